@@ -1,0 +1,78 @@
+"""From rewards to advantages: how much better was this rollout than the ones it is compared with?
+
+Shapes: G rollouts of one group (groups may differ in size), T tokens of one completion.
+Only rollouts with a valid score come in here; an error is left out by the caller, so it moves nobody's mean.
+Everything is float64: groups are small, and equal rewards must give exactly equal advantages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+# Under this standard deviation rewards are equal but for rounding; it keeps the division finite.
+EPSILON = 1e-6
+
+
+def group_mean_std(rewards: Sequence[Tensor]) -> list[Tensor]:
+    """GRPO: (r − mean) / std within the group. std is that of the set itself (divided by G)."""
+    return [_centered(group) / (_std(group) + EPSILON) for group in rewards]
+
+
+def group_mean(rewards: Sequence[Tensor]) -> list[Tensor]:
+    """Dr. GRPO: r − mean within the group; no std, so hard and easy problems weigh the same."""
+    return [_centered(group) for group in rewards]
+
+
+def leave_one_out(rewards: Sequence[Tensor]) -> list[Tensor]:
+    """RLOO: r minus the mean of the others. A group of one has no others and gets 0."""
+    return [_centered(group) * len(group) / max(len(group) - 1, 1) for group in rewards]
+
+
+def group_mean_batch_std(rewards: Sequence[Tensor]) -> list[Tensor]:
+    """REINFORCE++ with baseline: r − group mean, divided by the std of that over the whole batch."""
+    centered = [_centered(group) for group in rewards]
+    if not centered:
+        return []
+    scale = _std(torch.cat(centered)) + EPSILON
+    return [group / scale for group in centered]
+
+
+GROUP_RULES: dict[str, Callable[[Sequence[Tensor]], list[Tensor]]] = {
+    "group_mean_std": group_mean_std,
+    "group_mean": group_mean,
+    "leave_one_out": leave_one_out,
+    "group_mean_batch_std": group_mean_batch_std,
+}
+"""Rules that give one advantage per rollout."""
+
+
+def batch_mean_std(returns_T: Sequence[Tensor]) -> list[Tensor]:
+    """REINFORCE++: returns of all tokens of the batch, normalized to mean 0 and std 1 over those tokens."""
+    if not returns_T:
+        return []
+    tokens = torch.cat(list(returns_T))
+    mean, scale = tokens.mean(), _std(tokens) + EPSILON
+    return [(returns - mean) / scale for returns in returns_T]
+
+
+def returns_to_go(reward: float, penalties_T: Tensor) -> Tensor:
+    """The reward comes with the last token, a penalty with each: token t is credited with what follows from t on."""
+    to_go = penalties_T.double().flip(0).cumsum(0).flip(0)
+    return reward - to_go
+
+
+def soft_length_penalty(length: int, max_length: int, buffer: int, penalty: float) -> float:
+    """DAPO eq. 13: 0 up to max_length − buffer, then linear down to −penalty at max_length."""
+    over = length - (max_length - buffer)
+    return -penalty * min(max(over / buffer, 0.0), 1.0) if buffer > 0 else 0.0
+
+
+def _centered(group: Tensor) -> Tensor:
+    return group - group.mean()
+
+
+def _std(values: Tensor) -> Tensor:
+    return values.std(correction=0)

@@ -1,0 +1,122 @@
+"""Surrogates, KL estimators and importance weights: per-token functions whose weighted sum is the loss.
+
+Shapes: N completion tokens of a microbatch, back to back; S completions. `sequence_N` names each token's completion.
+Signs: an objective to maximize is returned as a loss to minimize. Nothing here averages: the weights of the batch do,
+over one denominator for the whole update, so the gradient does not depend on how the batch was split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SurrogateInputs:
+    logprobs: Tensor
+    """[N], with gradient."""
+    old_logprobs: Tensor
+    """[N], constant."""
+    advantages: Tensor
+    """[N], constant."""
+    sequence: Tensor
+    """[N] long: index of the token's completion."""
+    num_sequences: int
+    clip_low: float
+    clip_high: float
+    dual_clip: float
+
+
+@dataclass(frozen=True, slots=True)
+class SurrogateOutputs:
+    loss: Tensor
+    """[N], with gradient."""
+    ratio: Tensor
+    """[N], detached: π / π_old of the token, or of its whole completion."""
+    is_clipped_low: Tensor
+    """[N] bool: the low clip removed this token's gradient."""
+    is_clipped_high: Tensor
+    """[N] bool: likewise the high clip."""
+
+
+def clipped(inputs: SurrogateInputs) -> SurrogateOutputs:
+    """PPO's clipped objective: min(ρA, clip(ρ, 1 − low, 1 + high)A), optionally bounded for A < 0 (dual clip)."""
+    ratio = (inputs.logprobs - inputs.old_logprobs).exp()
+    return _clip(ratio, inputs)
+
+
+def sequence_clipped(inputs: SurrogateInputs) -> SurrogateOutputs:
+    """GSPO eq. 5–7: one ratio per completion, the geometric mean of its tokens' ratios, clipped as a whole."""
+    log_ratio = inputs.logprobs - inputs.old_logprobs
+    ratio = _sequence_mean(log_ratio, inputs.sequence, inputs.num_sequences).exp()[inputs.sequence]
+    return _clip(ratio, inputs)
+
+
+def cispo(inputs: SurrogateInputs) -> SurrogateOutputs:
+    """MiniMax-M1 eq. 4–5: the clipped ratio is a constant weight on A log π, so every token keeps a gradient."""
+    ratio = (inputs.logprobs - inputs.old_logprobs).exp().detach()
+    weight = ratio.clamp(1 - inputs.clip_low, 1 + inputs.clip_high)
+    never = torch.zeros_like(ratio, dtype=torch.bool)
+    return SurrogateOutputs(-weight * inputs.advantages * inputs.logprobs, ratio, never, never)
+
+
+def policy_gradient(inputs: SurrogateInputs) -> SurrogateOutputs:
+    """REINFORCE: A log π, one on-policy pass, no ratio."""
+    ratio = (inputs.logprobs - inputs.old_logprobs).exp().detach()
+    never = torch.zeros_like(ratio, dtype=torch.bool)
+    return SurrogateOutputs(-inputs.advantages * inputs.logprobs, ratio, never, never)
+
+
+SURROGATES: dict[str, Callable[[SurrogateInputs], SurrogateOutputs]] = {
+    "clipped": clipped,
+    "sequence_clipped": sequence_clipped,
+    "cispo": cispo,
+    "policy_gradient": policy_gradient,
+}
+
+
+def kl_estimate(estimator: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """Per-token estimate of KL(π ‖ π_ref) from the sampled token (Schulman's k1, k2, k3)."""
+    difference = logprobs - ref_logprobs
+    if estimator == "k1":
+        return difference
+    if estimator == "k2":
+        return difference.square() / 2
+    # expm1 keeps k3 ≥ 0 near 0, where exp(−d) − 1 would round to a negative number.
+    return torch.expm1(-difference) + difference
+
+
+def importance_weights(mode: str, old_logprobs: Tensor, rollout_logprobs: Tensor, cap: float) -> Tensor:
+    """Correction for an engine that is not quite the trainer: π_old / π_engine per token, truncated or masked."""
+    if mode == "none":
+        return torch.ones_like(old_logprobs)
+    ratio = (old_logprobs - rollout_logprobs).exp()
+    if mode == "truncated":
+        return ratio.clamp(max=cap)
+    is_near = (ratio <= cap) & (ratio >= 1 / cap)
+    return torch.where(is_near, ratio, torch.zeros_like(ratio))
+
+
+def _clip(ratio: Tensor, inputs: SurrogateInputs) -> SurrogateOutputs:
+    advantages = inputs.advantages
+    low, high = 1 - inputs.clip_low, 1 + inputs.clip_high
+    loss = -torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
+    if inputs.dual_clip != float("inf"):
+        bound = -inputs.dual_clip * advantages
+        loss = torch.where(advantages < 0, torch.minimum(loss, bound), loss)
+    detached = ratio.detach()
+    return SurrogateOutputs(
+        loss=loss,
+        ratio=detached,
+        is_clipped_low=(detached < low) & (advantages < 0),
+        is_clipped_high=(detached > high) & (advantages > 0),
+    )
+
+
+def _sequence_mean(values: Tensor, sequence: Tensor, num_sequences: int) -> Tensor:
+    total = torch.zeros(num_sequences, dtype=values.dtype, device=values.device).index_add(0, sequence, values)
+    count = torch.zeros_like(total).index_add(0, sequence, torch.ones_like(values))
+    return total / count.clamp(min=1)

@@ -1,0 +1,152 @@
+"""Collecting the groups of one step: draw problems, sample, score, and sample more where there is no signal.
+
+draw problems ─▶ sample and score ─▶ grow groups without signal (max_rollouts_per_problem)
+                      ▲                    │
+                      └── other problems ◀─┴─ set aside groups that still have none (refill_rounds)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from groupwise.config import RlStage
+from groupwise.data.sampler import ProblemSampler
+from groupwise.engines.engine import Engine, Request
+from groupwise.models.chat import encode_prompt
+from groupwise.scoring import pass_rate, score_group, shape_group
+from groupwise.seeds import seed_of
+from groupwise.tasks.task import Task
+from groupwise.types import Problem, Prompt, SamplingParams, ScoredGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    groups: tuple[ScoredGroup, ...]
+    """What the step learns from; advantages are not set yet."""
+    set_aside: tuple[ScoredGroup, ...]
+    """Groups without signal that refilling replaced. They are logged, and counted in the metrics of sampling."""
+    num_extra_rollouts: int
+    sample_s: float
+    score_s: float
+
+
+class Prompts:
+    """Problems as the model sees them, each encoded once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._by_id: dict[str, Prompt] = {}
+
+    def __getitem__(self, problem: Problem) -> Prompt:
+        if problem.id not in self._by_id:
+            self._by_id[problem.id] = encode_prompt(self._tokenizer, problem)
+        return self._by_id[problem.id]
+
+
+class Collector:
+    """Samples and scores the groups of a stage. Holds no state: what is random is a hash of the step."""
+
+    def __init__(self, stage: RlStage, task: Task, engine: Engine, prompts: Prompts, seed: int) -> None:
+        self._stage = stage
+        self._task = task
+        self._engine = engine
+        self._prompts = prompts
+        self._seed = seed
+        self._sampling = sampling_params(stage)
+
+    def collect(self, sampler: ProblemSampler, stage_step: int, policy_version: int) -> Collected:
+        stage = self._stage
+        clock = _Clock()
+        kept: list[ScoredGroup] = []
+        without_signal: list[ScoredGroup] = []
+        num_extra = 0
+        for _ in range(1 + stage.refill_rounds):
+            missing = stage.problems_per_step - len(kept)
+            groups, extra = self._round(sampler.draw(missing, stage_step), stage_step, policy_version, clock)
+            num_extra += extra
+            for scored in groups:
+                rate = pass_rate(scored)
+                if rate is not None:
+                    sampler.observe(scored.group.prompt.problem.id, rate)
+                is_kept = scored.has_signal or stage.refill_rounds == 0
+                (kept if is_kept else without_signal).append(scored)
+            if len(kept) == stage.problems_per_step:
+                break
+        return Collected(tuple(kept), tuple(without_signal), num_extra, clock.sample_s, clock.score_s)
+
+    def _round(
+        self, problems: Sequence[Problem], stage_step: int, policy_version: int, clock: _Clock
+    ) -> tuple[list[ScoredGroup], int]:
+        size = self._stage.rollouts_per_problem
+        wanted = [(problem, range(size)) for problem in problems]
+        groups = self._sample_and_score(wanted, stage_step, policy_version, clock)
+        num_extra = 0
+        for start in range(size, self._stage.max_rollouts_per_problem, size):
+            dull = [index for index, scored in enumerate(groups) if not scored.has_signal]
+            more = [(groups[index].group.prompt.problem, range(start, start + size)) for index in dull]
+            for index, extra in zip(dull, self._sample_and_score(more, stage_step, policy_version, clock), strict=True):
+                groups[index] = self._joined(groups[index], extra, stage_step)
+                num_extra += size
+        return groups, num_extra
+
+    def _sample_and_score(
+        self, wanted: Sequence[tuple[Problem, range]], stage_step: int, policy_version: int, clock: _Clock
+    ) -> list[ScoredGroup]:
+        """Groups are scored as they come out of the engine, and returned in the order that was asked for."""
+        requests = []
+        for position, (problem, numbers) in enumerate(wanted):
+            # The position tells apart two draws of one problem in the same step (fewer problems than the step wants).
+            key = (self._seed, self._stage.name, stage_step, problem.id, position)
+            requests.append(Request(self._prompts[problem], tuple(seed_of(*key, number) for number in numbers)))
+        scored: dict[int, ScoredGroup] = {}
+        clock.start()
+        for index, group in self._engine.generate(requests, self._sampling, policy_version):
+            clock.sampled()
+            scores = score_group(self._task, group)
+            scored[index] = shape_group(group, scores, self._stage.reward, stage_step, self._sampling.max_new_tokens)
+            clock.scored()
+        clock.sampled()
+        return [scored[index] for index in range(len(requests))]
+
+    def _joined(self, first: ScoredGroup, extra: ScoredGroup, stage_step: int) -> ScoredGroup:
+        group = replace(first.group, rollouts=first.group.rollouts + extra.group.rollouts)
+        scores = first.scores + extra.scores
+        return shape_group(group, scores, self._stage.reward, stage_step, self._sampling.max_new_tokens)
+
+
+def sampling_params(stage: RlStage) -> SamplingParams:
+    sampling = stage.sampling
+    return SamplingParams(
+        max_new_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        stop_strings=sampling.stop_strings,
+    )
+
+
+class _Clock:
+    """Splits the time of a step between sampling and scoring, which alternate."""
+
+    def __init__(self) -> None:
+        self.sample_s = 0.0
+        self.score_s = 0.0
+        self._last = 0.0
+
+    def start(self) -> None:
+        self._last = time.perf_counter()
+
+    def sampled(self) -> None:
+        self.sample_s += self._lap()
+
+    def scored(self) -> None:
+        self.score_s += self._lap()
+
+    def _lap(self) -> float:
+        now = time.perf_counter()
+        lap, self._last = now - self._last, now
+        return lap

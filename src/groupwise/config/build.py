@@ -1,0 +1,129 @@
+"""A table of plain values → a frozen dataclass, with every mistake named: the key, the value and the fix.
+
+`build` knows the types that recipes use: str, int, float, bool, Literal, `X | None`, tuples, mappings and nested
+dataclasses. A dataclass may define `__post_init__` and raise `ConfigError` for combinations that cannot work.
+Tasks are built by the same function: a task is a dataclass, and its fields are the keys of `[task.options]`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar
+
+T = TypeVar("T")
+
+
+class ConfigError(ValueError):
+    """A recipe that cannot be run. The message names the key, the value and what to write instead."""
+
+
+def require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str:
+    """`did you mean 'x'?`, or the list of what there is."""
+    candidates = sorted(candidates)
+    close = difflib.get_close_matches(word, candidates, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return "known: " + (", ".join(candidates) or "none")
+
+
+def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
+    """Make `cls` from `table`. `where` is the table's dotted name, used in messages ('' at the top of the recipe)."""
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where or 'recipe'}: expected a table, got {table!r}")
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
+    for key in table:
+        if key not in fields:
+            raise ConfigError(f"{_join(where, key)}: unknown key; {nearest(key, fields)}")
+    values = {}
+    for name, spec in fields.items():
+        if name in table:
+            values[name] = _convert(hints[name], table[name], _join(where, name))
+        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{_join(where, name)}: missing; set it to {_describe(hints[name])}")
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(str(error) if not where else f"{where}: {error}") from None
+
+
+def to_table(value: Any) -> Any:
+    """The plain values that `build` would read back; keys whose value is None are left out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        pairs = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init)
+        return {name: to_table(item) for name, item in pairs if item is not None}
+    if isinstance(value, Mapping):
+        return {key: to_table(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_table(item) for item in value]
+    return value
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        if value is None:
+            return None
+        if len(options) == 1:
+            return _convert(options[0], value, where)
+        for option in options:
+            if isinstance(option, type) and type(value) is option:
+                return value
+        raise _wrong(hint, value, where)
+    if origin is Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise ConfigError(f"{where} = {value!r}: {nearest(str(value), [str(c) for c in choices])}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise _wrong(hint, value, where)
+        item = typing.get_args(hint)[0]
+        return tuple(_convert(item, entry, f"{where}.{index}") for index, entry in enumerate(value))
+    if origin is not None and issubclass(origin, Mapping):
+        if not isinstance(value, Mapping):
+            raise _wrong(hint, value, where)
+        item = typing.get_args(hint)[1]
+        return {str(key): _convert(item, entry, f"{where}.{key}") for key, entry in value.items()}
+    if hint is Any:
+        return value
+    if dataclasses.is_dataclass(hint):
+        return build(typing.cast(type, hint), value, where)
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and type(value) is hint:
+        return value
+    raise _wrong(hint, value, where)
+
+
+def _wrong(hint: Any, value: Any, where: str) -> ConfigError:
+    return ConfigError(f"{where} = {value!r}: expected {_describe(hint)}, got {type(value).__name__}")
+
+
+def _describe(hint: Any) -> str:
+    """The type as a person writing TOML would say it."""
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_describe(option) for option in typing.get_args(hint) if option is not type(None))
+    if origin is tuple:
+        return f"a list of {_describe(typing.get_args(hint)[0])}"
+    if dataclasses.is_dataclass(hint) or (origin is not None and issubclass(origin, Mapping)):
+        return "a table"
+    plain = {str: "a string", int: "a whole number", float: "a number", bool: "true or false"}
+    return plain.get(hint, str(hint))

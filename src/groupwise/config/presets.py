@@ -1,0 +1,72 @@
+"""Named algorithms: each is a choice of (advantage, surrogate, weights, KL), and nothing else.
+
+A preset only fills in defaults: a key written in the recipe wins. docs/explanation/algorithms.md says where each comes
+from and how it departs from its paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
+    "grpo": {
+        "loss": {"advantage": "group_mean_std", "surrogate": "clipped", "weights": "sequence_mean"},
+        "kl": {"coefficient": 0.04, "estimator": "k3", "place": "loss"},
+    },
+    "dr_grpo": {
+        "loss": {"advantage": "group_mean", "surrogate": "clipped", "weights": "constant"},
+    },
+    "dapo": {
+        "loss": {
+            "advantage": "group_mean_std",
+            "surrogate": "clipped",
+            "weights": "token_mean",
+            "clip_low": 0.2,
+            "clip_high": 0.28,
+        },
+        "reward": {"overlong_filter": True, "overlong_buffer_share": 0.2},
+        "refill_rounds": 4,
+    },
+    "gspo": {
+        "loss": {
+            "advantage": "group_mean_std",
+            "surrogate": "sequence_clipped",
+            "weights": "sequence_mean",
+            "clip_low": 3e-4,
+            "clip_high": 4e-4,
+        },
+    },
+    "cispo": {
+        "loss": {
+            "advantage": "group_mean_std",
+            "surrogate": "cispo",
+            "weights": "token_mean",
+            "clip_low": float("inf"),
+            "clip_high": 4.0,
+        },
+    },
+    "rloo": {
+        "loss": {"advantage": "leave_one_out", "surrogate": "policy_gradient", "weights": "sequence_sum"},
+        "kl": {"coefficient": 0.03, "estimator": "k1", "place": "reward"},
+    },
+    "reinforce++": {
+        "loss": {"advantage": "batch_mean_std", "surrogate": "clipped", "weights": "token_mean"},
+        "kl": {"coefficient": 0.01, "estimator": "k1", "place": "reward"},
+    },
+    "gr_reinforce": {
+        "loss": {"advantage": "group_mean_std", "surrogate": "policy_gradient", "weights": "sequence_mean"},
+    },
+}
+
+SUMMARIES: Mapping[str, str] = {
+    "sft": "imitate demonstrations; loss on the completion alone",
+    "grpo": "group mean and std, clipped ratio, mean per completion, KL k3 in the loss (DeepSeekMath)",
+    "dr_grpo": "group mean without std, constant length: no bias toward long or easy (Dr. GRPO)",
+    "dapo": "token mean, clip-higher, refill of dead groups, overlong filter and soft penalty (DAPO)",
+    "gspo": "one ratio per completion, clipped as a whole (GSPO)",
+    "cispo": "clipped importance weight on the log-likelihood; no token loses its gradient (MiniMax-M1)",
+    "rloo": "leave-one-out baseline, sequence log-likelihood, KL in the reward (RLOO)",
+    "reinforce++": "reward-to-go with KL in the reward, normalized over the whole batch (REINFORCE++)",
+    "gr_reinforce": "one on-policy pass, mean token logprob per completion, no ratio and no clip",
+}

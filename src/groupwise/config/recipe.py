@@ -1,0 +1,184 @@
+"""A TOML file → one frozen, validated `Recipe`; and back to TOML, with a fingerprint.
+
+Order of precedence: `--set a.b=c`, then the file, then the algorithm's preset, then the schema's defaults.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from groupwise.config.build import ConfigError, build, nearest, to_table
+from groupwise.config.presets import ALGORITHMS
+from groupwise.config.schema import Recipe
+from groupwise.config.stages import RlStage, SftStage
+
+# What may differ between two runs that must give the same numbers.
+_NOT_IN_FINGERPRINT = ("name", "description", "logging")
+
+
+def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
+    """Read, override, validate. Relative paths inside a recipe are relative to the working directory, as typed."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"no recipe at {path}; `groupwise recipes` lists the ones that come with groupwise") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the recipe {path}: {error}") from None
+    return parse_recipe(text, overrides, origin=str(path))
+
+
+def parse_recipe(text: str, overrides: Iterable[str] = (), origin: str = "recipe") -> Recipe:
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{origin} is not valid TOML: {error}") from None
+    for override in overrides:
+        apply_override(table, override)
+    return make_recipe(table)
+
+
+def make_recipe(table: Mapping[str, Any]) -> Recipe:
+    """Validate a recipe given as plain values."""
+    table = dict(table)
+    stages = table.get("stages")
+    if not isinstance(stages, list) or not stages:
+        raise ConfigError("stages: a recipe needs at least one [[stages]] table with an algorithm and steps")
+    # Which keys a stage has depends on its algorithm, so stages are built one by one and put back as objects.
+    table["stages"] = [_make_stage(stage, index) for index, stage in enumerate(stages)]
+    recipe = build(Recipe, table, "")
+    _check_name(recipe.name)
+    return dataclasses.replace(recipe, stages=_with_unique_names(recipe.stages))
+
+
+def _make_stage(table: Any, index: int) -> RlStage | SftStage:
+    where = f"stages.{index}"
+    if not isinstance(table, Mapping):
+        raise ConfigError(f"{where}: expected a table, got {table!r}")
+    algorithm = str(table.get("algorithm"))
+    if algorithm == "sft":
+        return build(SftStage, table, where)
+    if algorithm not in ALGORITHMS:
+        names = [*ALGORITHMS, "sft"]
+        raise ConfigError(f"{where}.algorithm = {algorithm!r}: {nearest(algorithm, names)}")
+    return build(RlStage, _merge(ALGORITHMS[algorithm], table), where)
+
+
+def _with_unique_names(stages: tuple[RlStage | SftStage, ...]) -> tuple[RlStage | SftStage, ...]:
+    """grpo, sft, grpo → grpo-1, sft, grpo-2."""
+    names = [stage.name or stage.algorithm for stage in stages]
+    unique = []
+    for index, stage in enumerate(stages):
+        name = names[index]
+        if names.count(name) > 1:
+            name = f"{name}-{names[: index + 1].count(name)}"
+        unique.append(dataclasses.replace(stage, name=name))
+    return tuple(unique)
+
+
+def _merge(defaults: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
+    merged = copy.deepcopy(dict(defaults))
+    for key, value in table.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
+            merged[key] = _merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,48}", name) or name.startswith("."):
+        raise ConfigError(f"name = {name!r}: 1 to 48 letters, digits, '.', '_' or '-', not starting with '.'")
+
+
+def apply_override(table: dict[str, Any], override: str) -> None:
+    """`stages.0.optimizer.learning_rate=1e-5`: the value is read as TOML, or as a string where it is not TOML."""
+    key, separator, text = override.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"--set {override!r}: write it as key=value, for example seed=1")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    path = key.strip().split(".")
+    node: Any = table
+    for depth, part in enumerate(path[:-1]):
+        node = _descend(node, part, ".".join(path[: depth + 1]))
+    if isinstance(node, list):
+        raise ConfigError(f"--set {override!r}: name a key inside the stage, such as {key}.steps")
+    node[path[-1]] = value
+
+
+def _descend(node: Any, part: str, where: str) -> Any:
+    if isinstance(node, list):
+        by_name = {entry.get("name", ""): entry for entry in node if isinstance(entry, dict)}
+        if part.isdigit() and int(part) < len(node):
+            return node[int(part)]
+        if part in by_name:
+            return by_name[part]
+        known = ", ".join([str(index) for index in range(len(node))] + [name for name in by_name if name])
+        raise ConfigError(f"--set {where}: no such stage; known: {known}")
+    child = node.setdefault(part, {})
+    if not isinstance(child, (dict, list)):
+        raise ConfigError(f"--set {where}: is {child!r}, not a table")
+    return child
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """16 hex digits of everything in the recipe that can move a number."""
+    table = {key: value for key, value in to_table(recipe).items() if key not in _NOT_IN_FINGERPRINT}
+    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def dump_toml(table: Mapping[str, Any]) -> str:
+    """The resolved recipe as TOML that `parse_recipe` reads back to the same object."""
+    lines: list[str] = []
+    _dump_table(table, "", lines)
+    return "\n".join(lines).strip() + "\n"
+
+
+def _dump_table(table: Mapping[str, Any], where: str, lines: list[str]) -> None:
+    nested = {key: value for key, value in table.items() if _is_table(value)}
+    for key, value in table.items():
+        if key not in nested:
+            lines.append(f"{_dump_key(key)} = {_dump_value(value)}")
+    for key, value in nested.items():
+        path = f"{where}.{_dump_key(key)}" if where else _dump_key(key)
+        if isinstance(value, Mapping):
+            lines.extend(["", f"[{path}]"])
+            _dump_table(value, path, lines)
+        else:
+            for entry in value:
+                lines.extend(["", f"[[{path}]]"])
+                _dump_table(entry, path, lines)
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, Mapping) or (isinstance(value, list) and bool(value) and isinstance(value[0], Mapping))
+
+
+def _dump_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+
+
+def _dump_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        if math.isinf(value):
+            return "inf" if value > 0 else "-inf"
+        return repr(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(_dump_value(item) for item in value) + "]"
+    # TOML's basic strings take JSON's escapes; DEL is the one character that JSON leaves bare and TOML refuses.
+    return json.dumps(str(value)).replace("\x7f", "\\u007f")

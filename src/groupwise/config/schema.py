@@ -1,0 +1,183 @@
+"""Every key of a recipe but those of its stages: type, default and meaning. docs/reference is generated from this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from groupwise.config.build import require
+from groupwise.config.stages import RlStage, SftStage, Stage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraConfig:
+    rank: int = 16
+    """Rank of the adapters; 0 is not LoRA at all, so leave the table out instead."""
+    alpha: float = 32.0
+    """The adapters' output is scaled by alpha / rank."""
+    dropout: float = 0.0
+    """Dropout on the adapters' input while training. Above 0 it makes the first update off-policy by a little."""
+    target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    """Which linear layers get an adapter."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.rank >= 1, f"rank = {self.rank}: must be at least 1; leave the lora table out to train all weights"
+        )
+        require(0 <= self.dropout < 1, f"dropout = {self.dropout}: must be in [0, 1)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    path: str
+    """`tiny-qwen3` or `tiny-llama` (made here, random weights), a hub id, a folder, or a .gguf file (dequantized)."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """`auto`: bfloat16 with fp32 masters on a GPU, float32 on a CPU."""
+    device: str = "auto"
+    """`auto`: the GPU if there is one."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+    lora: LoraConfig | None = None
+    """Train adapters instead of all weights."""
+    ema_decay: float = 0.0
+    """Keep a moving average of the weights with this decay per update; 0 keeps none."""
+    tiny: Mapping[str, int] = field(default_factory=dict)
+    """Sizes of a `tiny-…` model: hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads,
+    context_tokens."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.ema_decay < 1, f"ema_decay = {self.ema_decay}: must be in [0, 1); 0.99 is usual, 0 is off")
+        require(
+            not self.tiny or self.path.startswith("tiny-"),
+            f"tiny = {dict(self.tiny)}: sizes are for path = tiny-qwen3 or tiny-llama, and path is {self.path!r}",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfig:
+    name: str
+    """A task of `groupwise tasks`, or `module:Class` for your own."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The task's own keys; `groupwise tasks NAME` lists them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    name: Literal["reference"] = "reference"
+    """`reference`: batched sampling with the model's own forward; slow and obvious."""
+    max_batch_rollouts: int = 256
+    """How many rollouts decode at once. Memory only: completions do not depend on it."""
+
+    def __post_init__(self) -> None:
+        require(self.max_batch_rollouts >= 1, f"max_batch_rollouts = {self.max_batch_rollouts}: must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig:
+    every_steps: int = 20
+    """Held-out pass@1 every so many steps, and at the end of each stage; 0 is only then."""
+    at_start: bool = True
+    """Also before the first step."""
+    num_problems: int = 200
+    """The first so many held-out problems; 0 is all."""
+    rollouts_per_problem: int = 1
+    """Completions per problem; pass@1 is their mean."""
+    temperature: float = 0.0
+    """0 is greedy."""
+    max_new_tokens: int = 0
+    """0 takes the largest of the recipe's RL stages, or 256."""
+    stop_strings: tuple[str, ...] = ()
+    """End a completion once its text contains one of these."""
+    patience: int = 0
+    """End a stage after this many evaluations without a new best; 0 is off."""
+    use_ema: bool = False
+    """Evaluate the moving average of the weights instead of the weights."""
+
+    def __post_init__(self) -> None:
+        for key in ("every_steps", "num_problems", "max_new_tokens", "patience"):
+            require(getattr(self, key) >= 0, f"{key} = {getattr(self, key)}: must not be negative")
+        require(
+            self.rollouts_per_problem >= 1, f"rollouts_per_problem = {self.rollouts_per_problem}: must be at least 1"
+        )
+        require(
+            self.temperature > 0 or self.rollouts_per_problem == 1,
+            f"rollouts_per_problem = {self.rollouts_per_problem} at temperature = 0 samples the same completion "
+            f"{self.rollouts_per_problem} times; set temperature above 0 or take 1",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointConfig:
+    every_steps: int = 10
+    """Save every so many steps, and at the end of each stage."""
+    every_update: bool = False
+    """Also save after each optimizer update, inside a batch: for very long steps."""
+    keep_last: int = 2
+    """How many to keep; the best by held-out pass@1 is kept besides."""
+
+    def __post_init__(self) -> None:
+        require(self.every_steps >= 1, f"every_steps = {self.every_steps}: must be at least 1")
+        require(self.keep_last >= 1, f"keep_last = {self.keep_last}: must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggingConfig:
+    sinks: tuple[str, ...] = ()
+    """Where metrics go besides the run directory: tensorboard, wandb, trackio."""
+    rollouts_every_steps: int = 1
+    """Keep the rollouts of every so many steps; 0 keeps none."""
+
+    def __post_init__(self) -> None:
+        require(self.rollouts_every_steps >= 0, f"rollouts_every_steps = {self.rollouts_every_steps}: must be ≥ 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One experiment. Everything that runs reads this one object."""
+
+    name: str
+    """Names the run directory: letters, digits, `.`, `_`, `-`, at most 48."""
+    description: str = ""
+    """A sentence for `groupwise recipes`."""
+    seed: int = 0
+    """Moves everything that is random: initial weights, order of problems, sampling."""
+    max_nonfinite_updates: int = 5
+    """Updates in a row whose loss or gradient is NaN or inf are skipped, and after so many the run stops."""
+    model: ModelConfig
+    """The policy."""
+    task: TaskConfig
+    """Where problems come from and how completions are scored."""
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    """What draws the rollouts."""
+    stages: tuple[Stage, ...]
+    """Run one after the other, each from the last one's weights."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """Held-out pass@1 while training."""
+    checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
+    """When to save, what to keep."""
+    logging: LoggingConfig = field(default_factory=LoggingConfig)
+    """Sinks and rollouts."""
+
+    def __post_init__(self) -> None:
+        require(self.seed >= 0, f"seed = {self.seed}: must not be negative")
+        require(self.max_nonfinite_updates >= 1, f"max_nonfinite_updates = {self.max_nonfinite_updates}: must be ≥ 1")
+        require(
+            not self.evaluation.use_ema or self.model.ema_decay > 0,
+            "evaluation.use_ema = true, but model.ema_decay = 0 keeps no average; set it to 0.99, say",
+        )
+        for index, stage in enumerate(self.stages):
+            if isinstance(stage, SftStage) and stage.source == "rollouts":
+                require(
+                    any(isinstance(earlier, RlStage) for earlier in self.stages[:index]),
+                    f'stages.{index}.source = "rollouts": no stage before it samples any; put an RL stage first',
+                )
+                require(
+                    self.logging.rollouts_every_steps == 1,
+                    f'stages.{index}.source = "rollouts" reads the rollouts of earlier stages, but '
+                    f"logging.rollouts_every_steps = {self.logging.rollouts_every_steps} drops some; set it to 1",
+                )
+
+    @property
+    def total_steps(self) -> int:
+        return sum(stage.steps for stage in self.stages)

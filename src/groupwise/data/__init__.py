@@ -1,0 +1,1 @@
+"""Which problems come next, and how scored groups become batches."""

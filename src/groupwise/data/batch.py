@@ -1,0 +1,182 @@
+"""From completions to microbatches: token weights, one denominator per update, padding.
+
+Shapes: B rows, T tokens, N completion tokens of a microbatch back to back, row by row.
+
+A microbatch is a rectangle: prompts padded on the left, completions on the right, so that every completion starts in
+the same column and the model computes logits for the completion columns alone.
+
+    ┌───────────┬────────────────┐
+    │  · · p p p│ c c c c · ·    │     p prompt   c completion   · padding
+    │  p p p p p│ c c · · · ·    │
+    └───────────┴────────────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from groupwise.seeds import shuffled
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One completion to learn from, with everything the loss needs to know of it. Tensors are [T] on the CPU."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    problem_index: int = 0
+    """Which problem of the step it belongs to: the rollouts of a problem go into the same update."""
+    advantages: Tensor | None = None
+    rollout_logprobs: Tensor | None = None
+    old_logprobs: Tensor | None = None
+    ref_logprobs: Tensor | None = None
+    is_learned: bool = True
+    """False: it counts in the denominator and adds nothing (a dead group), so the model need not see it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one optimizer update learns from."""
+
+    examples: tuple[Example, ...]
+    """Only those with something to learn."""
+    token_weights: tuple[float, ...]
+    """Weight of each token of the example of the same index."""
+    denominator: float
+    """Divides the weighted sum; counts all examples of the update, learned from or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    input_ids: Tensor
+    """[B, T]"""
+    attention_mask: Tensor
+    """[B, T]"""
+    position_ids: Tensor
+    """[B, T]"""
+    completion_mask: Tensor
+    """[B, columns of completion] bool."""
+    completion_ids: Tensor
+    """[N]"""
+    weights: Tensor
+    """[N]"""
+    sequence: Tensor
+    """[N] long: which row."""
+    advantages: Tensor | None
+    """[N], as are the next three."""
+    rollout_logprobs: Tensor | None
+    old_logprobs: Tensor | None
+    ref_logprobs: Tensor | None
+    example_indices: tuple[int, ...]
+    """Where each row stood in the list that the microbatches were made from."""
+
+    @property
+    def num_sequences(self) -> int:
+        return self.input_ids.shape[0]
+
+    @property
+    def num_tokens(self) -> int:
+        return self.completion_ids.shape[0]
+
+
+def split_updates(
+    examples: Sequence[Example],
+    *,
+    num_problems: int,
+    num_updates: int,
+    weight_rule: str,
+    constant_length: int,
+    order_key: Sequence[object],
+) -> list[Update]:
+    """Deal the problems of a step out to `num_updates` updates, in the order that belongs to `order_key`."""
+    order = shuffled(num_problems, *order_key)
+    size, extra = divmod(num_problems, num_updates)
+    updates, start = [], 0
+    for index in range(num_updates):
+        stop = start + size + (index < extra)
+        chosen = set(order[start:stop])
+        start = stop
+        members = [example for example in examples if example.problem_index in chosen]
+        updates.append(weigh(members, weight_rule, constant_length))
+    return updates
+
+
+def weigh(examples: Sequence[Example], rule: str, constant_length: int = 0) -> Update:
+    """Per-token weights and the denominator: how a sum over tokens becomes the mean that an algorithm asks for."""
+    learned = [example for example in examples if example.is_learned and example.completion_ids]
+    per_token = [1.0 / len(example.completion_ids) if rule == "sequence_mean" else 1.0 for example in learned]
+    if rule == "token_mean":
+        denominator = sum(len(example.completion_ids) for example in examples)
+    elif rule == "constant":
+        denominator = len(examples) * constant_length
+    else:
+        denominator = len(examples)
+    return Update(tuple(learned), tuple(per_token), float(max(denominator, 1)))
+
+
+def make_microbatches(
+    examples: Sequence[Example], token_weights: Sequence[float], max_tokens: int, device: torch.device
+) -> list[Microbatch]:
+    """Rectangles of at most `max_tokens` cells (one row at least), longest first: if memory fails, it fails early."""
+    order = sorted(range(len(examples)), key=lambda index: (-_length(examples[index]), index))
+    batches: list[Microbatch] = []
+    rows: list[int] = []
+    for index in order:
+        candidate = [*rows, index]
+        if rows and _num_cells([examples[row] for row in candidate]) > max_tokens:
+            batches.append(_pad(examples, token_weights, rows, device))
+            candidate = [index]
+        rows = candidate
+    if rows:
+        batches.append(_pad(examples, token_weights, rows, device))
+    return batches
+
+
+def _length(example: Example) -> int:
+    return len(example.prompt_ids) + len(example.completion_ids)
+
+
+def _num_cells(examples: Sequence[Example]) -> int:
+    widest = max(len(e.prompt_ids) for e in examples) + max(len(e.completion_ids) for e in examples)
+    return len(examples) * widest
+
+
+def _pad(
+    examples: Sequence[Example], token_weights: Sequence[float], rows: Sequence[int], device: torch.device
+) -> Microbatch:
+    chosen = [examples[row] for row in rows]
+    prompt_columns = max(len(example.prompt_ids) for example in chosen)
+    columns = max(len(example.completion_ids) for example in chosen)
+    input_ids = torch.zeros(len(chosen), prompt_columns + columns, dtype=torch.long)
+    attention_mask = torch.zeros_like(input_ids)
+    completion_mask = torch.zeros(len(chosen), columns, dtype=torch.bool)
+    for row, example in enumerate(chosen):
+        start, stop = prompt_columns - len(example.prompt_ids), prompt_columns + len(example.completion_ids)
+        input_ids[row, start:stop] = torch.tensor(example.prompt_ids + example.completion_ids)
+        attention_mask[row, start:stop] = 1
+        completion_mask[row, : len(example.completion_ids)] = True
+    lengths = torch.tensor([len(example.completion_ids) for example in chosen])
+    weights = torch.tensor([token_weights[row] for row in rows])
+    return Microbatch(
+        input_ids=input_ids.to(device),
+        attention_mask=attention_mask.to(device),
+        position_ids=(attention_mask.cumsum(dim=1) - 1).clamp(min=0).to(device),
+        completion_mask=completion_mask.to(device),
+        completion_ids=torch.cat([torch.tensor(example.completion_ids) for example in chosen]).to(device),
+        weights=weights.repeat_interleave(lengths).to(device),
+        sequence=torch.arange(len(chosen)).repeat_interleave(lengths).to(device),
+        advantages=_join([example.advantages for example in chosen], device),
+        rollout_logprobs=_join([example.rollout_logprobs for example in chosen], device),
+        old_logprobs=_join([example.old_logprobs for example in chosen], device),
+        ref_logprobs=_join([example.ref_logprobs for example in chosen], device),
+        example_indices=tuple(rows),
+    )
+
+
+def _join(tensors: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
+    present = [tensor for tensor in tensors if tensor is not None]
+    return torch.cat(present).float().to(device) if len(present) == len(tensors) else None

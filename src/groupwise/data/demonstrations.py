@@ -1,0 +1,69 @@
+"""Demonstrations for supervised fine-tuning: from the task's own solver, from a file, or from correct rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from groupwise.config import ConfigError
+from groupwise.runlog.reader import Run
+from groupwise.tasks.sources import Row, load_rows, stable_id
+from groupwise.tasks.task import Demonstrator, Task
+from groupwise.types import Demonstration, Message, Problem, Rollout, Verdict
+
+
+def from_task(task: Task, problems: Sequence[Problem]) -> list[Demonstration]:
+    if not isinstance(task, Demonstrator):
+        raise ConfigError(
+            f'source = "task": {type(task).__name__} cannot solve its own problems (it has no demonstrate method); '
+            'take source = "file", or "rollouts" after an RL stage'
+        )
+    return [Demonstration(problem, task.demonstrate(problem)) for problem in problems]
+
+
+def from_rollouts(run: Run, up_to_step: int) -> list[Demonstration]:
+    """The best correct completion of each problem so far: highest reward, then shortest, then earliest."""
+    best: dict[str, tuple[tuple[float, int], Problem, Rollout]] = {}
+    for step in run.rollout_steps():
+        if step > up_to_step:
+            break
+        for scored in run.rollouts(step):
+            problem = scored.group.prompt.problem
+            for rollout, score in zip(scored.group.rollouts, scored.scores, strict=True):
+                rank = (-score.reward, len(rollout.token_ids))
+                if score.verdict is Verdict.CORRECT and (problem.id not in best or rank < best[problem.id][0]):
+                    best[problem.id] = (rank, problem, rollout)
+    return [Demonstration(problem, rollout.text) for _, problem, rollout in best.values()]
+
+
+def from_file(path: str) -> list[Demonstration]:
+    """JSONL rows with `prompt` (a text) or `messages` (role, content), and `completion`; repeated rows count once."""
+    demonstrations = {}
+    for row in load_rows(path, "train", key="stages.file"):
+        messages, completion = _messages(row), row.text("completion")
+        identity = stable_id("demonstration", *((message.role, message.content) for message in messages))
+        problem = Problem(identity, messages, answer="")
+        demonstrations[identity, completion] = Demonstration(problem, completion)
+    return list(demonstrations.values())
+
+
+def refuse_held_out(demonstrations: Sequence[Demonstration], held_out: Sequence[Problem], source: str) -> None:
+    """A demonstration of a held-out problem would make the evaluation worthless."""
+    questions = {problem.messages: problem.id for problem in held_out}
+    for demonstration in demonstrations:
+        if demonstration.problem.messages in questions:
+            raise ConfigError(
+                f"{source} has a demonstration of the held-out problem {questions[demonstration.problem.messages]}; "
+                "remove it, since the evaluation would measure memory"
+            )
+
+
+def _messages(row: Row) -> tuple[Message, ...]:
+    if "messages" not in row.values:
+        return (Message("user", row.text("prompt")),)
+    messages = row.get("messages")
+    is_list = isinstance(messages, list) and bool(messages)
+    if not is_list or not all(
+        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages
+    ):
+        raise row.error("`messages` must be a list of tables with `role` and `content`; mend or remove the row")
+    return tuple(Message(m["role"], m["content"]) for m in messages)

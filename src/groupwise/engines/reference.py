@@ -1,0 +1,140 @@
+"""The reference engine: batched sampling with the model's own forward and cache. Slow and obvious: the oracle.
+
+    prompts, left-padded ──prefill once per prompt──▶ cache ──copy per rollout──▶ decode a token per row, drop rows
+                                                                                  that stopped, until none is left
+
+Contract: a rollout depends on its prompt, its seed and the weights; not on its neighbours (but for the last bit of
+rounding that a matrix product of another size brings). What it does not do: continuous batching, paged cache, graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.engines.engine import Request
+from groupwise.engines.sampling import draw_tokens
+from groupwise.types import Finish, Group, Rollout, SamplingParams
+
+
+@dataclass(slots=True)
+class _Row:
+    """A rollout that is being drawn."""
+
+    request: int
+    seed: int
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: Finish = Finish.LENGTH
+
+
+class ReferenceEngine:
+    def __init__(self, model: Any, tokenizer: Any, stop_token_ids: Sequence[int], max_batch_rollouts: int) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._stop_token_ids = frozenset(stop_token_ids)
+        self._max_batch_rollouts = max_batch_rollouts
+
+    @torch.inference_mode()
+    def generate(
+        self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
+    ) -> Iterator[tuple[int, Group]]:
+        rows = [_Row(index, seed) for index, request in enumerate(requests) for seed in request.seeds]
+        for start in range(0, len(rows), self._max_batch_rollouts):
+            self._decode(requests, rows[start : start + self._max_batch_rollouts], sampling)
+        rollouts: list[list[Rollout]] = [[] for _ in requests]
+        for row in rows:
+            rollouts[row.request].append(self._finished(row, policy_version))
+        for index, request in enumerate(requests):
+            yield index, Group(request.prompt, tuple(rollouts[index]))
+
+    def _decode(self, requests: Sequence[Request], rows: list[_Row], sampling: SamplingParams) -> None:
+        state = self._prefill(requests, rows)
+        active = list(rows)
+        for position in range(sampling.max_new_tokens):
+            seeds = torch.tensor([row.seed for row in active], device=state.device)
+            tokens, logprobs = draw_tokens(state.logits, sampling, seeds, torch.full_like(seeds, position))
+            still_active = []
+            for index, (row, token, logprob) in enumerate(zip(active, tokens.tolist(), logprobs.tolist(), strict=True)):
+                row.token_ids.append(token)
+                row.logprobs.append(logprob)
+                if token in self._stop_token_ids or self._has_stop_string(row, sampling.stop_strings):
+                    row.finish = Finish.STOP
+                else:
+                    still_active.append(index)
+            if not still_active or position + 1 == sampling.max_new_tokens:
+                return
+            if len(still_active) < len(active):
+                active = [active[index] for index in still_active]
+                kept = torch.tensor(still_active, device=state.device)
+                state.keep(kept)
+                tokens = tokens[kept]
+            state.advance(self._model, tokens)
+
+    def _prefill(self, requests: Sequence[Request], rows: list[_Row]) -> _DecodeState:
+        """Each prompt goes through the model once; its cache is then copied to each of its rollouts."""
+        device = self._model.device
+        wanted = sorted({row.request for row in rows})
+        prompts = [requests[index].prompt.token_ids for index in wanted]
+        width = max(map(len, prompts))
+        ids = torch.zeros(len(prompts), width, dtype=torch.long)
+        mask = torch.zeros(len(prompts), width, dtype=torch.long)
+        for index, prompt in enumerate(prompts):
+            ids[index, width - len(prompt) :] = torch.tensor(prompt)
+            mask[index, width - len(prompt) :] = 1
+        ids, mask = ids.to(device), mask.to(device)
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        output = self._model(
+            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
+        )
+        state = _DecodeState(output.past_key_values, mask, positions[:, -1:], output.logits[:, -1])
+        state.keep(torch.tensor([wanted.index(row.request) for row in rows], device=device))
+        return state
+
+    def _has_stop_string(self, row: _Row, stop_strings: Sequence[str]) -> bool:
+        if not stop_strings:
+            return False
+        # A token may hold less than a character, so look back a little further than the string is long.
+        tail = row.token_ids[-(max(map(len, stop_strings)) * 4 + 8) :]
+        text = self._tokenizer.decode(tail, skip_special_tokens=True)
+        return any(stop in text for stop in stop_strings)
+
+    def _finished(self, row: _Row, policy_version: int) -> Rollout:
+        text = self._tokenizer.decode(row.token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return Rollout(tuple(row.token_ids), tuple(row.logprobs), text, row.finish, policy_version)
+
+
+@dataclass(slots=True)
+class _DecodeState:
+    cache: Any
+    mask: Tensor
+    """[B, length so far]"""
+    positions: Tensor
+    """[B, 1] of the last token that went in."""
+    logits: Tensor
+    """[B, V] for the next token."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.mask.device
+
+    def keep(self, rows: Tensor) -> None:
+        self.cache.batch_select_indices(rows)
+        self.mask, self.positions, self.logits = self.mask[rows], self.positions[rows], self.logits[rows]
+
+    def advance(self, model: Any, tokens: Tensor) -> None:
+        self.mask = torch.cat([self.mask, torch.ones_like(self.mask[:, :1])], dim=1)
+        self.positions = self.positions + 1
+        output = model(
+            input_ids=tokens[:, None],
+            attention_mask=self.mask,
+            position_ids=self.positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self.logits = output.logits[:, -1]

@@ -1,0 +1,1 @@
+"""Evaluation: held-out scores with their uncertainty."""

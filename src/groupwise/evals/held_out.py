@@ -1,0 +1,82 @@
+"""Held-out pass@1 while training, with its interval.
+
+The random streams depend on the seed and the problem alone, so every evaluation of a run asks the same questions with
+the same dice, and differences between evaluations are the policy's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from groupwise.collect import Prompts
+from groupwise.config import Recipe, RlStage
+from groupwise.engines.engine import Engine, Request
+from groupwise.models.policy import Policy
+from groupwise.scoring import is_truncated, pass_rate, score_group
+from groupwise.seeds import seed_of
+from groupwise.stats import mean, mean_interval, wilson_interval
+from groupwise.tasks.task import Task
+from groupwise.types import EvalRecord, Problem, SamplingParams, ScoredGroup, Verdict
+
+
+def evaluate(
+    recipe: Recipe, task: Task, problems: Sequence[Problem], policy: Policy, engine: Engine, prompts: Prompts
+) -> tuple[EvalRecord, list[ScoredGroup]]:
+    """The record (step and stage left for the caller to fill in) and what was sampled."""
+    start = time.perf_counter()
+    config = recipe.evaluation
+    requests = [
+        Request(
+            prompts[problem],
+            tuple(
+                seed_of(recipe.seed, "held_out", problem.id, number) for number in range(config.rollouts_per_problem)
+            ),
+        )
+        for problem in problems
+    ]
+    sampling = SamplingParams(
+        max_new_tokens=eval_max_new_tokens(recipe),
+        temperature=config.temperature,
+        stop_strings=config.stop_strings,
+    )
+    scored: dict[int, ScoredGroup] = {}
+    with policy.averaged() if config.use_ema else nullcontext():
+        for index, group in engine.generate(requests, sampling, policy.version):
+            scores = score_group(task, group)
+            rewards = tuple(score.reward for score in scores)
+            scored[index] = ScoredGroup(group, scores, rewards, (0.0,) * len(scores), max(rewards) != min(rewards))
+    groups = [scored[index] for index in range(len(requests))]
+    return _summarize(groups, config.rollouts_per_problem, config.temperature, time.perf_counter() - start), groups
+
+
+def eval_max_new_tokens(recipe: Recipe) -> int:
+    """As written, or the longest that the recipe's RL stages sample."""
+    from_stages = [stage.sampling.max_new_tokens for stage in recipe.stages if isinstance(stage, RlStage)]
+    return recipe.evaluation.max_new_tokens or max(from_stages, default=256)
+
+
+def _summarize(groups: Sequence[ScoredGroup], num_rollouts: int, temperature: float, seconds: float) -> EvalRecord:
+    shares = [share for share in map(pass_rate, groups) if share is not None]
+    scores = [score for scored in groups for score in scored.scores]
+    rollouts = [rollout for scored in groups for rollout in scored.group.rollouts]
+    judged = [score for score in scores if not score.is_error]
+    # One completion a problem is a plain share; several are a mean over problems of their shares.
+    low, high = wilson_interval(sum(shares), len(shares)) if num_rollouts == 1 else mean_interval(shares)
+    return EvalRecord(
+        step=0,
+        stage="",
+        pass_at_1=mean(shares),
+        low=low,
+        high=high,
+        num_problems=len(groups),
+        rollouts_per_problem=num_rollouts,
+        temperature=temperature,
+        mean_reward=mean([score.reward for score in judged]),
+        mean_tokens=mean([len(rollout.token_ids) for rollout in rollouts]),
+        truncated_share=mean([float(is_truncated(rollout)) for rollout in rollouts]),
+        unparsed_share=mean([float(score.verdict is Verdict.UNPARSED) for score in scores]),
+        error_share=mean([float(score.is_error) for score in scores]),
+        seconds=seconds,
+    )

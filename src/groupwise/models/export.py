@@ -1,0 +1,59 @@
+"""A run's weights → a plain Hugging Face folder that transformers loads, adapters merged in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from groupwise.checkpoint import CheckpointStore
+from groupwise.config import ConfigError, make_recipe, nearest
+from groupwise.models.lora import merged_state_dict
+from groupwise.models.policy import Policy, load_policy
+from groupwise.runlog import layout
+from groupwise.runlog.reader import Run
+
+
+def export_run(run_dir: Path, out: Path, *, checkpoint: str = "best", use_ema: bool = False) -> None:
+    """`checkpoint` is "best", "last" or a name. The folder appears whole or not at all."""
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} is not empty; choose a new folder")
+    recipe = make_recipe(Run(run_dir).recipe)
+    policy = load_policy(recipe)
+    store = CheckpointStore(run_dir / layout.CHECKPOINTS, recipe.checkpoints.keep_last)
+    tensors, _ = store.load(find_checkpoint(store, checkpoint))
+    group = "ema" if use_ema else "weights"
+    if group not in tensors:
+        raise ConfigError(f"--ema: {run_dir} keeps no moving average; model.ema_decay was 0")
+    policy.load_weights(tensors[group])
+    save_folder(policy, out)
+
+
+def find_checkpoint(store: CheckpointStore, wanted: str) -> Path:
+    if wanted == "best":
+        path = store.tagged("best")
+        missing = "the run has no best checkpoint, since it was never evaluated; take --checkpoint last"
+    elif wanted == "last":
+        path = store.newest_valid()
+        missing = f"{store.root} holds no valid checkpoint"
+    else:
+        path = store.root / wanted if wanted in store.names() else None
+        missing = f"no checkpoint {wanted!r} in {store.root}; {nearest(wanted, store.names())}"
+    if path is None:
+        raise ConfigError(missing)
+    return path
+
+
+def save_folder(policy: Policy, out: Path) -> None:
+    """Write to a folder beside it and rename."""
+    temporary = out.with_name(f".tmp-{out.name}-{os.getpid()}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        # The state dict is given by hand: merged, and without the names that adapters put in between.
+        policy.model.save_pretrained(temporary, state_dict=merged_state_dict(policy.model))
+        policy.tokenizer.save_pretrained(temporary)
+        if out.exists():
+            out.rmdir()
+        os.rename(temporary, out)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

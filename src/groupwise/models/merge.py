@@ -1,0 +1,218 @@
+"""Linear merge: the weighted mean of the weights of several models, written as a folder that transformers loads.
+
+Contract: all folders are in Hugging Face format with safetensors (sharded or not) and hold the same architecture, the
+same tensors and the same vocabulary; the weights sum to 1. The output has the first folder's files, layout and dtypes;
+sums are in float32 and rounded once. One tensor per folder is in memory at a time, and the output folder appears only
+when it is complete.
+
+Nothing else is merged here: no adapters (see lora.py), no task arithmetic, no optimizer state.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig
+
+from groupwise.config.build import ConfigError
+
+INDEX_NAME = "model.safetensors.index.json"
+
+_COPIED = (
+    "config.json",
+    "generation_config.json",
+    INDEX_NAME,
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "chat_template*",
+)
+
+_SAME_IN_CONFIG = (
+    "architectures",
+    "model_type",
+    "hidden_act",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "rope_parameters",
+    "sliding_window",
+    "tie_word_embeddings",
+)
+"""What changes how the same tensors are used; shapes speak for the rest."""
+
+
+def merge_folders(folders: Sequence[Path], weights: Sequence[float], out: Path) -> None:
+    """out = Σ weights[i] · folders[i], tensor by tensor."""
+    folders, out = [Path(folder) for folder in folders], Path(out)
+    _check_weights(folders, weights)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out}: exists and is not an empty folder; name a new one")
+    locations = [_locate_tensors(folder) for folder in folders]
+    _check_alike(folders, locations)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".partial", dir=out.parent) as name:
+        partial = Path(name) / "model"
+        partial.mkdir()
+        for pattern in _COPIED:
+            for file in folders[0].glob(pattern):
+                shutil.copyfile(file, partial / file.name)
+        for shard in sorted(set(locations[0].values())):
+            _merge_shard(folders, weights, locations, shard, partial / shard.name)
+        os.replace(partial, out)  # onto nothing, or onto an empty folder
+
+
+def _check_weights(folders: Sequence[Path], weights: Sequence[float]) -> None:
+    if not folders:
+        raise ConfigError("nothing to merge: name at least one folder")
+    if len(folders) != len(weights):
+        raise ConfigError(f"{len(folders)} folders and {len(weights)} weights: give one weight for each folder")
+    total = math.fsum(weights)
+    if not abs(total - 1) <= 1e-6:  # also when total is not a number
+        shown = " + ".join(f"{weight:g}" for weight in weights)
+        can_normalize = math.isfinite(total) and total != 0
+        normalized = ", ".join(f"{weight / total:.6g}" for weight in weights) if can_normalize else ""
+        fix = f"; normalized they are {normalized}" if can_normalize else ""
+        raise ConfigError(f"weights {shown} = {total:g}: must sum to 1{fix}")
+
+
+def _locate_tensors(folder: Path) -> dict[str, Path]:
+    """Which file holds each tensor."""
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder}: no model folder (no config.json)")
+    index = folder / INDEX_NAME
+    if index.is_file():
+        located = {key: folder / name for key, name in _read_json(index)["weight_map"].items()}
+        for shard in set(located.values()):
+            if not shard.is_file():
+                raise ConfigError(f"{folder}: {shard.name} is missing, though {INDEX_NAME} names it")
+        return located
+    single = folder / "model.safetensors"
+    if not single.is_file():
+        raise ConfigError(f"{folder}: no weights (neither {single.name} nor {INDEX_NAME}); only safetensors are merged")
+    return dict.fromkeys(_read_header(single)[0], single)
+
+
+def _check_alike(folders: Sequence[Path], locations: Sequence[dict[str, Path]]) -> None:
+    first_config, first_vocabulary = _read_config(folders[0]), _vocabulary(folders[0])
+    first_shapes = _shapes(locations[0])
+    for folder, located in zip(folders[1:], locations[1:], strict=True):
+        pair = f"{folders[0]} and {folder}"
+        config = _read_config(folder)
+        for key in _SAME_IN_CONFIG:
+            if first_config.get(key) != config.get(key):
+                raise ConfigError(
+                    f"{pair} are different models: {key} is {first_config.get(key)!r} in the one and "
+                    f"{config.get(key)!r} in the other"
+                )
+        shapes = _shapes(located)
+        if only := sorted(first_shapes.keys() ^ shapes.keys()):
+            owner = folders[0] if only[0] in first_shapes else folder
+            raise ConfigError(f"{pair} differ in {len(only)} tensors: only {owner} has {only[0]}")
+        for key, shape in first_shapes.items():
+            if shapes[key] != shape:
+                raise ConfigError(f"{pair}: {key} has shape {shape} in the one and {shapes[key]} in the other")
+        vocabulary = _vocabulary(folder)
+        if first_vocabulary is not None and vocabulary is not None and first_vocabulary != vocabulary:
+            raise ConfigError(
+                f"{pair} have different vocabularies: the same id means different text, so no mean exists"
+            )
+
+
+def _shapes(located: dict[str, Path]) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    for shard in sorted(set(located.values())):
+        header, _ = _read_header(shard)
+        if strays := sorted(key for key in header if located.get(key) != shard):
+            raise ConfigError(f"{shard}: has a tensor {strays[0]} that {INDEX_NAME} does not place there")
+        shapes.update({key: tuple(entry["shape"]) for key, entry in header.items()})
+    if lost := sorted(located.keys() - shapes.keys()):
+        raise ConfigError(f"{located[lost[0]]}: has no tensor {lost[0]}, though {INDEX_NAME} says so")
+    return shapes
+
+
+def _vocabulary(folder: Path) -> Any:
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return None
+    table = _read_json(file)
+    added = [(token["id"], token["content"]) for token in table.get("added_tokens", [])]
+    return table.get("model", {}).get("vocab"), added
+
+
+def _merge_shard(
+    folders: Sequence[Path], weights: Sequence[float], locations: Sequence[dict[str, Path]], shard: Path, out: Path
+) -> None:
+    """Write `out` with the header of `shard`, byte for byte, and merged tensors where its tensors lie."""
+    header, header_bytes = _read_header(shard)
+    with ExitStack() as stack, out.open("wb") as file:
+        paths = {located[key] for located in locations for key in header}
+        opened = {path: stack.enter_context(safe_open(path, framework="pt")) for path in sorted(paths)}
+        file.write(header_bytes)
+        for key, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"][0]):
+            sources = [opened[located[key]] for located in locations]
+            _write(file, _merge_tensor(folders, weights, key, sources), entry, key)
+
+
+def _merge_tensor(folders: Sequence[Path], weights: Sequence[float], key: str, sources: Sequence[Any]) -> torch.Tensor:
+    """`sources` are the open files, one per folder."""
+    first = sources[0].get_tensor(key)
+    if not first.is_floating_point():
+        for folder, source in zip(folders[1:], sources[1:], strict=True):
+            if not torch.equal(first, source.get_tensor(key)):
+                raise ConfigError(f"{folders[0]} and {folder}: {key} ({first.dtype}) differs and has no mean")
+        return first
+    total = first.to(torch.float32) * weights[0]
+    for weight, source in zip(weights[1:], sources[1:], strict=True):
+        total.add_(source.get_tensor(key).to(torch.float32), alpha=weight)
+    return total.to(first.dtype)
+
+
+def _write(file: BinaryIO, tensor: torch.Tensor, entry: dict[str, Any], key: str) -> None:
+    begin, end = entry["data_offsets"]
+    # numpy knows no bfloat16: bytes are bytes. reshape(-1) first, as a scalar cannot be viewed.
+    data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    if len(data) != end - begin:
+        raise ConfigError(f"{key}: {len(data)} bytes where {end - begin} belong; the first folder's file is damaged")
+    file.write(data)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """With transformers' eyes: older files spell the same settings in other ways, or leave the default out."""
+    try:
+        return dict(AutoConfig.from_pretrained(folder, trust_remote_code=False).to_dict())
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"{folder}: config.json cannot be read ({error})") from error
+
+
+def _read_header(path: Path) -> tuple[dict[str, Any], bytes]:
+    """(tensors by name, the raw header). The format: eight bytes of length, that much JSON, then the tensors."""
+    try:
+        with safe_open(path, framework="pt"):  # checks that header and file agree
+            pass
+    except SafetensorError as error:
+        raise ConfigError(f"{path}: is no safetensors file, or damaged ({error})") from error
+    with path.open("rb") as file:
+        length = file.read(8)
+        raw = file.read(int.from_bytes(length, "little"))
+    return {key: entry for key, entry in json.loads(raw).items() if key != "__metadata__"}, length + raw
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not JSON ({error})") from error

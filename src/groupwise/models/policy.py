@@ -1,0 +1,168 @@
+"""The policy: a model that is sampled from and trained, with its optimizer, its reference and its moving average.
+
+There is one set of weights. The engine decodes with the very modules that the update changes, so there is nothing to
+synchronize; `version` counts the updates that the weights have seen.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.algo.logprobs import token_entropy, token_logprobs
+from groupwise.config import OptimizerConfig, Recipe
+from groupwise.data.batch import Example, Microbatch, make_microbatches
+from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
+from groupwise.models.lora import add_lora, trainable_parameters, without_lora
+from groupwise.models.optimizer import MasterAdamW
+
+
+def load_policy(recipe: Recipe) -> Policy:
+    """The policy of a recipe at its initial weights."""
+    loaded = load_model(recipe.model, recipe.seed)
+    if recipe.model.lora is not None:
+        add_lora(loaded.model, recipe.model.lora, recipe.seed)
+    return Policy(loaded, ema_decay=recipe.model.ema_decay, has_lora=recipe.model.lora is not None)
+
+
+class Policy:
+    def __init__(self, loaded: LoadedModel, *, ema_decay: float, has_lora: bool) -> None:
+        self.model = loaded.model
+        self.tokenizer = loaded.tokenizer
+        self.device = loaded.device
+        self.context_tokens = loaded.context_tokens
+        self.stop_token_ids = stop_token_ids(loaded.tokenizer, loaded.model)
+        self.version = 0
+        self._has_lora = has_lora
+        self._ema_decay = ema_decay
+        self._reference: Any = None
+        self._optimizer = MasterAdamW(trainable_parameters(self.model), OptimizerConfig())
+        self._ema = {name: weight.clone() for name, weight in self.weights.items()} if ema_decay else {}
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The trained weights in fp32, by name: the adapters alone under LoRA."""
+        return self._optimizer.weights
+
+    def begin_stage(self, optimizer: OptimizerConfig, *, keep_reference: bool) -> None:
+        """A fresh optimizer, and the policy as it is now for a reference (under LoRA: the model without adapters)."""
+        weights = {name: weight.clone() for name, weight in self.weights.items()}
+        self._optimizer = MasterAdamW(trainable_parameters(self.model), optimizer)
+        self._optimizer.load_weights(weights)
+        self._reference = (
+            copy.deepcopy(self.model).requires_grad_(False) if keep_reference and not self._has_lora else None
+        )
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        self._optimizer.load_weights(weights)
+
+    def completion_logits(self, microbatch: Microbatch, model: Any = None) -> Tensor:
+        """[N, V]: the logits that each completion token was (or would be) drawn from."""
+        output = (model or self.model)(
+            input_ids=microbatch.input_ids,
+            attention_mask=microbatch.attention_mask,
+            position_ids=microbatch.position_ids,
+            use_cache=False,
+            logits_to_keep=microbatch.completion_mask.shape[1] + 1,
+        )
+        # The logits of column t are those of the token in column t + 1; the last column's are of no token.
+        return output.logits[:, :-1][microbatch.completion_mask]
+
+    def logprobs(self, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
+        """(logprobs with gradient, entropies without) of the completion tokens."""
+        logits = self.completion_logits(microbatch)
+        return token_logprobs(logits, microbatch.completion_ids, temperature), token_entropy(
+            logits.detach(), temperature
+        )
+
+    def old_logprobs(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
+        """Of each example's completion tokens under the weights as they are."""
+        return self._score(self.model, examples, temperature, max_tokens)
+
+    def ref_logprobs(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
+        """Likewise under the reference."""
+        if self._reference is not None:
+            return self._score(self._reference, examples, temperature, max_tokens)
+        with without_lora(self.model):
+            return self._score(self.model, examples, temperature, max_tokens)
+
+    @torch.no_grad()
+    def _score(self, model: Any, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
+        result: list[Tensor] = [torch.zeros(0)] * len(examples)
+        # A completion without tokens has no logprobs, and a rectangle of such completions no columns.
+        with_tokens = [index for index, example in enumerate(examples) if example.completion_ids]
+        chosen = [examples[index] for index in with_tokens]
+        for microbatch in make_microbatches(chosen, [1.0] * len(chosen), max_tokens, self.device):
+            logits = self.completion_logits(microbatch, model)
+            logprobs = token_logprobs(logits, microbatch.completion_ids, temperature).cpu()
+            lengths = microbatch.completion_mask.sum(dim=1).tolist()
+            for row, piece in zip(microbatch.example_indices, logprobs.split(lengths), strict=True):
+                result[with_tokens[row]] = piece
+        return result
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Dropout of adapters and gradient checkpointing are on in here, and off for whoever samples."""
+        set_training(self.model, True)
+        try:
+            yield
+        finally:
+            set_training(self.model, False)
+
+    def clear_gradients(self) -> None:
+        self._optimizer.clear_gradients()
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+        self._optimizer.collect_gradients()
+
+    def step(self, learning_rate: float) -> tuple[float, bool]:
+        """Apply the gradients; (their norm, whether they were finite and therefore applied)."""
+        norm, is_finite = self._optimizer.step(learning_rate)
+        if is_finite:
+            self.version += 1
+            self._average()
+        return norm, is_finite
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        for name, average in self._ema.items():
+            average.lerp_(self.weights[name], 1 - self._ema_decay)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, the weights are their moving average."""
+        weights = {name: weight.clone() for name, weight in self.weights.items()}
+        self.load_weights(self._ema)
+        try:
+            yield
+        finally:
+            self.load_weights(weights)
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Everything a checkpoint needs to restore this policy bit for bit, as named groups of tensors."""
+        reference = {} if self._reference is None else dict(self._reference.named_parameters())
+        groups = {
+            "weights": self.weights,
+            "optimizer": self._optimizer.state(),
+            "reference": {name: value.detach() for name, value in reference.items()},
+            "ema": self._ema,
+        }
+        return {name: tensors for name, tensors in groups.items() if tensors}
+
+    @torch.no_grad()
+    def load_state(self, groups: Mapping[str, Mapping[str, Tensor]], version: int) -> None:
+        """After `begin_stage` of the stage that the checkpoint is from."""
+        self.load_weights(groups["weights"])
+        self._optimizer.load_state(groups.get("optimizer", {}))
+        if self._reference is not None:
+            for name, parameter in self._reference.named_parameters():
+                parameter.copy_(groups["reference"][name])
+        for name, average in self._ema.items():
+            average.copy_(groups["ema"][name])
+        self.version = version

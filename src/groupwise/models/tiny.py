@@ -1,0 +1,145 @@
+"""Tiny models and a tokenizer made in code: what tests, recipes and tutorials train when no weights can be downloaded.
+
+`make_tiny` gives a randomly initialized Qwen3 or Llama decoder of any small size and a byte-level tokenizer: id b is
+byte b, so every text can be encoded and decodes to itself. On top of the bytes:
+
+    `<think>` `</think>` `<answer>` `</answer>`       whole tokens that stay in the decoded text
+    `<|pad|>` `<|im_start|>` `<|im_end|>`             special: padding, start of all, end of a message (stop)
+    `<|system|>` `<|user|>` `<|assistant|>`           special: who speaks
+
+A conversation is short, for a model with a short context: one token opens it, and one opens and one closes a message:
+
+    <|im_start|><|user|>1 + 1 = ?<|im_end|><|assistant|>        ... the completion, ended by <|im_end|>
+
+The weights are a function of (name, sizes, seed): nothing is downloaded, and the global random state stays as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from groupwise.config.build import ConfigError, nearest
+
+TINY_NAMES = ("tiny-llama", "tiny-qwen3")
+
+DEFAULT_SIZES: Mapping[str, int] = {
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_layers": 4,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "context_tokens": 512,
+}
+
+MARKUP_TOKENS = ("<think>", "</think>", "<answer>", "</answer>")
+PAD_TOKEN, START_TOKEN, STOP_TOKEN = "<|pad|>", "<|im_start|>", "<|im_end|>"
+ROLE_TOKENS = ("<|system|>", "<|user|>", "<|assistant|>")
+
+CHAT_TEMPLATE = (
+    "{{ '<|im_start|>' }}"
+    "{% for message in messages %}"
+    "{% if message['role'] not in ['system', 'user', 'assistant'] %}"
+    "{{ raise_exception('role ' + message['role'] + ': must be system, user or assistant') }}"
+    "{% endif %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|im_end|>' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def make_tiny(name: str, sizes: Mapping[str, int], seed: int) -> tuple[Any, Any]:
+    """(model, tokenizer). `sizes` overrides DEFAULT_SIZES; the model is in float32, on the CPU and in eval mode."""
+    if name not in TINY_NAMES:
+        raise ConfigError(f"model.path = {name!r}: no such tiny model; {nearest(name, TINY_NAMES)}")
+    checked = _check_sizes(sizes)
+    tokenizer = make_tokenizer()
+    settings = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": checked["hidden_size"],
+        "intermediate_size": checked["intermediate_size"],
+        "num_hidden_layers": checked["num_layers"],
+        "num_attention_heads": checked["num_heads"],
+        "num_key_value_heads": checked["num_kv_heads"],
+        "head_dim": checked["hidden_size"] // checked["num_heads"],
+        "max_position_embeddings": checked["context_tokens"],
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "attn_implementation": "sdpa",
+    }
+    # Weights are drawn on the CPU from the global generator: put ours in its place, and the caller's back afterwards.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed)
+        if name == "tiny-qwen3":
+            model = Qwen3ForCausalLM(Qwen3Config(**settings, tie_word_embeddings=True))
+        else:
+            model = LlamaForCausalLM(LlamaConfig(**settings, tie_word_embeddings=False))
+    return model.to(torch.float32).eval(), tokenizer
+
+
+def make_tokenizer() -> Any:
+    """The byte-level tokenizer with its chat template."""
+    vocabulary = {symbol: byte for byte, symbol in enumerate(_byte_symbols())}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    # `normalized=False`: found in the text as written. Markup is not special, so it survives decoding.
+    backend.add_tokens([AddedToken(text, normalized=False, special=False) for text in MARKUP_TOKENS])
+    backend.add_special_tokens(
+        [
+            AddedToken(text, normalized=False, special=True)
+            for text in (PAD_TOKEN, START_TOKEN, STOP_TOKEN, *ROLE_TOKENS)
+        ]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=START_TOKEN,
+        eos_token=STOP_TOKEN,
+        pad_token=PAD_TOKEN,
+        clean_up_tokenization_spaces=False,
+    )
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def _byte_symbols() -> list[str]:
+    """The printable character that stands for each byte in a byte-level vocabulary (GPT-2's table)."""
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    symbols = []
+    num_moved = 0
+    for byte in range(256):
+        symbols.append(chr(byte) if byte in printable else chr(256 + num_moved))
+        num_moved += byte not in printable
+    return symbols
+
+
+def _check_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
+    for key, value in sizes.items():
+        if key not in DEFAULT_SIZES:
+            raise ConfigError(f"model.tiny.{key}: unknown key; {nearest(key, DEFAULT_SIZES)}")
+        if value < 1:
+            raise ConfigError(f"model.tiny.{key} = {value}: must be at least 1; the default is {DEFAULT_SIZES[key]}")
+    checked = {**DEFAULT_SIZES, **sizes}
+    hidden, heads, kv_heads = checked["hidden_size"], checked["num_heads"], checked["num_kv_heads"]
+    if hidden % heads:
+        raise ConfigError(
+            f"model.tiny.hidden_size = {hidden}: must be a multiple of num_heads = {heads}, "
+            f"and {hidden} / {heads} = {hidden / heads:.2f}; {hidden // heads * heads or heads} would do"
+        )
+    if (hidden // heads) % 2:
+        raise ConfigError(
+            f"model.tiny.hidden_size = {hidden}: rotary positions turn pairs of numbers, so that a head's size must be "
+            f"even, and {hidden} / {heads} heads = {hidden // heads}; {hidden + heads} would do"
+        )
+    if heads % kv_heads:
+        divisors = ", ".join(str(count) for count in range(1, heads + 1) if heads % count == 0)
+        raise ConfigError(
+            f"model.tiny.num_kv_heads = {kv_heads}: must divide num_heads = {heads}, "
+            f"and {heads} / {kv_heads} = {heads / kv_heads:.2f}; take one of {divisors}"
+        )
+    return checked

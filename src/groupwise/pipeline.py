@@ -1,0 +1,218 @@
+"""From a recipe to a finished run: set everything up, run the stages one after the other, resume where a run stopped.
+
+    train(recipe, run_dir) ──▶ lock ──▶ task, model, engine ──▶ for each stage: begin, run its loop ──▶ done
+    resume(run_dir)        ──▶ lock ──▶ the same, then the newest valid checkpoint ──▶ go on where it stands
+
+One run directory, one step axis over all stages. Nothing is trained before everything that can be checked was checked:
+recipe, data, overlap of train and held-out, the model's files, context length.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+import groupwise
+from groupwise import grpo, sft
+from groupwise.checkpoint import CheckpointStore
+from groupwise.collect import Prompts
+from groupwise.config import (
+    ConfigError,
+    Recipe,
+    RlStage,
+    SftStage,
+    Stage,
+    dump_toml,
+    fingerprint,
+    make_recipe,
+    to_table,
+)
+from groupwise.control import StopControl, StopRequested
+from groupwise.data.step_batch import batch_from_json
+from groupwise.engines.reference import ReferenceEngine
+from groupwise.evals.held_out import eval_max_new_tokens
+from groupwise.models.chat import check_fits
+from groupwise.models.policy import Policy, load_policy
+from groupwise.runlog import layout
+from groupwise.runlog.lock import RunLock
+from groupwise.runlog.reader import Run
+from groupwise.runlog.sinks import Sink, make_sink
+from groupwise.runlog.writer import RunLog
+from groupwise.tasks import check_splits, make_task
+from groupwise.training import Position, Training, restore_random_state
+
+LOOPS: Mapping[type[Stage], Callable[[Training, Any], None]] = {RlStage: grpo.run_stage, SftStage: sft.run_stage}
+
+
+def train(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> bool:
+    """Start a run. True when it finished, False when it was asked to stop (and saved)."""
+    if (run_dir / layout.RECIPE).exists():
+        raise ConfigError(
+            f"{run_dir} holds a run already; go on with `groupwise train --resume {run_dir}`, or take another --run-dir"
+        )
+    if run_dir.exists() and not run_dir.is_dir():
+        raise ConfigError(f"{run_dir} is a file, not a folder; choose another --run-dir")
+    with RunLock(run_dir):
+        return _run(recipe, run_dir, sinks, is_resumed=False)
+
+
+def resume(run_dir: Path, sinks: Sequence[Sink] = ()) -> bool:
+    """Go on with a run, from its newest checkpoint that verifies."""
+    recipe = recipe_of(run_dir)
+    with RunLock(run_dir):
+        return _run(recipe, run_dir, sinks, is_resumed=True)
+
+
+def recipe_of(run_dir: Path) -> Recipe:
+    """The resolved recipe that a run was started with."""
+    if not (run_dir / layout.RECIPE).exists():
+        raise ConfigError(f"{run_dir} holds no run to resume: there is no {layout.RECIPE} in it")
+    return make_recipe(Run(run_dir).recipe)
+
+
+def default_run_dir(recipe: Recipe) -> Path:
+    return Path("runs") / f"{recipe.name}-{fingerprint(recipe)[:8]}"
+
+
+def _run(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink], *, is_resumed: bool) -> bool:
+    training = set_up(recipe, run_dir, sinks)
+    try:
+        if is_resumed:
+            restore(training)
+        else:
+            training.log.write_recipe(dump_toml(to_table(recipe)))
+            training.log.write_info(training.identity | {"name": run_dir.name, "machine": _machine(training.policy)})
+        training.log.write_event("resumed" if is_resumed else "started", step=training.position.step, pid=os.getpid())
+        with training.control.listening():
+            try:
+                run_stages(training)
+            except StopRequested:
+                training.save()
+                training.log.write_event("stopped", step=training.position.step)
+                return False
+        training.log.write_event("finished", step=training.position.step)
+        return True
+    finally:
+        training.log.close()
+
+
+def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Training:
+    """Everything that a run needs, checked; a policy at its initial weights."""
+    task = make_task(recipe.task.name, recipe.task.options)
+    train_problems, held_out = check_splits(task)
+    held_out = held_out[: recipe.evaluation.num_problems or None]
+    policy = load_policy(recipe)
+    prompts = Prompts(policy.tokenizer)
+    for stage in recipe.stages:
+        if isinstance(stage, RlStage):
+            check_fits([prompts[p] for p in train_problems], stage.sampling.max_new_tokens, policy.context_tokens)
+    check_fits([prompts[p] for p in held_out], eval_max_new_tokens(recipe), policy.context_tokens)
+    named_sinks = [make_sink(name, run_dir, run_dir.name, to_table(recipe)) for name in recipe.logging.sinks]
+    log = RunLog(run_dir, [*sinks, *named_sinks])
+    store = CheckpointStore(
+        run_dir / layout.CHECKPOINTS,
+        recipe.checkpoints.keep_last,
+        on_skip=lambda path, reason: log.write_event("checkpoint_passed_over", name=path.name, reason=reason),
+    )
+    return Training(
+        recipe=recipe,
+        run_dir=run_dir,
+        task=task,
+        train_problems=train_problems,
+        held_out_problems=held_out,
+        policy=policy,
+        engine=ReferenceEngine(policy.model, policy.tokenizer, policy.stop_token_ids, recipe.engine.max_batch_rollouts),
+        prompts=prompts,
+        log=log,
+        store=store,
+        control=StopControl(),
+        position=Position(),
+        identity=_identity(recipe, task.verifier),
+    )
+
+
+def run_stages(training: Training) -> None:
+    position, stages = training.position, training.recipe.stages
+    while position.stage_index < len(stages):
+        stage = stages[position.stage_index]
+        if position.stage_step == 0 and training.batch is None:
+            begin_stage(training, stage)
+        LOOPS[type(stage)](training, stage)
+        training.save()
+        position.stage_index += 1
+        position.stage_step = position.evals_without_best = 0
+        position.sampler = position.kl_coefficient = None
+        training.saved = None
+
+
+def begin_stage(training: Training, stage: Stage) -> None:
+    """A fresh optimizer and, where the stage needs one, a reference: the policy as it is now."""
+    position = training.position
+    if stage.start_from == "best" and position.best_checkpoint:
+        tensors, _ = training.store.load(training.store.root / position.best_checkpoint)
+        training.policy.load_weights(tensors["weights"])
+    uses_reference = isinstance(stage, RlStage) and stage.uses_reference
+    training.policy.begin_stage(stage.optimizer, keep_reference=uses_reference)
+    training.log.write_event("stage", name=stage.name, index=position.stage_index, step=position.step)
+
+
+def restore(training: Training) -> None:
+    """Take up the newest valid checkpoint. Without one the run starts over, which gives the same numbers."""
+    path = training.store.newest_valid()
+    if path is None:
+        training.log.rewind(0, eval_step=-1)
+        return
+    tensors, state = training.store.load(training.store.rewind(path.name), check=False)
+    _refuse_changes(training.identity, state["identity"])
+    position = Position(**state["position"])
+    stage = training.recipe.stages[position.stage_index]
+    uses_reference = isinstance(stage, RlStage) and stage.uses_reference
+    training.policy.begin_stage(stage.optimizer, keep_reference=uses_reference)
+    training.policy.load_state(tensors, position.policy_version)
+    training.position = position
+    training.batch = batch_from_json(state["batch"]) if state["batch"] else None
+    training.saved = (position.step, len(training.batch.updates) if training.batch else 0)
+    restore_random_state(state["random"])
+    # The rollouts of a step in flight were written before the checkpoint, and are not sampled again.
+    in_flight = 1 if training.batch else 0
+    training.log.rewind(position.step, eval_step=position.last_eval_step, rollout_step=position.step + in_flight)
+    if position.best_checkpoint in training.store.names():
+        training.store.mark(position.best_checkpoint, "best")
+
+
+def _refuse_changes(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
+    for key, fix in (
+        ("fingerprint", "restore recipe.toml"),
+        ("verifier", "install the version that it was started with"),
+    ):
+        if now[key] != then[key]:
+            raise ConfigError(
+                f"this run was started with {key} {then[key]} and would go on with {now[key]}: its numbers would not "
+                f"be comparable; {fix}, or start a new run"
+            )
+
+
+def _identity(recipe: Recipe, verifier: str) -> dict[str, Any]:
+    return {
+        "fingerprint": fingerprint(recipe),
+        "verifier": verifier,
+        "versions": {
+            "groupwise": groupwise.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+    }
+
+
+def _machine(policy: Policy) -> dict[str, Any]:
+    device = policy.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    num_parameters = sum(parameter.numel() for parameter in policy.model.parameters())
+    return {"device": device.type, "device_name": name, "num_parameters": num_parameters}

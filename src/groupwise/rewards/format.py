@@ -1,0 +1,45 @@
+"""Whether a completion has the shape that was asked for, whatever its answer says.
+
+`is_single_element` is stricter than XML: the content may hold no markup and no entity, so that no XML parser, with its
+entity bombs, ever meets model text.
+"""
+
+from __future__ import annotations
+
+import re
+
+from groupwise.rewards.extract import last_tag
+from groupwise.rewards.numbers import parse_number
+from groupwise.types import Score, Verdict
+
+# Characters that XML 1.0 allows in text, less `<`, `>` and `&`. NUL and lone surrogates are not among them.
+_PLAIN_XML_TEXT = re.compile("[\t\n\r -%'-;=?-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]*")
+
+
+def is_single_element(completion: str, tag: str = "answer") -> bool:
+    """Whether the whole completion, outer spaces aside, is one `<tag>…</tag>` with plain text inside."""
+    text = completion.strip()
+    opening, closing = f"<{tag}>", f"</{tag}>"
+    if len(text) < len(opening) + len(closing) or not (text.startswith(opening) and text.endswith(closing)):
+        return False
+    return _PLAIN_XML_TEXT.fullmatch(text, len(opening), len(text) - len(closing)) is not None
+
+
+def score_copy(gold: str, completion: str, verifier: str) -> Score:
+    """1.0 for the right integer in `<answer>`, 0.2 for the element, 0.1 when it is the whole completion."""
+    found = last_tag(completion)
+    value = None if found is None else parse_number(found.text)
+    is_right = value is not None and value == parse_number(gold)
+    parts = {
+        "correct": 1.0 if is_right else 0.0,
+        "tag": 0.0 if found is None else 0.2,
+        "xml": 0.1 if is_single_element(completion) else 0.0,
+    }
+    verdict = Verdict.UNPARSED if value is None else Verdict.CORRECT if is_right else Verdict.WRONG
+    return Score(sum(parts.values()), verdict, parts, verifier, excerpt(found.text) if found else "no <answer> element")
+
+
+def excerpt(text: str, max_chars: int = 80) -> str:
+    """For `Score.detail`: short, one line, printable, whatever the model wrote."""
+    text = "".join(character if character.isprintable() else " " for character in text[: 4 * max_chars]).strip()
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"

@@ -1,0 +1,39 @@
+"""The run directory: the API between training and everything that looks at it.
+
+Training writes it through `RunLog`, holding a `RunLock`; reports, dashboard, doctor and sweeps read it through `Run`.
+Nothing here imports torch. The layout is in `layout.py`, the metrics and their meanings in `catalogue.py`.
+"""
+
+from __future__ import annotations
+
+from groupwise.runlog.catalogue import METRICS, Metric, UndeclaredMetric, metric
+from groupwise.runlog.files import RunLogError, RunReadError
+from groupwise.runlog.layout import RunNameError, validate_run_name
+from groupwise.runlog.lock import RunInUse, RunLock, read_holder
+from groupwise.runlog.reader import Run
+from groupwise.runlog.records import group_from_json, group_to_json
+from groupwise.runlog.sinks import Sink, SinkError, make_sink
+from groupwise.runlog.text import printable
+from groupwise.runlog.writer import RunLog
+
+__all__ = [
+    "METRICS",
+    "Metric",
+    "Run",
+    "RunInUse",
+    "RunLock",
+    "RunLog",
+    "RunLogError",
+    "RunNameError",
+    "RunReadError",
+    "Sink",
+    "SinkError",
+    "UndeclaredMetric",
+    "group_from_json",
+    "group_to_json",
+    "make_sink",
+    "metric",
+    "printable",
+    "read_holder",
+    "validate_run_name",
+]

@@ -1,0 +1,45 @@
+"""Where things lie in a run directory. Names only; nothing here reads or writes.
+
+RUN/ recipe.toml  run.json  run.lock  metrics.jsonl  evals.jsonl  events.jsonl
+     rollouts/000012.jsonl        one scored group a line, one file per step
+     eval_rollouts/000010.jsonl   the same for the held-out problems
+     checkpoints/                 see groupwise.checkpoint
+"""
+
+from __future__ import annotations
+
+import re
+
+RECIPE = "recipe.toml"
+INFO = "run.json"
+LOCK = "run.lock"
+METRICS = "metrics.jsonl"
+EVALS = "evals.jsonl"
+EVENTS = "events.jsonl"
+ROLLOUTS = "rollouts"
+EVAL_ROLLOUTS = "eval_rollouts"
+CHECKPOINTS = "checkpoints"
+
+_ROLLOUT_FILE = re.compile(r"(\d{6,})\.jsonl")
+_RUN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class RunNameError(ValueError):
+    """A run name that cannot be a folder's name everywhere."""
+
+
+def validate_run_name(name: str) -> str:
+    """`name`, when it is safe as a folder, in an address and on a command line."""
+    if not _RUN_NAME.fullmatch(name) or name in (".", ".."):
+        raise RunNameError(f"run name {name!r}: use 1 to 64 letters, digits, dots, underscores and hyphens")
+    return name
+
+
+def rollout_file(step: int) -> str:
+    return f"{step:06d}.jsonl"
+
+
+def rollout_step(file_name: str) -> int | None:
+    """The step whose rollouts a file holds; None for other files."""
+    match = _ROLLOUT_FILE.fullmatch(file_name)
+    return int(match.group(1)) if match else None

@@ -1,0 +1,81 @@
+"""From completions to scores, and from scores to the rewards that the learner sees.
+
+A task's `score` is foreign code: it may raise, return NaN or return nonsense. None of that is a wrong answer. It
+becomes the verdict `error`, which is counted, shown, and left out of the group's mean and of the loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from groupwise.algo.advantages import soft_length_penalty
+from groupwise.algo.schedules import falling
+from groupwise.config import RewardConfig
+from groupwise.tasks.task import Task
+from groupwise.types import Finish, Group, Problem, Rollout, Score, ScoredGroup, Verdict
+
+
+def score_group(task: Task, group: Group) -> tuple[Score, ...]:
+    """One score per rollout; the same text is judged once."""
+    by_text: dict[str, Score] = {}
+    for rollout in group.rollouts:
+        if rollout.text not in by_text:
+            by_text[rollout.text] = score_completion(task, group.prompt.problem, rollout.text)
+    return tuple(by_text[rollout.text] for rollout in group.rollouts)
+
+
+def score_completion(task: Task, problem: Problem, completion: str) -> Score:
+    try:
+        score = task.score(problem, completion)
+    except Exception as error:  # noqa: BLE001 - a user's verifier may raise anything, and must not end the run
+        return _error(task, f"{type(error).__name__}: {error}")
+    if not isinstance(score, Score):
+        return _error(task, f"score() returned {type(score).__name__} {score!r:.80}, not a Score")
+    values = {"reward": score.reward, **score.parts}
+    for name, value in values.items():
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            return _error(task, f"score() returned {name} = {value!r}, not a finite number")
+    return score
+
+
+def _error(task: Task, detail: str) -> Score:
+    return Score(0.0, Verdict.ERROR, {}, task.verifier, detail)
+
+
+def shape_group(
+    group: Group, scores: Sequence[Score], config: RewardConfig, stage_step: int, limit: int
+) -> ScoredGroup:
+    """Weigh the parts of each score into a reward. Advantages come later, once all groups of the step are there."""
+    rewards = tuple(
+        sum(shape_parts(rollout, score, config, stage_step, limit).values())
+        for rollout, score in zip(group.rollouts, scores, strict=True)
+    )
+    valid = [reward for reward, score in zip(rewards, scores, strict=True) if not score.is_error]
+    has_signal = len(valid) > 1 and max(valid) != min(valid)
+    return ScoredGroup(group, tuple(scores), rewards, (0.0,) * len(rewards), has_signal)
+
+
+def shape_parts(rollout: Rollout, score: Score, config: RewardConfig, stage_step: int, limit: int) -> dict[str, float]:
+    """The named terms of the reward after weights, annealing and length penalty; their sum is the reward."""
+    format_scale = falling(stage_step, config.format_anneal_steps)
+    shaped = {}
+    for name, value in (score.parts or {"reward": score.reward}).items():
+        scale = format_scale if name in config.format_parts else 1.0
+        shaped[name] = value * config.part_weights.get(name, 1.0) * scale
+    buffer = round(config.overlong_buffer_share * limit)
+    if buffer:
+        shaped["length_penalty"] = soft_length_penalty(len(rollout.token_ids), limit, buffer, config.overlong_penalty)
+    return shaped
+
+
+def pass_rate(scored: ScoredGroup) -> float | None:
+    """Share of correct rollouts among those that could be judged; None when none could."""
+    judged = [score for score in scored.scores if not score.is_error]
+    if not judged:
+        return None
+    return sum(score.verdict is Verdict.CORRECT for score in judged) / len(judged)
+
+
+def is_truncated(rollout: Rollout) -> bool:
+    return rollout.finish is Finish.LENGTH

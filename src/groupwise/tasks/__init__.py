@@ -1,0 +1,132 @@
+"""The tasks by name, and the check that what is held out was not trained on.
+
+A recipe names a task of the table below or, for a task of one's own, `module:Class`: a dataclass with the members of
+`groupwise.tasks.task.Task`, found on the Python path or in the current folder. A module is imported only when its task
+is asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from groupwise.config.build import ConfigError, build, nearest
+from groupwise.tasks.sources import plain_text
+from groupwise.tasks.task import Demonstrator, Split, Task
+from groupwise.types import Problem
+
+__all__ = ["TASKS", "Demonstrator", "Split", "Task", "check_splits", "list_tasks", "make_task", "task_class"]
+
+TASKS = {
+    "arithmetic": "groupwise.tasks.arithmetic:Arithmetic",
+    "countdown": "groupwise.tasks.countdown:Countdown",
+    "format-copy": "groupwise.tasks.format_copy:FormatCopy",
+    "gsm8k": "groupwise.tasks.gsm8k:Gsm8k",
+    "jsonl": "groupwise.tasks.jsonl_task:Jsonl",
+    "math": "groupwise.tasks.hendrycks_math:HendrycksMath",
+    "math-hard": "groupwise.tasks.hendrycks_math:HendrycksMathHard",
+}
+
+
+def make_task(name: str, options: Mapping[str, Any]) -> Task:
+    """The task that a recipe asks for; `options` is its table [task.options]."""
+    task: Task = build(task_class(name), options, "task.options")
+    return task
+
+
+def task_class(name: str) -> type[Any]:
+    """The dataclass behind a task's name, or behind `module:Class`; its fields are the task's options."""
+    if name not in TASKS and ":" not in name:
+        raise ConfigError(f"task.name = {name!r}: unknown task; {nearest(name, TASKS)} Your own: 'module:Class'")
+    return _load_class(TASKS.get(name, name))
+
+
+def list_tasks() -> dict[str, str]:
+    """The name of each task and what it is, in one line."""
+    return {name: (_load_class(target).__doc__ or "").strip().partition("\n")[0] for name, target in TASKS.items()}
+
+
+def check_splits(task: Task) -> tuple[Sequence[Problem], Sequence[Problem]]:
+    """Load both splits: (train, held-out). Refuses empty ones, repeated ids and any problem that is in both."""
+    train, held_out = task.problems("train"), task.problems("held_out")
+    for split, problems in (("train", train), ("held_out", held_out)):
+        if not problems:
+            raise ConfigError(f"task: the {split} split has no problems; check its source, its filters and its counts")
+        _refuse_repeated_ids(split, problems)
+    held_out_ids = {problem.id for problem in held_out}
+    held_out_texts = {_prompt_text(problem) for problem in held_out}
+    shared = [problem for problem in train if problem.id in held_out_ids or _prompt_text(problem) in held_out_texts]
+    if shared:
+        shown = "; ".join(f"{problem.id} {_shown(problem)}" for problem in shared[:3])
+        raise ConfigError(
+            f"task: {len(shared)} of {len(train)} training problems are also held out, so held-out scores would count "
+            f"what was trained on: {shown}. Remove them from one of the two sources, or hold out other rows"
+        )
+    return train, held_out
+
+
+def _refuse_repeated_ids(split: str, problems: Sequence[Problem]) -> None:
+    seen: set[str] = set()
+    repeated = []
+    for problem in problems:
+        if problem.id in seen:
+            repeated.append(problem)
+        seen.add(problem.id)
+    if repeated:
+        shown = "; ".join(f"{problem.id} {_shown(problem)}" for problem in repeated[:3])
+        raise ConfigError(
+            f"task: the {split} split has {len(repeated)} problems whose id came before: {shown}. "
+            "Remove the repeated rows; different problems need different ids"
+        )
+
+
+def _prompt_text(problem: Problem) -> str:
+    return plain_text(" ".join(f"{message.role}: {message.content}" for message in problem.messages))
+
+
+def _shown(problem: Problem) -> str:
+    text = plain_text(problem.messages[-1].content) if problem.messages else ""
+    return repr(text if len(text) <= 60 else text[:59] + "…")
+
+
+def _load_class(target: str) -> type[Any]:
+    module_name, _, class_name = target.partition(":")
+    where = f"task.name = {target!r}"
+    try:
+        module = _import(module_name)
+    except (ImportError, SyntaxError, TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: cannot import {module_name!r}: {error}") from error
+    found = getattr(module, class_name, None)
+    if found is None:
+        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
+        raise ConfigError(f"{where}: {module_name!r} has no {class_name!r}; {nearest(class_name, classes)}")
+    if not isinstance(found, type) or not dataclasses.is_dataclass(found):
+        raise ConfigError(
+            f"{where}: not a dataclass; write @dataclass(frozen=True) above the class: fields are options"
+        )
+    missing = [member for member in ("problems", "score", "verifier") if not _has_member(found, member)]
+    if missing:
+        raise ConfigError(f"{where}: the class lacks {', '.join(missing)}; see groupwise.tasks.task.Task")
+    return found
+
+
+def _has_member(cls: type[Any], name: str) -> bool:
+    # A field without a default is no attribute of the class, yet every instance has it.
+    return hasattr(cls, name) or name in {field.name for field in dataclasses.fields(cls)}
+
+
+def _import(module_name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        folder = os.getcwd()
+        if error.name != module_name.partition(".")[0] or folder in sys.path:
+            raise
+        # Console scripts do not have the current folder on their path. It stays there: the module may import more.
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+        return importlib.import_module(module_name)

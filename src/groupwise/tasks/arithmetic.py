@@ -1,0 +1,116 @@
+"""Sums and products in five levels of difficulty: a generated curriculum that needs no data."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from groupwise.config.build import ConfigError
+from groupwise.rewards.extract import last_tag
+from groupwise.rewards.format import excerpt
+from groupwise.rewards.numbers import parse_number
+from groupwise.tasks.generated import check_counts, generate_split
+from groupwise.tasks.sources import stable_id
+from groupwise.tasks.task import Split
+from groupwise.types import Message, Problem, Score, Verdict
+
+# Distinct problems per level; a + b and b + a are one problem. Differences are never negative before level 5.
+NUM_POSSIBLE = {
+    1: 10 * 11 // 2,
+    2: 2 * (90 * 91 // 2),
+    3: 2 * (900 * 901 // 2),
+    4: 8 * 90 + 90 * 91 // 2,
+    5: 2 * 3 * 3 * 19**3,
+}
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Integer arithmetic in five graded levels; generated.
+
+    1: a + b of one digit. 2: a ± b of two digits. 3: a ± b of three digits. 4: two digits times one or two digits.
+    5: two operators and parentheses, numbers from 2 to 20. Reward: `correct` 1.0 for the right integer in the last
+    `<answer>`, `format` (format_bonus) for the element.
+    """
+
+    levels: tuple[int, ...] = (1, 2, 3, 4, 5)
+    """Which levels to draw from, evenly, as long as a level has problems left."""
+    num_train: int = 2000
+    num_held_out: int = 200
+    seed: int = 0
+    """Of the problems; independent of the run's seed."""
+    format_bonus: float = 0.1
+    """Reward for a complete `<answer>` element, right or wrong."""
+    style: Literal["chat", "terse"] = "chat"
+    """`terse` is a prompt of a few characters, for tiny models."""
+
+    verifier: ClassVar[str] = "arithmetic/1"
+
+    def __post_init__(self) -> None:
+        check_counts(self.num_train, self.num_held_out)
+        if not self.levels or len(set(self.levels)) < len(self.levels) or not set(self.levels) <= set(NUM_POSSIBLE):
+            raise ConfigError(f"levels = {list(self.levels)}: expected different levels from 1 to 5")
+        if not 0.0 <= self.format_bonus < 1.0:
+            raise ConfigError(
+                f"format_bonus = {self.format_bonus}: expected 0 or more, and less than 1.0 for the answer"
+            )
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        return generate_split(
+            self._draw,
+            split,
+            seed=self.seed,
+            num_train=self.num_train,
+            num_held_out=self.num_held_out,
+            num_possible=sum(NUM_POSSIBLE[level] for level in self.levels),
+            fix="add levels",
+        )
+
+    def _draw(self, generator: random.Random) -> tuple[Hashable, Problem]:
+        level = generator.choice(self.levels)
+        same, expression, value = _draw_two_operators(generator) if level == 5 else _draw_one_operator(generator, level)
+        if self.style == "terse":
+            prompt = f"{expression}="
+        else:
+            prompt = f"What is {expression}? Give the result as an integer in this form: <answer>result</answer>"
+        identifier = stable_id("arithmetic", expression)
+        return same, Problem(identifier, (Message("user", prompt),), str(value), {"level": level})
+
+    def score(self, problem: Problem, completion: str) -> Score:
+        found = last_tag(completion)
+        value = None if found is None else parse_number(found.text)
+        is_right = value is not None and value == int(problem.answer)
+        parts = {"correct": 1.0 if is_right else 0.0, "format": 0.0 if found is None else self.format_bonus}
+        verdict = Verdict.UNPARSED if value is None else Verdict.CORRECT if is_right else Verdict.WRONG
+        detail = "no <answer> element" if found is None else excerpt(found.text)
+        return Score(sum(parts.values()), verdict, parts, self.verifier, detail)
+
+    def demonstrate(self, problem: Problem) -> str:
+        return f"<answer>{problem.answer}</answer>"
+
+
+def _draw_one_operator(generator: random.Random, level: int) -> tuple[Hashable, str, int]:
+    operator = {1: "+", 4: "*"}.get(level) or generator.choice("+-")
+    low, high = {1: (0, 9), 2: (10, 99), 3: (100, 999), 4: (10, 99)}[level]
+    a = generator.randint(low, high)
+    b = generator.randint(2 if level == 4 else low, high)
+    if operator == "-":
+        a, b = max(a, b), min(a, b)
+    value = _apply(operator, a, b)
+    return (operator, min(a, b), max(a, b)), f"{a}{operator}{b}", value
+
+
+def _draw_two_operators(generator: random.Random) -> tuple[Hashable, str, int]:
+    a, b, c = (generator.randint(2, 20) for _ in range(3))
+    first, second = generator.choice("+-*"), generator.choice("+-*")
+    if generator.random() < 0.5:
+        expression, value = f"({a}{first}{b}){second}{c}", _apply(second, _apply(first, a, b), c)
+    else:
+        expression, value = f"{a}{first}({b}{second}{c})", _apply(first, a, _apply(second, b, c))
+    return expression, expression, value
+
+
+def _apply(operator: str, a: int, b: int) -> int:
+    return a + b if operator == "+" else a - b if operator == "-" else a * b

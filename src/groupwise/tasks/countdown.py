@@ -1,0 +1,168 @@
+"""Countdown: reach a target with the given numbers, each used exactly once. Generated, or read from data."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from groupwise.config.build import ConfigError
+from groupwise.rewards.countdown import score_countdown
+from groupwise.tasks.countdown_solver import solve
+from groupwise.tasks.generated import check_counts, generate_split
+from groupwise.tasks.sources import Row, load_rows, share_of, stable_id
+from groupwise.tasks.task import Split
+from groupwise.types import Message, Problem, Score
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Countdown:
+    """Combine numbers with + - * / to reach a target; generated, solvable by construction, or from a data set.
+
+    Reward: 1.0 for the target with each number used once; 0.8 to 0.3 by how near the value is; 0.1 for any other
+    expression; 0.0 without `<answer>` or without an expression in it (see `groupwise.rewards.countdown`).
+    """
+
+    min_numbers: int = 3
+    """How many numbers the smallest puzzle has; counts are drawn evenly up to max_numbers."""
+    max_numbers: int = 4
+    min_number: int = 1
+    """Range of the numbers: from min_number ..."""
+    max_number: int = 99
+    """... to max_number."""
+    min_target: int = 10
+    max_target: int = 100
+    num_train: int = 2000
+    """How many puzzles to generate; of a `train` source, how many to take at most (0: all)."""
+    num_held_out: int = 200
+    """The same for held-out puzzles (0: all of a `held_out` source)."""
+    seed: int = 0
+    """Of the generated problems; independent of the run's seed."""
+    train: str | None = None
+    """A .jsonl path or hub name with rows {nums, target}, instead of generated puzzles."""
+    held_out: str | None = None
+    """The same for held-out puzzles. Without it, num_held_out rows of `train` are held out, chosen by hash."""
+    style: Literal["chat", "terse"] = "chat"
+    """`terse` is a prompt of a few characters, for tiny models."""
+    think: bool = True
+    """Ask for, and demonstrate, reasoning in `<think>` before the answer."""
+
+    verifier: ClassVar[str] = "countdown/1"
+
+    def __post_init__(self) -> None:
+        check_counts(self.num_train or int(self.train is not None), self.num_held_out or int(self.held_out is not None))
+        if not 2 <= self.min_numbers <= self.max_numbers <= 4:
+            raise ConfigError(
+                f"min_numbers = {self.min_numbers}, max_numbers = {self.max_numbers}: expected 2 <= min <= max <= 4"
+            )
+        for name, low, high in (
+            ("number", self.min_number, self.max_number),
+            ("target", self.min_target, self.max_target),
+        ):
+            if not 1 <= low <= high <= 10**9:
+                raise ConfigError(f"min_{name} = {low}, max_{name} = {high}: expected 1 <= min <= max <= 10^9")
+
+    def problems(self, split: Split) -> Sequence[Problem]:
+        if split == "held_out":
+            return self._held_out()
+        drawn = self._generate("train") if self.train is None else self._load(self.train, "train", "train")
+        held_out = {problem.id for problem in self._held_out()} if self.train or self.held_out else set()
+        kept = [problem for problem in drawn if problem.id not in held_out]
+        if self.train is not None and self.num_train:
+            kept = kept[: self.num_train]
+        return kept
+
+    def _held_out(self) -> Sequence[Problem]:
+        if self.held_out is not None:
+            return self._load(self.held_out, "test", "held_out")[: self.num_held_out or None]
+        if self.train is None:
+            return self._generate("held_out")
+        problems = self._load(self.train, "train", "train")
+        return sorted(problems, key=lambda problem: share_of(problem.id))[: self.num_held_out]
+
+    def _generate(self, split: Split) -> list[Problem]:
+        num_values = self.max_number - self.min_number + 1
+        num_targets = self.max_target - self.min_target + 1
+        counts = range(self.min_numbers, self.max_numbers + 1)
+        return generate_split(
+            self._draw,
+            split,
+            seed=self.seed,
+            num_train=self.num_train,
+            num_held_out=self.num_held_out,
+            num_possible=num_targets * sum(math.comb(num_values + count - 1, count) for count in counts),
+            fix="widen the range of the numbers or of the targets",
+        )
+
+    def _draw(self, generator: random.Random) -> tuple[Hashable, Problem] | None:
+        count = generator.randint(self.min_numbers, self.max_numbers)
+        nums = [generator.randint(self.min_number, self.max_number) for _ in range(count)]
+        values = list(nums)
+        while len(values) > 1:
+            generator.shuffle(values)
+            a, b = values.pop(), values.pop()
+            results = [a + b, a * b]
+            if a > b:
+                results.append(a - b)
+            if a % b == 0:
+                results.append(a // b)
+            values.append(generator.choice(results))
+        if not self.min_target <= values[0] <= self.max_target:
+            return None
+        return (*sorted(nums), values[0]), self._problem(nums, values[0])
+
+    def _problem(self, nums: Sequence[int], target: int) -> Problem:
+        shown = " ".join(str(number) for number in nums)
+        if self.style == "terse":
+            prompt = f"numbers: {shown} target: {target}"
+        else:
+            reasoning = "Reason step by step in <think> </think>, then answer" if self.think else "Answer"
+            prompt = (
+                f"Using the numbers [{shown.replace(' ', ', ')}], write an expression that equals {target}. "
+                "Use + - * / and parentheses, and use each number exactly once. "
+                f"{reasoning} with the expression alone in <answer> </answer>, "
+                "for example <answer>(1 + 2) / 3</answer>."
+            )
+        # The order of the numbers is left out of the id: the same puzzle must not be on both sides of a split.
+        identifier = stable_id("countdown", sorted(nums), target)
+        meta = {"nums": list(nums), "target": target, "level": len(nums)}
+        return Problem(identifier, (Message("user", prompt),), str(target), meta)
+
+    def _load(self, source: str, split: str, key: str) -> list[Problem]:
+        """In the order of the data, less repetitions of a puzzle (the known data set has some)."""
+        rows = load_rows(source, split, key=f"task.options.{key}")
+        problems: dict[str, Problem] = {}
+        for row in rows:
+            problem = self._problem(*_read(row))
+            problems.setdefault(problem.id, problem)
+        if len(problems) < len(rows):
+            logger.warning("%s: %d rows repeat a puzzle and were dropped", source, len(rows) - len(problems))
+        return list(problems.values())
+
+    def score(self, problem: Problem, completion: str) -> Score:
+        return score_countdown(problem.meta["nums"], problem.meta["target"], completion, self.verifier)
+
+    def demonstrate(self, problem: Problem) -> str:
+        solution = solve(problem.meta["nums"], problem.meta["target"])
+        if solution is None:
+            raise ConfigError(f"problem {problem.id} ({problem.messages[-1].content!r}) has no solution to demonstrate")
+        reasoning = f"<think>{'; '.join(solution.steps)}</think>" if self.think else ""
+        return f"{reasoning}<answer>{solution.expression}</answer>"
+
+
+def _read(row: Row) -> tuple[list[int], int]:
+    nums, target = row.get("nums"), row.get("target")
+    if not isinstance(nums, list) or not 2 <= len(nums) <= 6 or not all(_is_number(number) for number in nums):
+        raise row.error(f"'nums' is {str(nums)[:60]}, expected 2 to 6 whole numbers from 0 to 10^9")
+    if not _is_number(target):
+        raise row.error(f"'target' is {str(target)[:60]}, expected a whole number from 0 to 10^9")
+    return nums, target
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value <= 10**9

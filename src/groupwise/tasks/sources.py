@@ -1,0 +1,136 @@
+"""Rows of data from a local file (.jsonl, or .json with a list) or from the Hugging Face hub, with mistakes located.
+
+A source that looks like a path is one: it exists, ends in .jsonl or .json, or starts with `.`, `/` or `~`. Anything
+else is a hub name, read with the optional `datasets` package. Every mistake is a `ConfigError` that names the recipe's
+key, the file and the row (1-based: the line of a .jsonl, the item of a .json, the row of a hub split). A bad row is
+never dropped here; a task that knows of blemishes in its data drops them itself, and counts them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from groupwise.config.build import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    values: Mapping[str, Any]
+    where: str
+    """Key, file and row, for messages: "task.options.train: data.jsonl, row 12"."""
+
+    def error(self, why: str) -> ConfigError:
+        return ConfigError(f"{self.where}: {why}")
+
+    def get(self, key: str) -> Any:
+        if key not in self.values:
+            raise self.error(f"no key {key!r}; it has {', '.join(sorted(self.values)) or 'no keys'}")
+        return self.values[key]
+
+    def text(self, key: str) -> str:
+        """A string that is not blank."""
+        value = self.get(key)
+        if not isinstance(value, str):
+            raise self.error(f"{key!r} is {_kind(value)}, expected a string")
+        if not value.strip():
+            raise self.error(f"{key!r} is empty")
+        return value
+
+
+def load_rows(source: str, split: str, name: str | None = None, *, key: str = "task.options.train") -> list[Row]:
+    """All rows of `source` in their order. `split` and `name` (the data set's configuration) matter on the hub only.
+
+    `key` is the key of the recipe that the source was given in, for messages.
+    """
+    path = Path(source).expanduser()
+    if path.exists() or path.suffix in (".jsonl", ".json") or source.startswith((".", "/", "~")):
+        rows = _read_file(path, f"{key} = {source!r}")
+    else:
+        rows = _read_hub(source, split, name, f"{key} = {source!r}")
+    found = [Row(values, f"{key}: {source}, row {number}") for number, values in rows]
+    if not found:
+        raise ConfigError(f"{key} = {source!r}: no rows; an empty data set cannot be trained or evaluated on")
+    return found
+
+
+def stable_id(prefix: str, *parts: Any) -> str:
+    """An id that depends on the content alone: not on the order of the data, the run or the machine."""
+    content = json.dumps(parts, ensure_ascii=True, separators=(",", ":"))
+    return f"{prefix}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
+
+
+def share_of(identifier: str) -> float:
+    """A number in [0, 1) drawn from an id by hash: which side of a split it is on, whatever else is in the data."""
+    return int.from_bytes(hashlib.sha256(identifier.encode()).digest()[:6], "big") / 2**48
+
+
+def plain_text(text: str) -> str:
+    """Runs of white space made one space: two prompts that differ in spacing only are the same problem."""
+    return " ".join(text.split())
+
+
+def _read_file(path: Path, where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    if not path.exists():
+        raise ConfigError(f"{where}: no such file ({path.absolute()}); correct the path or use a hub name")
+    if not path.is_file() or path.suffix not in (".jsonl", ".json"):
+        raise ConfigError(f"{where}: expected a .jsonl file, or a .json file that holds a list")
+    try:
+        content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
+    if path.suffix == ".json":
+        items = _parse(content, where)
+        if not isinstance(items, list):
+            raise ConfigError(f"{where}: expected a list of objects, got {_kind(items)}")
+        yield from _objects(enumerate(items, start=1), where)
+    else:
+        lines = enumerate(content.split(b"\n"), start=1)
+        numbered = ((number, _parse(line, f"{where}, row {number}")) for number, line in lines if line.strip())
+        yield from _objects(numbered, where)
+
+
+def _parse(content: bytes, where: str) -> Any:
+    try:
+        return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
+    except RecursionError:
+        raise ConfigError(f"{where}: nested too deeply") from None
+    except ValueError as error:  # also UnicodeDecodeError, and integers of thousands of digits
+        raise ConfigError(f"{where}: not valid JSON: {error}") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _objects(rows: Iterable[tuple[int, Any]], where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    for number, values in rows:
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{where}, row {number}: expected an object, got {_kind(values)}")
+        yield number, values
+
+
+def _read_hub(source: str, split: str, name: str | None, where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    try:
+        from datasets import load_dataset
+    except ImportError:
+        raise ConfigError(
+            f"{where}: not a file here, and hub data sets need the datasets package: "
+            "pip install 'groupwise[hub]', or give the path of a .jsonl file"
+        ) from None
+    try:
+        rows: Sequence[Mapping[str, Any]] = load_dataset(source, name, split=split)
+    except (OSError, ValueError) as error:  # not found, no network, no such split or configuration
+        raise ConfigError(f"{where}: could not load split {split!r} from the hub: {error}") from None
+    yield from _objects(enumerate(rows, start=1), where)
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
+    return names.get(type(value), type(value).__name__)

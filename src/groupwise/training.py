@@ -1,0 +1,190 @@
+"""A run in progress: what the loops of the stages share. It logs, evaluates, saves, and notices when to stop.
+
+The loops change the policy and `position`; everything that a resumed run needs is in those two. `position` is plain
+JSON and goes into every checkpoint beside the policy's tensors.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+from groupwise.checkpoint import CheckpointStore, checkpoint_name
+from groupwise.collect import Prompts
+from groupwise.config import Recipe, Stage
+from groupwise.control import StopControl
+from groupwise.data.step_batch import StepBatch, batch_to_json
+from groupwise.engines.engine import Engine
+from groupwise.evals.held_out import evaluate
+from groupwise.models.policy import Policy
+from groupwise.runlog.writer import RunLog
+from groupwise.tasks.task import Task
+from groupwise.types import Problem, ScoredGroup, StepRecord, UpdateStats
+
+
+class TrainingFailed(RuntimeError):
+    """The run cannot go on. The message says why and what to change; the run directory is intact."""
+
+
+@dataclass(slots=True)
+class Position:
+    """Where a run stands. Plain JSON values only."""
+
+    stage_index: int = 0
+    stage_step: int = 0
+    """Steps of the stage that are complete."""
+    step: int = 0
+    """Steps of the run that are complete."""
+    policy_version: int = 0
+    num_tokens: int = 0
+    """Tokens sampled so far."""
+    nonfinite_in_a_row: int = 0
+    kl_coefficient: float | None = None
+    """Where the target-seeking controller stands."""
+    sampler: dict[str, Any] | None = None
+    """The sampler's state after the newest batch was drawn."""
+    last_eval_step: int = -1
+    best_pass_at_1: float = -1.0
+    best_checkpoint: str = ""
+    evals_without_best: int = 0
+    """In this stage."""
+
+
+@dataclass(slots=True)
+class Training:
+    recipe: Recipe
+    run_dir: Path
+    task: Task
+    train_problems: Sequence[Problem]
+    held_out_problems: Sequence[Problem]
+    policy: Policy
+    engine: Engine
+    prompts: Prompts
+    log: RunLog
+    store: CheckpointStore
+    control: StopControl
+    position: Position
+    identity: dict[str, Any]
+    """What a resumed run must agree with: recipe fingerprint, verifier, versions."""
+    batch: StepBatch | None = None
+    """The batch in flight, between two updates of a step."""
+    saved: tuple[int, int] | None = None
+    """(step, updates into the next one) of the newest checkpoint, so that none is written twice."""
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        return self.control.interruptible()
+
+    def is_stage_over(self, stage: Stage) -> bool:
+        """Asked before each step. Evaluates first when that is due, since a bad enough run ends its stage early."""
+        self.evaluate_if_due(stage)
+        patience = self.recipe.evaluation.patience
+        is_stuck = patience > 0 and self.position.evals_without_best >= patience
+        return self.position.stage_step >= stage.steps or is_stuck
+
+    def log_rollouts(self, stage: Stage, groups: Sequence[ScoredGroup]) -> None:
+        """Of the step that is now in flight."""
+        step, every = self.position.step + 1, self.recipe.logging.rollouts_every_steps
+        if every and step % every == 0:
+            self.log.write_rollouts(step, stage.name, groups)
+
+    def after_update(self, stats: UpdateStats) -> None:
+        """Count what could not be applied, and save inside a step where that was asked for."""
+        position = self.position
+        position.policy_version = self.policy.version
+        position.nonfinite_in_a_row = 0 if stats.is_finite else position.nonfinite_in_a_row + 1
+        if not stats.is_finite:
+            self.log.write_event("update_skipped", step=position.step + 1, loss=stats.loss, grad_norm=stats.grad_norm)
+        if position.nonfinite_in_a_row >= self.recipe.max_nonfinite_updates:
+            raise TrainingFailed(
+                f"step {position.step + 1}: loss or gradient was NaN or inf in {position.nonfinite_in_a_row} updates"
+                f" in a row, which is max_nonfinite_updates; the weights are those before them. Lower the stage's "
+                f"optimizer.learning_rate and start a new run; the best weights so far are in {self.run_dir}"
+            )
+        if self.batch is not None:
+            if self.recipe.checkpoints.every_update:
+                self.save()
+            self.control.check()
+
+    def after_step(self, stage: Stage, metrics: dict[str, float], *, num_tokens: int, seconds: float) -> None:
+        """Log the step, save if it is time."""
+        position = self.position
+        position.step += 1
+        position.stage_step += 1
+        position.num_tokens += num_tokens
+        if metrics.get("time/sample_s"):
+            metrics["engine/tokens_per_s"] = num_tokens / metrics["time/sample_s"]
+        metrics |= {"tokens/total": float(position.num_tokens), "time/step_s": seconds}
+        if self.policy.device.type == "cuda":
+            metrics["memory/peak_bytes"] = float(torch.cuda.max_memory_allocated(self.policy.device))
+            torch.cuda.reset_peak_memory_stats(self.policy.device)
+        self.log.write_step(StepRecord(position.step, stage.name, position.stage_step, metrics))
+        self.evaluate_if_due(stage)
+        if position.stage_step % self.recipe.checkpoints.every_steps == 0 or position.stage_step == stage.steps:
+            self.save()
+        self.control.check()
+
+    def evaluate_if_due(self, stage: Stage) -> None:
+        """Held-out pass@1 at the start of the run, every N steps and at the end of a stage; once per step."""
+        config, position = self.recipe.evaluation, self.position
+        at_start = position.step == 0 and config.at_start
+        at_end = position.stage_step == stage.steps
+        at_interval = config.every_steps > 0 and position.step > 0 and position.step % config.every_steps == 0
+        if position.last_eval_step == position.step or not (at_start or at_end or at_interval):
+            return
+        with self.interruptible():
+            record, groups = evaluate(
+                self.recipe, self.task, self.held_out_problems, self.policy, self.engine, self.prompts
+            )
+        self.log.write_eval(replace(record, step=position.step, stage=stage.name), groups)
+        position.last_eval_step = position.step
+        if record.pass_at_1 > position.best_pass_at_1:
+            position.best_pass_at_1, position.evals_without_best = record.pass_at_1, 0
+            position.best_checkpoint = checkpoint_name(position.step)
+            self.save()
+            self.store.mark(position.best_checkpoint, "best")
+        else:
+            position.evals_without_best += 1
+
+    def save(self) -> None:
+        """Save where the run stands: after a step or, with a batch in flight, inside one."""
+        position = self.position
+        updates_done = len(self.batch.updates) if self.batch else 0
+        if self.saved == (position.step, updates_done):
+            return
+        name = checkpoint_name(position.step + 1, updates_done) if self.batch else checkpoint_name(position.step)
+        start = time.perf_counter()
+        batch = batch_to_json(self.batch) if self.batch else None
+        state = {"position": asdict(position), "batch": batch, "identity": self.identity, "random": random_state()}
+        self.store.save(name, self.policy.state(), state, protected={position.best_checkpoint})
+        self.saved = (position.step, updates_done)
+        self.log.write_event("checkpoint", name=name, seconds=time.perf_counter() - start)
+
+
+def random_state() -> dict[str, Any]:
+    """The global generators. Nothing of ours draws from them, but dropout and users' own tasks may."""
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": [part.tolist() if isinstance(part, numpy.ndarray) else part for part in numpy.random.get_state()],
+        "torch": torch.get_rng_state().tolist(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state().tolist()
+    return state
+
+
+def restore_random_state(state: Mapping[str, Any]) -> None:
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, *rest = state["numpy"]
+    numpy.random.set_state((name, numpy.array(keys, dtype=numpy.uint32), *rest))
+    torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(torch.tensor(state["cuda"], dtype=torch.uint8))

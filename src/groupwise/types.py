@@ -1,0 +1,187 @@
+"""The records that flow through one step of training, in the order in which they are made.
+
+    Problem ─▶ Prompt ─▶ Group[Rollout × G] ─▶ ScoredGroup(Score, advantage) ─▶ UpdateStats ─▶ StepRecord
+
+Every record is frozen: a stage makes a new one and never edits the one before. A reward stays a reward; an advantage
+is another field. Nothing here imports torch, so whatever reads a run directory can use these records.
+
+Four names for logprobs, by who computed them: `logprobs` (the trainer now, with gradient), `old_logprobs` (the trainer
+before the update), `rollout_logprobs` (the engine, while sampling) and `ref_logprobs` (the reference policy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One question with a checkable answer."""
+
+    id: str
+    """Stable: the same problem has the same id in every run, whatever the order of the data."""
+    messages: tuple[Message, ...]
+    answer: str
+    """What the verifier compares with; never shown to the model."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values only: level, subject, the numbers of a Countdown puzzle ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A problem with a completion worth imitating: what supervised fine-tuning learns from."""
+
+    problem: Problem
+    completion: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A problem as the model sees it."""
+
+    problem: Problem
+    token_ids: tuple[int, ...]
+
+
+class Finish(StrEnum):
+    """Why a rollout ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORTED = "aborted"
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One completion as the engine sampled it."""
+
+    token_ids: tuple[int, ...]
+    """The completion alone, with its stop token where one was sampled."""
+    rollout_logprobs: tuple[float, ...]
+    """Of each sampled token under the very distribution it was drawn from (temperature and truncation included)."""
+    text: str
+    """Decoded without special tokens."""
+    finish: Finish
+    policy_version: int
+    """How many updates the weights had seen when this was sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The rollouts of one prompt: they are compared with each other, never with other prompts' rollouts."""
+
+    prompt: Prompt
+    rollouts: tuple[Rollout, ...]
+
+
+class Verdict(StrEnum):
+    CORRECT = "correct"
+    WRONG = "wrong"
+    UNPARSED = "unparsed"
+    """No answer could be found in the completion."""
+    ERROR = "error"
+    """We failed (a verifier raised, died, ran out of time). Never a wrong answer: left out of the mean and the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a verifier says of one completion."""
+
+    reward: float
+    verdict: Verdict
+    parts: Mapping[str, float] = field(default_factory=dict)
+    """Named terms whose sum is the reward, before any weighting."""
+    verifier: str = ""
+    """Name and version of what scored it, as in "countdown/1"."""
+    detail: str = ""
+    """For people: what was extracted, or why the verifier failed."""
+
+    @property
+    def is_error(self) -> bool:
+        return self.verdict is Verdict.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredGroup:
+    """A group with its scores and, once all groups of the step are in, its advantages."""
+
+    group: Group
+    scores: tuple[Score, ...]
+    rewards: tuple[float, ...]
+    """What the learner sees: the scores' parts after weights, annealing and length penalties."""
+    advantages: tuple[float, ...]
+    """One per rollout; 0.0 for a rollout whose score is an error."""
+    has_signal: bool
+    """Whether the rewards differ. Asked of the rewards themselves, not of rounded advantages."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateStats:
+    """One optimizer update."""
+
+    loss: float
+    grad_norm: float
+    is_finite: bool
+    """False: the update was skipped and the weights are what they were."""
+    learning_rate: float
+    num_tokens: int
+    """Completion tokens with a non-zero weight."""
+    means: Mapping[str, float] = field(default_factory=dict)
+    """Per-token means over the update, by metric name."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One line of metrics.jsonl."""
+
+    step: int
+    """Counts over all stages of the run, from 1."""
+    stage: str
+    stage_step: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class EvalRecord:
+    """One line of evals.jsonl: the policy on the held-out problems."""
+
+    step: int
+    stage: str
+    pass_at_1: float
+    """Mean over problems of the share of correct completions; errors are left out."""
+    low: float
+    """The 95 % interval of pass_at_1 ..."""
+    high: float
+    """... over problems."""
+    num_problems: int
+    rollouts_per_problem: int
+    temperature: float
+    mean_reward: float
+    mean_tokens: float
+    truncated_share: float
+    unparsed_share: float
+    error_share: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How an engine draws tokens. The defaults sample from the policy itself."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """0 is off."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    stop_strings: Sequence[str] = ()

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+
+from groupwise.config import ConfigError
+from groupwise.models.chat import check_fits, decode_completion, encode_completion, encode_prompt
+from groupwise.models.tiny import make_tokenizer
+from groupwise.types import Message, Problem, Prompt
+
+TOKENIZER = make_tokenizer()
+
+
+def make_problem(content: str, problem_id: str = "p") -> Problem:
+    return Problem(id=problem_id, messages=(Message("user", content),), answer="2")
+
+
+def test_prompt_ends_where_the_assistant_begins() -> None:
+    problem = make_problem("1 + 1 = ?")
+    prompt = encode_prompt(TOKENIZER, problem)
+    assert prompt.problem is problem
+    assert all(type(token_id) is int for token_id in prompt.token_ids)
+    assert TOKENIZER.decode(list(prompt.token_ids)) == "<|im_start|><|user|>1 + 1 = ?<|im_end|><|assistant|>"
+
+
+def test_a_completion_decodes_to_its_text_and_ends_with_the_stop_token() -> None:
+    text = "<think> a , b .  c 'm\n</think><answer>2</answer>"
+    ids = encode_completion(TOKENIZER, text, TOKENIZER.eos_token_id)
+    assert ids[-1] == TOKENIZER.eos_token_id
+    assert ids.count(TOKENIZER.eos_token_id) == 1
+    assert TOKENIZER.bos_token_id not in ids
+    assert decode_completion(TOKENIZER, ids) == text
+
+
+def test_prompt_and_completion_together_are_the_template_of_the_whole_conversation() -> None:
+    prompt = encode_prompt(TOKENIZER, make_problem("1 + 1 = ?"))
+    completion = encode_completion(TOKENIZER, "2", TOKENIZER.eos_token_id)
+    messages = [{"role": "user", "content": "1 + 1 = ?"}, {"role": "assistant", "content": "2"}]
+    assert [*prompt.token_ids, *completion] == TOKENIZER.apply_chat_template(messages, return_dict=False)
+
+
+def test_the_longest_prompt_must_leave_room() -> None:
+    prompts = [Prompt(make_problem("", name), (1,) * length) for name, length in (("a", 5), ("long", 30), ("b", 7))]
+    check_fits(prompts, max_new_tokens=70, context_tokens=100)
+    check_fits([], max_new_tokens=70, context_tokens=10)
+    message = r"max_new_tokens = 71: .* 30 tokens \(problem 'long'\), 30 \+ 71 = 101 > 100 .*to 70 or less"
+    with pytest.raises(ConfigError, match=message):
+        check_fits(prompts, max_new_tokens=71, context_tokens=100)
+    with pytest.raises(ConfigError, match=r"30 \+ 1 = 31 > 30 .*the prompt alone leaves no room"):
+        check_fits(iter(prompts), max_new_tokens=1, context_tokens=30)

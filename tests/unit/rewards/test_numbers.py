@@ -1,0 +1,106 @@
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from groupwise.rewards.numbers import one_number, parse_number
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("72", 72),
+        (" -5 ", -5),
+        ("- 5", -5),
+        ("−5", -5),
+        ("+5", 5),
+        ("007", 7),
+        ("3.50", Fraction(7, 2)),
+        (".5", Fraction(1, 2)),
+        ("18.", 18),
+        ("1,000,000", 1_000_000),
+        ("10{,}000", 10_000),
+        (r"4,\!000", 4000),
+        (r"10\,000", 10_000),
+        (r"\$7.50", Fraction(15, 2)),
+        (r"25\%", 25),
+        ("3/4", Fraction(3, 4)),
+        ("2 1/2", Fraction(5, 2)),
+        ("-2 1/2", Fraction(-5, 2)),
+        (r"\frac{3}{4}", Fraction(3, 4)),
+        (r"-\dfrac{3}{4}", Fraction(-3, 4)),
+        (r"\frac{-3}{4}", Fraction(-3, 4)),
+        (r"\frac34", Fraction(3, 4)),
+        (r"6\frac{3}{4}", Fraction(27, 4)),
+        (r"6 \tfrac34", Fraction(27, 4)),
+        (r"-6\frac{3}{4}", Fraction(-27, 4)),
+        ("2^{10}", 1024),
+        ("2^5", 32),
+        ("1e3", 1000),
+        ("1.5e-3", Fraction(3, 2000)),
+        (r"3 \times 10^{4}", 30_000),
+    ],
+)
+def test_numbers(text: str, expected: Fraction) -> None:
+    assert parse_number(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", "abc", "1+1", "1 2", "1,00", "1,2,3", "1/0", r"\frac{1}{0}", "5!", "x", "٣", "1_000", "0x10", "nan"),
+        *("inf", "1e999", "10^{99}", "9^{9^9}", "9**9", "9" * 65, r"6\frac{-3}{4}", "--5", "5-", "1.2.3", "\x00"),
+        "\ud800",
+    ],
+)
+def test_what_is_not_a_number(text: str) -> None:
+    assert parse_number(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("18 dollars", 18),
+        (r"5\text{ dollars}", 5),
+        ("about 3.5 hours", Fraction(7, 2)),
+        (".5 hours", Fraction(1, 2)),
+        ("$1,200 a month", 1200),
+        ("18 or 19", None),
+        ("18 + 1 dollars", None),
+        ("3 million", None),
+        ("3 pi", None),
+        (r"5\sqrt", None),
+        ("dollars", None),
+    ],
+)
+def test_one_number_among_words(text: str, expected: Fraction | None) -> None:
+    assert one_number(text) == expected
+
+
+@settings(deadline=None)
+@given(st.fractions(max_denominator=10_000).filter(lambda value: abs(value) < 10**12))
+def test_every_spelling_of_a_fraction_has_its_value(value: Fraction) -> None:
+    sign = "-" if value < 0 else ""
+    top, bottom = abs(value.numerator), value.denominator
+    whole, rest = divmod(top, bottom)
+    for text in (
+        f"{value.numerator}/{bottom}",
+        f"{sign}\\frac{{{top}}}{{{bottom}}}",
+        f"{sign}{whole}\\frac{{{rest}}}{{{bottom}}}",
+        f"{sign}{whole} {rest}/{bottom}",
+    ):
+        assert parse_number(text) == value
+
+
+@settings(deadline=None)
+@given(st.integers(-(10**15), 10**15))
+def test_thousands_separators(value: int) -> None:
+    assert parse_number(f"{value:,}") == parse_number(str(value)) == value
+
+
+@settings(deadline=None)
+@given(st.text(max_size=80))
+def test_any_text_is_a_number_or_none(text: str) -> None:
+    for value in (parse_number(text), one_number(text)):
+        assert value is None or (isinstance(value, Fraction) and value.numerator.bit_length() < 600)
