@@ -63,9 +63,12 @@ class Collector:
         kept: list[ScoredGroup] = []
         without_signal: list[ScoredGroup] = []
         num_extra = 0
+        num_drawn = 0
         for _ in range(1 + stage.refill_rounds):
             missing = stage.problems_per_step - len(kept)
-            groups, extra = self._round(sampler.draw(missing, stage_step), stage_step, policy_version, clock)
+            draws = list(enumerate(sampler.draw(missing, stage_step), start=num_drawn))
+            num_drawn += missing
+            groups, extra = self._round(draws, stage_step, policy_version, clock)
             num_extra += extra
             for scored in groups:
                 rate = pass_rate(scored)
@@ -78,28 +81,28 @@ class Collector:
         return Collected(tuple(kept), tuple(without_signal), num_extra, clock.sample_s, clock.score_s)
 
     def _round(
-        self, problems: Sequence[Problem], stage_step: int, policy_version: int, clock: _Clock
+        self, draws: Sequence[tuple[int, Problem]], stage_step: int, policy_version: int, clock: _Clock
     ) -> tuple[list[ScoredGroup], int]:
         size = self._stage.rollouts_per_problem
-        wanted = [(problem, range(size)) for problem in problems]
+        wanted = [(draw, problem, range(size)) for draw, problem in draws]
         groups = self._sample_and_score(wanted, stage_step, policy_version, clock)
         num_extra = 0
         for start in range(size, self._stage.max_rollouts_per_problem, size):
             dull = [index for index, scored in enumerate(groups) if not scored.has_signal]
-            more = [(groups[index].group.prompt.problem, range(start, start + size)) for index in dull]
+            more = [(*draws[index], range(start, start + size)) for index in dull]
             for index, extra in zip(dull, self._sample_and_score(more, stage_step, policy_version, clock), strict=True):
                 groups[index] = self._joined(groups[index], extra, stage_step)
                 num_extra += size
         return groups, num_extra
 
     def _sample_and_score(
-        self, wanted: Sequence[tuple[Problem, range]], stage_step: int, policy_version: int, clock: _Clock
+        self, wanted: Sequence[tuple[int, Problem, range]], stage_step: int, policy_version: int, clock: _Clock
     ) -> list[ScoredGroup]:
         """Groups are scored as they come out of the engine, and returned in the order that was asked for."""
         requests = []
-        for position, (problem, numbers) in enumerate(wanted):
-            # The position tells apart two draws of one problem in the same step (fewer problems than the step wants).
-            key = (self._seed, self._stage.name, stage_step, problem.id, position)
+        for draw, problem, numbers in wanted:
+            # The number of the draw tells apart two draws of one problem in the same step.
+            key = (self._seed, self._stage.name, stage_step, problem.id, draw)
             requests.append(Request(self._prompts[problem], tuple(seed_of(*key, number) for number in numbers)))
         scored: dict[int, ScoredGroup] = {}
         clock.start()

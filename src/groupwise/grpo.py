@@ -33,7 +33,7 @@ from groupwise.models.policy import Policy
 from groupwise.scoring import is_truncated
 from groupwise.stepmetrics import rollout_metrics, update_metrics
 from groupwise.training import Position, Training
-from groupwise.types import ScoredGroup
+from groupwise.types import Rollout, ScoredGroup
 from groupwise.update import LossFunction, TokenLoss, scheduled_rate, update_policy
 
 
@@ -83,8 +83,8 @@ def make_batch(policy: Policy, stage: RlStage, collected: Collected, stage_step:
     members = [
         (group, number)
         for group, scored in enumerate(collected.groups)
-        for number, (rollout, score) in enumerate(zip(scored.group.rollouts, scored.scores, strict=True))
-        if not score.is_error and not (stage.reward.overlong_filter and is_truncated(rollout))
+        for number, score in enumerate(scored.scores)
+        if not score.is_error
     ]
     examples = [_example(collected.groups[group], group, number) for group, number in members]
     temperature, max_tokens = stage.sampling.temperature, stage.microbatch_tokens
@@ -106,6 +106,7 @@ def make_batch(policy: Policy, stage: RlStage, collected: Collected, stage_step:
             is_learned=has_kl_loss or bool(advantages[member].any()),
         )
         for member, example in zip(members, examples, strict=True)
+        if not (stage.reward.overlong_filter and is_truncated(_rollout(collected.groups, member)))
     ]
     groups = tuple(_with_advantages(scored, group, advantages) for group, scored in enumerate(collected.groups))
     metrics = rollout_metrics(groups, collected.set_aside, stage.reward, stage_step) | {
@@ -208,6 +209,11 @@ def next_beta(stage: RlStage, beta: float, kl: float | None) -> float | None:
     if stage.kl.schedule != "target" or kl is None:
         return None if stage.kl.schedule != "target" else beta
     return seek_target(beta, kl, target=stage.kl.target, schedule_steps=stage.kl.schedule_steps)
+
+
+def _rollout(groups: Sequence[ScoredGroup], member: Member) -> Rollout:
+    group, number = member
+    return groups[group].group.rollouts[number]
 
 
 def _example(scored: ScoredGroup, group: int, number: int) -> Example:

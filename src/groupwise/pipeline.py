@@ -45,7 +45,7 @@ from groupwise.runlog.reader import Run
 from groupwise.runlog.sinks import Sink, make_sink
 from groupwise.runlog.writer import RunLog
 from groupwise.tasks import check_splits, make_task
-from groupwise.training import Position, Training, restore_random_state
+from groupwise.training import Position, Training, restore_random_state, seed_random_state
 
 LOOPS: Mapping[type[Stage], Callable[[Training, Any], None]] = {RlStage: grpo.run_stage, SftStage: sft.run_stage}
 
@@ -104,6 +104,7 @@ def _run(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink], *, is_resumed: bo
 
 def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Training:
     """Everything that a run needs, checked; a policy at its initial weights."""
+    seed_random_state(recipe.seed)
     task = make_task(recipe.task.name, recipe.task.options)
     train_problems, held_out = check_splits(task)
     held_out = held_out[: recipe.evaluation.num_problems or None]

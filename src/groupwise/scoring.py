@@ -6,8 +6,8 @@ becomes the verdict `error`, which is counted, shown, and left out of the group'
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 
 from groupwise.algo.advantages import soft_length_penalty
 from groupwise.algo.schedules import falling
@@ -30,13 +30,24 @@ def score_completion(task: Task, problem: Problem, completion: str) -> Score:
         score = task.score(problem, completion)
     except Exception as error:  # noqa: BLE001 - a user's verifier may raise anything, and must not end the run
         return _error(task, f"{type(error).__name__}: {error}")
+    fault = _fault(score)
+    return _error(task, f"score() returned {fault}") if fault else score
+
+
+def _fault(score: object) -> str:
+    """What makes this no usable score; "" when nothing does."""
     if not isinstance(score, Score):
-        return _error(task, f"score() returned {type(score).__name__} {score!r:.80}, not a Score")
-    values = {"reward": score.reward, **score.parts}
-    for name, value in values.items():
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            return _error(task, f"score() returned {name} = {value!r}, not a finite number")
-    return score
+        return f"{type(score).__name__} {score!r:.80}, not a Score"
+    if not isinstance(score.verdict, Verdict):
+        return f"verdict = {score.verdict!r:.80}, not a Verdict"
+    if not isinstance(score.parts, Mapping):
+        return f"parts = {score.parts!r:.80}, not a mapping of names to numbers"
+    for name, value in [("reward", score.reward), *score.parts.items()]:
+        # An int beyond the range of floats is finite and yet no reward.
+        is_number = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+        if not is_number:
+            return f"{name} = {value!r:.80}, not a finite number"
+    return ""
 
 
 def _error(task: Task, detail: str) -> Score:
@@ -47,12 +58,15 @@ def shape_group(
     group: Group, scores: Sequence[Score], config: RewardConfig, stage_step: int, limit: int
 ) -> ScoredGroup:
     """Weigh the parts of each score into a reward. Advantages come later, once all groups of the step are there."""
-    rewards = tuple(
-        sum(shape_parts(rollout, score, config, stage_step, limit).values())
+    parts = [
+        shape_parts(rollout, score, config, stage_step, limit)
         for rollout, score in zip(group.rollouts, scores, strict=True)
-    )
-    valid = [reward for reward, score in zip(rewards, scores, strict=True) if not score.is_error]
-    has_signal = len(valid) > 1 and max(valid) != min(valid)
+    ]
+    rewards = tuple(sum(terms.values()) for terms in parts)
+    # What is compared within the group: the rewards or, where parts are normalized one by one, the parts.
+    compared: list[object] = list(parts) if config.normalize_parts else list(rewards)
+    valid = [value for value, score in zip(compared, scores, strict=True) if not score.is_error]
+    has_signal = any(value != valid[0] for value in valid)
     return ScoredGroup(group, tuple(scores), rewards, (0.0,) * len(rewards), has_signal)
 
 

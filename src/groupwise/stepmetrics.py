@@ -82,7 +82,9 @@ def _part_means(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     num_judged = 0
     for scored in groups:
         for score in scored.scores:
-            num_judged += not score.is_error
+            if score.is_error:
+                continue
+            num_judged += 1
             for name, value in score.parts.items():
                 parts.setdefault(name, []).append(value)
     return {f"reward/part/{name}": sum(values) / num_judged for name, values in sorted(parts.items())}

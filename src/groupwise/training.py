@@ -168,8 +168,14 @@ class Training:
         self.log.write_event("checkpoint", name=name, seconds=time.perf_counter() - start)
 
 
-def random_state() -> dict[str, Any]:
+def seed_random_state(seed: int) -> None:
     """The global generators. Nothing of ours draws from them, but dropout and users' own tasks may."""
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def random_state() -> dict[str, Any]:
     state: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": [part.tolist() if isinstance(part, numpy.ndarray) else part for part in numpy.random.get_state()],

@@ -32,8 +32,8 @@ LENGTH = [2, 2, 1, 3, 3, 3, 2, 2, 3, 3, 3]
 """Of the completion that each token is in."""
 OLD = [-1.0, -0.5, -2.0, -1.5, -3.0, -0.7, -0.3, -1.2, -0.9, -1.1, -0.4]
 RATIO = [1.5, 0.5, 0.5, 1.5, 6.0, 1.0, 0.9, 1.25, 1.1, 1.25, 0.7]
-"""π / π_old. With a clip of 0.2: tokens 0 and 9 are clipped high (A > 0), token 2 low (A < 0); 1, 3, 4, 7 and 10 are out
-of range on the side where the minimum takes the unclipped term."""
+"""π / π_old. With a clip of 0.2: tokens 0 and 9 are clipped high (A > 0), token 2 low (A < 0); 1, 3, 4, 7 and 10 are
+out of range on the side where the minimum takes the unclipped term."""
 GAP = [0.1, -0.2, 0.3, 0.0, 0.2, -0.1, 0.4, -0.3, 0.15, 0.2, -0.25]
 """log π_old − log π_ref"""
 ENGINE = [1.0, 2.5, 0.4, 1.2, 0.8, 3.0, 0.6, 1.9, 1.1, 0.9, 0.3]
@@ -102,7 +102,9 @@ def make_stage(algorithm: str, **keys: Any) -> RlStage:
 def plain(*rewards: float | None) -> list[Score]:
     """None is an error of the verifier."""
     return [
-        Score(0.0, Verdict.ERROR) if reward is None else Score(reward, Verdict.CORRECT if reward == 1 else Verdict.WRONG)
+        Score(0.0, Verdict.ERROR)
+        if reward is None
+        else Score(reward, Verdict.CORRECT if reward == 1 else Verdict.WRONG)
         for reward in rewards
     ]
 
@@ -228,7 +230,7 @@ def test_dr_grpo(key: int, divisor: int) -> None:
 def test_dapo() -> None:
     """DAPO eq. 8 and 13: clip 0.2 / 0.28, mean over all tokens, soft length penalty, truncated completions masked.
 
-    max_new_tokens 4, buffer 0.5 × 4 = 2, penalty 0.5: length 3 is 1 token into the buffer of 2, so −0.25; up to 2 it is 0.
+    max_new_tokens 4, buffer 0.5 × 4 = 2, penalty 0.5: length 3 is 1 token into the buffer of 2, so −0.25; up to 2: 0.
     Rewards: a0 1, a1 0, a2 0.2 − 0.25 = −0.05; b0 0, b1 1 − 0.25 = 0.75. a2 was cut: it counts in the mean of its group
     and in nothing else, so 8 tokens are left.
     """
@@ -371,11 +373,9 @@ def standardized(values: list[float]) -> list[float]:
     ],
 )
 def test_importance(mode: str, weights: list[float]) -> None:
-    """π_old / π_engine with a cap of 2: at most 2 (truncated), or nothing outside [1/2, 2] (masked). The KL is not weighed."""
+    """π_old / π_engine, cap 2: at most 2 (truncated), or nothing outside [1/2, 2] (masked). The KL is not weighed."""
     loss = [w * c + 0.04 * (math.exp(-d) - 1 + d) for w, c, d in zip(weights, CLIPPED, KL_NOW, strict=True)]
-    gradient = [
-        w * c + 0.04 * (1 - math.exp(-d)) for w, c, d in zip(weights, CLIPPED_GRADIENT, KL_NOW, strict=True)
-    ]
+    gradient = [w * c + 0.04 * (1 - math.exp(-d)) for w, c, d in zip(weights, CLIPPED_GRADIENT, KL_NOW, strict=True)]
     stage = make_stage("grpo", epochs_per_batch=2, loss={"importance": mode, "importance_cap": 2.0})
     outcome = learn(stage)
     check(outcome, loss, gradient, SEQUENCE_MEAN)
@@ -458,9 +458,7 @@ def test_part_weights_and_format_anneal() -> None:
 
     Rewards: a0 3 + 0.1, a1 0.1, a2 0; b0 0.05, b1 3.05.
     """
-    stage = make_stage(
-        "dr_grpo", reward={"part_weights": {"answer": 3.0, "format": 2.0}, "format_anneal_steps": 4}
-    )
+    stage = make_stage("dr_grpo", reward={"part_weights": {"answer": 3.0, "format": 2.0}, "format_anneal_steps": 4})
     mean = 3.2 / 3
     advantage = [*[3.1 - mean] * 2, 0.1 - mean, *[-mean] * 3, *[-1.5] * 2, *[1.5] * 3]
     surrogate = [-a for a in advantage]
@@ -478,3 +476,13 @@ def test_group_mean_batch_std() -> None:
     loss = [g * now for g, now in zip(gradient, NOW, strict=True)]
     stage = make_stage("gr_reinforce", loss={"advantage": "group_mean_batch_std"})
     check(learn(stage), loss, gradient, SEQUENCE_MEAN)
+
+
+def test_overlong_filter_with_kl_in_the_reward() -> None:
+    """As in test_rloo, but a2 was cut: its reward, KL included, is still in the baseline of a0 and a1."""
+    r0, r1, r2, rb0, rb1 = 1 + 0.003, -0.009, 0.2 - 0.003, -0.003, 1 - 0.003
+    a0, a1 = r0 - (r1 + r2) / 2, r1 - (r0 + r2) / 2
+    advantage = [a0, a0, a1, 0, 0, 0, *[rb0 - rb1] * 2, *[rb1 - rb0] * 3]
+    loss = [-a * now for a, now in zip(advantage, NOW, strict=True)]
+    outcome = learn(make_stage("rloo", reward={"overlong_filter": True}), truncated=(2,))
+    check(outcome, loss, [-a for a in advantage], [1 / 4] * 11)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import sys
 import types
 import typing
 from collections.abc import Iterable, Mapping
@@ -104,6 +105,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, where)
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise ConfigError(f"{where}: too large for a number")
         return float(value)
     if isinstance(hint, type) and type(value) is hint:
         return value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import datetime
 import hashlib
 import json
 import math
@@ -63,7 +64,10 @@ def _make_stage(table: Any, index: int) -> RlStage | SftStage:
     where = f"stages.{index}"
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: expected a table, got {table!r}")
-    algorithm = str(table.get("algorithm"))
+    algorithm = table.get("algorithm")
+    if algorithm is None:
+        raise ConfigError(f"{where}.algorithm: missing; one of {', '.join([*ALGORITHMS, 'sft'])}")
+    algorithm = str(algorithm)
     if algorithm == "sft":
         return build(SftStage, table, where)
     if algorithm not in ALGORITHMS:
@@ -75,13 +79,15 @@ def _make_stage(table: Any, index: int) -> RlStage | SftStage:
 def _with_unique_names(stages: tuple[RlStage | SftStage, ...]) -> tuple[RlStage | SftStage, ...]:
     """grpo, sft, grpo → grpo-1, sft, grpo-2."""
     names = [stage.name or stage.algorithm for stage in stages]
-    unique = []
-    for index, stage in enumerate(stages):
-        name = names[index]
-        if names.count(name) > 1:
-            name = f"{name}-{names[: index + 1].count(name)}"
-        unique.append(dataclasses.replace(stage, name=name))
-    return tuple(unique)
+    numbered = [
+        f"{name}-{names[: index + 1].count(name)}" if names.count(name) > 1 else name
+        for index, name in enumerate(names)
+    ]
+    for name in numbered:
+        # Two stages of one name would draw the same random numbers.
+        if numbered.count(name) > 1:
+            raise ConfigError(f"stages: two are called {name!r} (repeated names are numbered); rename one")
+    return tuple(dataclasses.replace(stage, name=name) for stage, name in zip(stages, numbered, strict=True))
 
 
 def _merge(defaults: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,20 +118,28 @@ def apply_override(table: dict[str, Any], override: str) -> None:
     node: Any = table
     for depth, part in enumerate(path[:-1]):
         node = _descend(node, part, ".".join(path[: depth + 1]))
-    if isinstance(node, list):
-        raise ConfigError(f"--set {override!r}: name a key inside the stage, such as {key}.steps")
+    if not isinstance(node, dict):
+        raise ConfigError(f"--set {override!r}: name a key inside the stage, such as stages.0.steps")
     node[path[-1]] = value
 
 
 def _descend(node: Any, part: str, where: str) -> Any:
     if isinstance(node, list):
-        by_name = {entry.get("name", ""): entry for entry in node if isinstance(entry, dict)}
-        if part.isdigit() and int(part) < len(node):
-            return node[int(part)]
-        if part in by_name:
-            return by_name[part]
-        known = ", ".join([str(index) for index in range(len(node))] + [name for name in by_name if name])
-        raise ConfigError(f"--set {where}: no such stage; known: {known}")
+        tables = [entry for entry in node if isinstance(entry, dict)]
+        if len(tables) < len(node):
+            raise ConfigError(f"--set {where}: stages must be tables, and one is not")
+        # By number, by its own name, or by its algorithm where no other stage has it.
+        by_name = {str(index): entry for index, entry in enumerate(tables)}
+        algorithms = [entry.get("algorithm") for entry in tables]
+        for entry in tables:
+            name = entry.get("name") or entry.get("algorithm")
+            if entry.get("name") or algorithms.count(name) == 1:
+                by_name.setdefault(str(name), entry)
+        if part not in by_name:
+            raise ConfigError(f"--set {where}: no such stage; known: {', '.join(by_name)}")
+        return by_name[part]
+    if not isinstance(node, dict):
+        raise ConfigError(f"--set {where}: is inside {node!r}, which is not a table")
     child = node.setdefault(part, {})
     if not isinstance(child, (dict, list)):
         raise ConfigError(f"--set {where}: is {child!r}, not a table")
@@ -135,7 +149,7 @@ def _descend(node: Any, part: str, where: str) -> Any:
 def fingerprint(recipe: Recipe) -> str:
     """16 hex digits of everything in the recipe that can move a number."""
     table = {key: value for key, value in to_table(recipe).items() if key not in _NOT_IN_FINGERPRINT}
-    return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def dump_toml(table: Mapping[str, Any]) -> str:
@@ -162,7 +176,8 @@ def _dump_table(table: Mapping[str, Any], where: str, lines: list[str]) -> None:
 
 
 def _is_table(value: Any) -> bool:
-    return isinstance(value, Mapping) or (isinstance(value, list) and bool(value) and isinstance(value[0], Mapping))
+    is_list_of_tables = isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+    return isinstance(value, Mapping) or is_list_of_tables
 
 
 def _dump_key(key: str) -> str:
@@ -180,5 +195,9 @@ def _dump_value(value: Any) -> str:
         return str(value)
     if isinstance(value, list):
         return "[" + ", ".join(_dump_value(item) for item in value) + "]"
-    # TOML's basic strings take JSON's escapes; DEL is the one character that JSON leaves bare and TOML refuses.
-    return json.dumps(str(value)).replace("\x7f", "\\u007f")
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_dump_key(key)} = {_dump_value(item)}" for key, item in value.items()) + " }"
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    # TOML's basic strings take JSON's escapes, but not its surrogate pairs; and TOML refuses a bare DEL.
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -11,6 +11,7 @@ and moves no number of the result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -66,6 +67,11 @@ class OptimizerConfig:
         require(self.learning_rate > 0, f"learning_rate = {self.learning_rate}: must be above 0")
         require(self.max_grad_norm > 0, f"max_grad_norm = {self.max_grad_norm}: must be above 0; inf is off")
         require(self.warmup_steps >= 0, f"warmup_steps = {self.warmup_steps}: must not be negative")
+        require(self.final_share >= 0, f"final_share = {self.final_share}: must not be negative")
+        require(0 <= self.beta1 < 1, f"beta1 = {self.beta1}: must be in [0, 1)")
+        require(0 <= self.beta2 < 1, f"beta2 = {self.beta2}: must be in [0, 1)")
+        require(self.epsilon > 0, f"epsilon = {self.epsilon}: must be above 0")
+        require(self.weight_decay >= 0, f"weight_decay = {self.weight_decay}: must not be negative")
 
 
 AdvantageRule = Literal["group_mean_std", "group_mean", "leave_one_out", "batch_mean_std", "group_mean_batch_std"]
@@ -98,6 +104,7 @@ class LossConfig:
         require(self.clip_low >= 0 and self.clip_high >= 0, "clip_low and clip_high must not be negative; inf is off")
         require(self.dual_clip > 1, f"dual_clip = {self.dual_clip}: must be above 1 (3 is usual); inf is off")
         require(self.importance_cap >= 1, f"importance_cap = {self.importance_cap}: must be at least 1")
+        require(self.constant_length >= 0, f"constant_length = {self.constant_length}: must not be negative")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +153,9 @@ class RewardConfig:
         share = self.overlong_buffer_share
         require(0 <= share <= 1, f"overlong_buffer_share = {share}: must be in [0, 1]; 0 is off, DAPO takes 0.2")
         require(self.format_anneal_steps >= 0, f"format_anneal_steps = {self.format_anneal_steps}: must be ≥ 0")
+        require(math.isfinite(self.overlong_penalty), f"overlong_penalty = {self.overlong_penalty}: must be finite")
+        for name, value in self.part_weights.items():
+            require(math.isfinite(value), f"part_weights.{name} = {value}: must be finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +177,7 @@ class CurriculumConfig:
         require(0 <= self.low < self.high <= 1, f"low = {self.low}, high = {self.high}: need 0 ≤ low < high ≤ 1")
         require(0 <= self.explore_share <= 1, f"explore_share = {self.explore_share}: must be in [0, 1]")
         require(0 < self.memory <= 1, f"memory = {self.memory}: must be in (0, 1]")
+        require(self.level_steps >= 1, f"level_steps = {self.level_steps}: must be at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +223,11 @@ class RlStage:
         for key in ("steps", "problems_per_step", "rollouts_per_problem", "epochs_per_batch", "microbatch_tokens"):
             require(getattr(self, key) >= 1, f"{key} = {getattr(self, key)}: must be at least 1")
         self._check_group_size()
+        require(
+            not self.reward.normalize_parts or self.loss.advantage != "batch_mean_std",
+            'reward.normalize_parts compares parts within groups, and loss.advantage = "batch_mean_std" compares '
+            "tokens over the batch; drop one of the two",
+        )
         per_update = self.problems_per_update or self.problems_per_step
         require(
             1 <= per_update <= self.problems_per_step and self.problems_per_step % per_update == 0,

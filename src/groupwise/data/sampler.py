@@ -1,7 +1,8 @@
 """Which problems come next: shuffled passes, easy levels first, or the ones that the policy half solves.
 
-The order is a hash of (seed, how many problems were drawn so far); the state is that count and, for the pass-rate
-curriculum, a running pass rate per problem. `state()` is plain JSON and goes into checkpoints.
+The order is a hash of (seed, how many problems were drawn so far). The state is that count, the few problems that the
+last draw across two passes held back and, for the pass-rate curriculum, a running pass rate per problem. `state()` is
+plain JSON and goes into checkpoints.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class ProblemSampler:
         self._curriculum = curriculum
         self._seed = seed
         self._num_drawn = 0
+        self._held_back: list[int] = []
         self._pass_rates: dict[str, float] = {}
         self._levels = self._read_levels() if curriculum.kind == "level" else {}
 
@@ -52,21 +54,31 @@ class ProblemSampler:
         return {"curriculum/pass_rate_mean": sum(self._pass_rates.values()) / len(self._pass_rates)}
 
     def state(self) -> dict[str, Any]:
-        return {"num_drawn": self._num_drawn, "pass_rates": dict(self._pass_rates)}
+        return {
+            "num_drawn": self._num_drawn,
+            "held_back": list(self._held_back),
+            "pass_rates": dict(self._pass_rates),
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self._num_drawn = state["num_drawn"]
+        self._held_back = list(state["held_back"])
         self._pass_rates = dict(state["pass_rates"])
 
     def _draw_pass(self, count: int) -> list[Problem]:
-        drawn: list[Problem] = []
-        for _ in range(count):
-            number, index = divmod(self._num_drawn, len(self._problems))
-            if index == 0 or not drawn:
-                order = shuffled(len(self._problems), self._seed, "pass", number)
-            drawn.append(self._problems[order[index]])
-            self._num_drawn += 1
-        return drawn
+        """Endless shuffled passes. Where a draw runs into the next pass, what it already holds comes last in there."""
+        total = len(self._problems)
+        drawn: list[int] = []
+        while len(drawn) < count:
+            number, index = divmod(self._num_drawn, total)
+            if index == 0:
+                self._held_back = drawn if count <= total else []
+            order = [i for i in shuffled(total, self._seed, "pass", number) if i not in self._held_back]
+            order += self._held_back
+            chosen = order[index : index + count - len(drawn)]
+            self._num_drawn += len(chosen)
+            drawn = drawn + chosen
+        return [self._problems[index] for index in drawn]
 
     def _draw_by_pass_rate(self, candidates: list[Problem], count: int) -> list[Problem]:
         low, high = self._curriculum.low, self._curriculum.high

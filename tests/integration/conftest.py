@@ -1,0 +1,98 @@
+"""Small runs of everything: recipes that take seconds, and how two runs are compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.checkpoint import CheckpointStore
+from groupwise.config import Recipe, make_recipe
+
+TINY_MODEL = {
+    "path": "tiny-qwen3",
+    "tiny": {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_layers": 1,
+        "num_heads": 2,
+        "num_kv_heads": 1,
+        "context_tokens": 128,
+    },
+}
+
+SFT = {"algorithm": "sft", "steps": 3, "demonstrations_per_step": 4, "optimizer": {"learning_rate": 1e-3}}
+
+GRPO = {
+    "algorithm": "grpo",
+    "steps": 3,
+    "problems_per_step": 4,
+    "problems_per_update": 2,
+    "epochs_per_batch": 2,
+    "rollouts_per_problem": 3,
+    "sampling": {"max_new_tokens": 6},
+    "optimizer": {"learning_rate": 1e-3},
+}
+
+
+@pytest.fixture
+def recipe_with() -> Callable[..., Recipe]:
+    """A recipe of seconds: SFT, then GRPO with four updates a step, on a task whose rewards differ from the start."""
+
+    def make(**changes: Any) -> Recipe:
+        table: dict[str, Any] = {
+            "name": "test",
+            "model": TINY_MODEL,
+            "task": {"name": "tests.integration.toy_task:EvenLetters"},
+            "stages": [SFT, GRPO],
+            "evaluation": {"every_steps": 2, "num_problems": 6},
+            "checkpoints": {"every_steps": 2},
+        }
+        return make_recipe(table | changes)
+
+    return make
+
+
+def metrics_lines(run_dir: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without what depends on the clock or the machine."""
+    lines = []
+    for text in (run_dir / "metrics.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        line["metrics"] = {
+            name: value
+            for name, value in line["metrics"].items()
+            if not name.startswith(("time/", "memory/")) and name != "engine/tokens_per_s"
+        }
+        lines.append(line)
+    return lines
+
+
+def eval_lines(run_dir: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(text) for text in (run_dir / "evals.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in lines]
+
+
+def rollout_texts(run_dir: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in sorted((run_dir / "rollouts").iterdir())}
+
+
+def state_digest(run_dir: Path) -> str:
+    """Of every byte of every tensor in the newest checkpoint: weights, moments, reference, average."""
+    store = CheckpointStore(run_dir / "checkpoints", keep_last=2)
+    newest = store.newest_valid()
+    assert newest is not None
+    tensors, _ = store.load(newest)
+    digest = hashlib.sha256()
+    for group in sorted(tensors):
+        for name in sorted(tensors[group]):
+            digest.update(f"{group}/{name}".encode() + tensors[group][name].numpy().tobytes())
+    return digest.hexdigest()
+
+
+def whole_result(run_dir: Path) -> tuple[Any, ...]:
+    """Everything that a resumed run must have in common with an uninterrupted one."""
+    return metrics_lines(run_dir), eval_lines(run_dir), rollout_texts(run_dir), state_digest(run_dir)

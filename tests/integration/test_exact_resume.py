@@ -1,0 +1,204 @@
+"""Resumed = uninterrupted, bit for bit: every metric, every eval, every rollout and every tensor of the final state."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from groupwise import pipeline
+from groupwise.config import Recipe, dump_toml, parse_recipe, to_table
+from groupwise.training import Training
+from groupwise.types import UpdateStats
+
+from .conftest import GRPO, SFT, TINY_MODEL, metrics_lines, whole_result
+
+NUM_UPDATES = 3 + 3 * 4
+
+
+class Killed(BaseException):
+    """Not an Exception, so that nothing on the way can take it for an error of its own."""
+
+
+def run_until(monkeypatch: pytest.MonkeyPatch, recipe: Recipe, run_dir: Path, update: int) -> None:
+    """Train and die right after the `update`-th optimizer update, before anything was saved or logged about it."""
+    original, count = Training.after_update, 0
+
+    def dying(self: Training, stats: UpdateStats) -> None:
+        nonlocal count
+        count += 1
+        if count == update:
+            raise Killed
+        original(self, stats)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "after_update", dying)
+        with pytest.raises(Killed):
+            pipeline.train(recipe, run_dir)
+
+
+def test_same_seed_gives_the_same_lines_twice_and_another_seed_others(
+    recipe_with: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        assert pipeline.train(recipe_with(seed=seed), tmp_path / name)
+    assert whole_result(tmp_path / "a") == whole_result(tmp_path / "b")
+    assert metrics_lines(tmp_path / "a") != metrics_lines(tmp_path / "c")
+
+
+@pytest.mark.parametrize("every_update", [False, True])
+def test_killed_after_each_update_and_resumed(
+    every_update: bool, recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every offset inside a batch with two epochs; with `every_update` the resumed run starts inside the batch."""
+    recipe = recipe_with(checkpoints={"every_steps": 2, "every_update": every_update})
+    pipeline.train(recipe, tmp_path / "whole")
+    expected = whole_result(tmp_path / "whole")
+    for update in range(1, NUM_UPDATES + 1):
+        run_dir = tmp_path / f"killed-{update}"
+        run_until(monkeypatch, recipe, run_dir, update)
+        assert pipeline.resume(run_dir)
+        assert whole_result(run_dir) == expected, f"killed after update {update}"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"algorithm": "dapo", "kl": {"coefficient": 0.05, "schedule": "target"}}, id="dapo-target-kl"),
+        pytest.param({"algorithm": "reinforce++"}, id="reinforce++"),
+        pytest.param(
+            {"algorithm": "grpo", "curriculum": {"kind": "pass_rate"}, "max_rollouts_per_problem": 6}, id="curriculum"
+        ),
+    ],
+)
+def test_every_kind_of_state_survives(
+    changes: dict[str, object], recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The KL controller, the sampler's pass rates, an average of the weights and adapters are all in the checkpoint."""
+    model = TINY_MODEL | {"ema_decay": 0.9, "lora": {"rank": 2, "dropout": 0.1}}
+    recipe = recipe_with(
+        model=model,
+        stages=[SFT, GRPO | changes],
+        evaluation={"every_steps": 2, "num_problems": 4, "use_ema": True},
+        checkpoints={"every_steps": 1, "every_update": True},
+    )
+    pipeline.train(recipe, tmp_path / "whole")
+    expected = whole_result(tmp_path / "whole")
+    for update in (2, 5, 6, 9, 12):
+        run_dir = tmp_path / f"killed-{update}"
+        run_until(monkeypatch, recipe, run_dir, update)
+        assert pipeline.resume(run_dir)
+        assert whole_result(run_dir) == expected, f"killed after update {update}"
+
+
+def train_or_resume(toml: str, run_dir: Path) -> None:
+    if (run_dir / "recipe.toml").exists():
+        pipeline.resume(run_dir)
+    else:
+        pipeline.train(parse_recipe(toml), run_dir)
+
+
+NUM_KILLS = int(os.environ.get("GROUPWISE_KILLS", "100"))
+
+
+@pytest.mark.timeout(550)
+def test_random_sigkills_leave_no_run_that_cannot_resume(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    """Real processes, really killed, at random moments; each run goes on until it ends, and ends as if left alone."""
+    recipe = recipe_with(checkpoints={"every_steps": 1, "every_update": True})
+    pipeline.train(recipe, tmp_path / "whole")
+    expected = whole_result(tmp_path / "whole")
+    toml = dump_toml(to_table(recipe))
+    context = multiprocessing.get_context("forkserver")
+    # The server has everything imported, so a child trains within milliseconds of its start.
+    context.set_forkserver_preload(["groupwise.pipeline", "tests.integration.toy_task", "torch.optim.adamw"])
+    dice = random.Random(0)
+    num_kills, num_runs = 0, 0
+    while num_kills < NUM_KILLS:
+        num_runs += 1
+        run_dir = tmp_path / f"run-{num_runs}"
+        while True:
+            child = context.Process(target=train_or_resume, args=(toml, run_dir))
+            child.start()
+            child.join(timeout=dice.uniform(0.05, 1.5))
+            if child.exitcode is None:
+                os.kill(child.pid or 0, signal.SIGKILL)
+                child.join()
+                num_kills += 1
+            elif child.exitcode == 0:
+                break
+            else:
+                pytest.fail(f"{run_dir} could not be resumed: exit code {child.exitcode}")
+        assert whole_result(run_dir) == expected
+    assert num_runs >= 2
+
+
+def test_sigterm_saves_inside_the_batch_and_the_resumed_run_is_the_same(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_with(checkpoints={"every_steps": 100})
+    pipeline.train(recipe, tmp_path / "whole")
+    original, count = Training.after_update, 0
+
+    def signalling(self: Training, stats: UpdateStats) -> None:
+        nonlocal count
+        count += 1
+        if count == 3 + 4 + 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.01)
+        original(self, stats)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Training, "after_update", signalling)
+        assert pipeline.train(recipe, tmp_path / "stopped") is False
+    names = [path.name for path in (tmp_path / "stopped" / "checkpoints").iterdir()]
+    assert "step-000005-update-002" in names
+    assert pipeline.resume(tmp_path / "stopped")
+    assert whole_result(tmp_path / "stopped") == whole_result(tmp_path / "whole")
+
+
+def test_sigterm_while_sampling_stops_at_once(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step's sampling may take minutes: it is thrown away, and sampled again after the resume."""
+    from groupwise.engines import reference
+
+    recipe = recipe_with(stages=[GRPO], evaluation={"at_start": False, "every_steps": 0, "num_problems": 4})
+    pipeline.train(recipe, tmp_path / "whole")
+    original, count = reference.draw_tokens, 0
+
+    def signalling(*arguments: object) -> object:
+        nonlocal count
+        count += 1
+        if count == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+            pytest.fail("the signal did not interrupt the sampling")
+        return original(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reference, "draw_tokens", signalling)
+        assert pipeline.train(recipe, tmp_path / "stopped") is False
+    assert pipeline.resume(tmp_path / "stopped")
+    assert whole_result(tmp_path / "stopped") == whole_result(tmp_path / "whole")
+
+
+def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_with(checkpoints={"every_steps": 1, "keep_last": 3})
+    pipeline.train(recipe, tmp_path / "whole")
+    run_until(monkeypatch, recipe, tmp_path / "damaged", 12)
+    newest = sorted((tmp_path / "damaged" / "checkpoints").glob("step-*"))[-1]
+    weights = newest / "weights.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-5] ^= 1
+    weights.write_bytes(data)
+    assert pipeline.resume(tmp_path / "damaged")
+    assert whole_result(tmp_path / "damaged") == whole_result(tmp_path / "whole")
+    assert "checkpoint_passed_over" in (tmp_path / "damaged" / "events.jsonl").read_text()

@@ -1,0 +1,223 @@
+"""What goes wrong is named, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise import pipeline
+from groupwise.algo import losses
+from groupwise.cli import main
+from groupwise.config import Recipe, dump_toml, to_table
+from groupwise.runlog.lock import RunLock
+from groupwise.runlog.reader import Run
+from groupwise.training import TrainingFailed
+from groupwise.types import Verdict
+
+from .conftest import GRPO, metrics_lines, state_digest
+
+
+def write_recipe(recipe: Recipe, path: Path, **changes: Any) -> Path:
+    path.write_text(dump_toml(to_table(recipe) | changes))
+    return path
+
+
+@pytest.mark.parametrize("fail", ["raise", "nan"])
+def test_a_verifier_that_fails_is_an_error_and_never_a_wrong_answer(
+    fail: str, recipe_with: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    task = {"name": "tests.integration.toy_task:EvenLetters", "options": {"fail": fail}}
+    assert pipeline.train(recipe_with(task=task, stages=[GRPO]), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    shares = [record.metrics["score/error_share"] for record in run.steps()]
+    assert 0 < sum(shares) < len(shares)
+    for step in run.rollout_steps():
+        for scored in run.rollouts(step):
+            valid = [r for r, s in zip(scored.rewards, scored.scores, strict=True) if s.verdict is not Verdict.ERROR]
+            for score, advantage in zip(scored.scores, scored.advantages, strict=True):
+                if score.is_error:
+                    assert advantage == 0
+                    assert ("KeyError" if fail == "raise" else "nan") in score.detail
+            assert scored.has_signal == (len(set(valid)) > 1)
+
+
+def break_losses(monkeypatch: pytest.MonkeyPatch, bad_calls: set[int]) -> None:
+    original, count = losses.SURROGATES["clipped"], 0
+
+    def broken(inputs: losses.SurrogateInputs) -> losses.SurrogateOutputs:
+        nonlocal count
+        count += 1
+        outputs = original(inputs)
+        if count not in bad_calls:
+            return outputs
+        return losses.SurrogateOutputs(
+            outputs.loss * torch.nan, outputs.ratio, outputs.is_clipped_low, outputs.is_clipped_high
+        )
+
+    monkeypatch.setitem(losses.SURROGATES, "clipped", broken)
+
+
+def test_an_update_that_is_not_finite_is_skipped_and_counted(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_losses(monkeypatch, {2, 3})
+    assert pipeline.train(recipe_with(stages=[GRPO]), tmp_path / "run")
+    skipped = [line["metrics"]["update/skipped"] for line in metrics_lines(tmp_path / "run")]
+    assert skipped == [2, 0, 0]
+    events = [event for event in Run(tmp_path / "run").events() if event["kind"] == "update_skipped"]
+    assert len(events) == 2
+
+
+def test_the_weights_are_untouched_and_the_run_stops_after_so_many_in_a_row(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_with(stages=[GRPO | {"steps": 2}], max_nonfinite_updates=3, checkpoints={"every_steps": 1})
+    break_losses(monkeypatch, set(range(1, 100)))
+    with pytest.raises(TrainingFailed, match="learning_rate"):
+        pipeline.train(recipe, tmp_path / "run")
+    # Nothing was ever applied: the newest checkpoint still holds the initial weights.
+    initial = pipeline.set_up(recipe, tmp_path / "initial").policy.weights
+    store = pipeline.CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2)
+    newest = store.newest_valid()
+    assert newest is not None
+    saved = store.load(newest)[0]["weights"]
+    assert all(torch.equal(saved[name], weight) for name, weight in initial.items())
+
+
+def test_a_second_trainer_on_the_same_run_is_refused(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = recipe_with()
+    assert pipeline.train(recipe, tmp_path / "run")
+    before = state_digest(tmp_path / "run")
+    with RunLock(tmp_path / "run"):
+        assert main(["train", "--resume", str(tmp_path / "run")]) == 1
+    assert state_digest(tmp_path / "run") == before
+
+
+def test_resuming_a_finished_run_changes_nothing(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    pipeline.train(recipe_with(), tmp_path / "run")
+    before = (metrics_lines(tmp_path / "run"), state_digest(tmp_path / "run"))
+    assert pipeline.resume(tmp_path / "run")
+    assert (metrics_lines(tmp_path / "run"), state_digest(tmp_path / "run")) == before
+
+
+def test_a_changed_recipe_or_verifier_is_refused_on_resume(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    pipeline.train(recipe_with(), tmp_path / "run")
+    from . import toy_task
+
+    monkeypatch.setattr(toy_task.EvenLetters, "verifier", "even-letters/2")
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 2
+    assert "verifier even-letters/1" in capsys.readouterr().err
+    monkeypatch.undo()
+    toml = (tmp_path / "run" / "recipe.toml").read_text()
+    (tmp_path / "run" / "recipe.toml").write_text(toml.replace("seed = 0", "seed = 1"))
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 2
+    assert "fingerprint" in capsys.readouterr().err
+
+
+BAD_INPUT = {
+    "unknown key": (["--set", "stages.1.optimizer.learning_rat=1"], "did you mean 'learning_rate'?"),
+    "group size 1": (["--set", "stages.1.rollouts_per_problem=1"], "a group of 1 has nobody to beat"),
+    "impossible batch": (["--set", "stages.1.problems_per_update=3"], "4 / 3 = 1.33333 updates"),
+    "too many tokens": (["--set", "stages.1.sampling.max_new_tokens=4096"], "4096"),
+    "no such model": (["--set", "model.path=./nowhere", "--set", "model.tiny={}"], "model.path"),
+    "no such task": (["--set", "task.name=countdwn"], "did you mean 'countdown'?"),
+    "not a device": (["--set", "model.device=cuda:7"], "model.device"),
+    "empty override": (["--set", "seed"], "key=value"),
+    "one pass only": (["--set", "stages.1.algorithm=gr_reinforce"], "one on-policy pass"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT, ids=lambda case: case.replace(" ", "-"))
+def test_bad_input_is_named_and_leaves_no_run(
+    case: str, recipe_with: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, message = BAD_INPUT[case]
+    path = write_recipe(recipe_with(), tmp_path / "recipe.toml")
+    if case == "one pass only":
+        table = to_table(recipe_with())
+        table["stages"][1] = GRPO
+        path.write_text(dump_toml(table))
+    assert main(["train", str(path), "--run-dir", str(tmp_path / "run"), *arguments]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+    assert not (tmp_path / "run" / "recipe.toml").exists()
+
+
+def data_recipe(recipe_with: Callable[..., Recipe], tmp_path: Path, lines: list[str]) -> Path:
+    (tmp_path / "data.jsonl").write_text("\n".join(lines))
+    options = {"train": str(tmp_path / "data.jsonl"), "held_out_share": 0.5}
+    return write_recipe(recipe_with(), tmp_path / "recipe.toml", task={"name": "jsonl", "options": options})
+
+
+GOOD_ROWS = [json.dumps({"prompt": f"Say {n}.", "answer": str(n)}) for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        pytest.param([], "no rows", id="empty-data"),
+        pytest.param([*GOOD_ROWS[:4], '{"prompt": "x", ', *GOOD_ROWS[4:]], "row 5", id="broken-row"),
+        pytest.param([*GOOD_ROWS, json.dumps({"prompt": "no answer"})], "row 21", id="row-without-answer"),
+    ],
+)
+def test_bad_data_is_named_by_row(
+    lines: list[str],
+    message: str,
+    recipe_with: Callable[..., Recipe],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = data_recipe(recipe_with, tmp_path, lines)
+    assert main(["train", str(path), "--run-dir", str(tmp_path / "run")]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "data.jsonl" in error
+
+
+def test_missing_files_are_named(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", str(tmp_path / "none.toml")]) == 2
+    assert "none.toml" in capsys.readouterr().err
+    assert main(["train", "demp"]) == 2
+    assert "did you mean 'demo'?" in capsys.readouterr().err
+    path = data_recipe(recipe_with, tmp_path, GOOD_ROWS)
+    (tmp_path / "data.jsonl").unlink()
+    assert main(["train", str(path)]) == 2
+    assert "data.jsonl" in capsys.readouterr().err
+    (tmp_path / "model").mkdir()
+    path = write_recipe(recipe_with(), tmp_path / "recipe.toml", model={"path": str(tmp_path / "model")})
+    assert main(["train", str(path)]) == 2
+    assert "model.path" in capsys.readouterr().err
+    assert main(["train", "--resume", str(tmp_path / "model")]) == 2
+    assert "holds no run" in capsys.readouterr().err
+
+
+def test_a_run_directory_is_never_overwritten(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_recipe(recipe_with(), tmp_path / "recipe.toml")
+    assert main(["train", str(path), "--run-dir", str(tmp_path / "run")]) == 0
+    before = state_digest(tmp_path / "run")
+    assert main(["train", str(path), "--run-dir", str(tmp_path / "run")]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert state_digest(tmp_path / "run") == before
+
+
+def test_overlap_of_train_and_held_out_is_refused(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data.jsonl").write_text("\n".join(GOOD_ROWS))
+    (tmp_path / "other.jsonl").write_text(GOOD_ROWS[3])
+    options = {"train": str(tmp_path / "data.jsonl"), "held_out": str(tmp_path / "other.jsonl")}
+    path = write_recipe(recipe_with(), tmp_path / "recipe.toml", task={"name": "jsonl", "options": options})
+    assert main(["train", str(path), "--run-dir", str(tmp_path / "run")]) == 2
+    assert "held" in capsys.readouterr().err

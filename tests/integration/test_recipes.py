@@ -1,0 +1,74 @@
+"""Every recipe that ships runs: two steps of each stage, on a tiny model, with small data of the same shape."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import groupwise
+from groupwise import pipeline
+from groupwise.config import dump_toml, fingerprint, load_recipe, parse_recipe, to_table
+from groupwise.runlog.reader import Run
+
+from .conftest import TINY_MODEL
+
+RECIPES = sorted((Path(groupwise.__file__).parent / "recipes").glob("*.toml"))
+
+SMALL_DATA = {
+    "gsm8k": [{"question": f"What is {n} plus one?", "answer": f"{n} + 1 = {n + 1}\n#### {n + 1}"} for n in range(24)],
+    "math-hard": [
+        {"problem": f"Double ${n}$.", "solution": f"$\\boxed{{{2 * n}}}$", "answer": str(2 * n), "level": 5}
+        | {"subject": "Algebra"}
+        for n in range(24)
+    ],
+}
+SMALL_COUNTS = {"num_train": 20, "num_held_out": 6}
+
+
+def shrink(path: Path, folder: Path) -> Any:
+    """The recipe as it ships but for size: model, data, steps, tokens."""
+    table = to_table(load_recipe(path))
+    table["model"] = TINY_MODEL | {"lora": table["model"].get("lora")} if "lora" in table["model"] else TINY_MODEL
+    table["model"] = table["model"] | {"tiny": TINY_MODEL["tiny"] | {"context_tokens": 512}}  # type: ignore[operator]
+    rows = SMALL_DATA.get(table["task"]["name"])
+    if rows is not None:
+        for key, part in (("train", rows[:18]), ("held_out", rows[18:])):
+            (folder / f"{key}.jsonl").write_text("\n".join(map(json.dumps, part)))
+            table["task"]["options"][key] = str(folder / f"{key}.jsonl")
+    else:
+        table["task"]["options"] |= SMALL_COUNTS
+    for stage in table["stages"]:
+        stage["steps"] = 2
+        if "demonstrations_per_step" in stage:
+            # A tiny model that knows nothing has no correct rollouts; the source is exercised in test_stages.
+            stage |= {"demonstrations_per_step": 2, "source": "task", "file": ""}
+        else:
+            stage |= {
+                "problems_per_step": 2,
+                "rollouts_per_problem": 2,
+                "refill_rounds": min(stage["refill_rounds"], 1),
+            }
+            stage["sampling"]["max_new_tokens"] = 8
+    table["evaluation"] |= {"num_problems": 4, "max_new_tokens": 8}
+    return parse_recipe(dump_toml(table))
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe_runs_two_steps_of_each_stage(path: Path, tmp_path: Path) -> None:
+    recipe = shrink(path, tmp_path)
+    assert pipeline.train(recipe, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert [record.stage for record in run.steps()] == [stage.name for stage in recipe.stages for _ in range(2)]
+    assert [record.step for record in run.steps()] == list(range(1, 2 * len(recipe.stages) + 1))
+    assert run.info["fingerprint"] == fingerprint(recipe)
+    assert pipeline.recipe_of(tmp_path / "run") == recipe
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe_is_named_as_its_file_and_says_what_it_is(path: Path) -> None:
+    recipe = load_recipe(path)
+    assert recipe.name == path.stem
+    assert recipe.description

@@ -1,0 +1,168 @@
+"""Sequences of stages in one run directory, and what passes from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from groupwise import pipeline
+from groupwise.checkpoint import CheckpointStore
+from groupwise.config import ConfigError, Recipe
+from groupwise.data.demonstrations import from_rollouts
+from groupwise.runlog.reader import Run
+from groupwise.types import Verdict
+
+from .conftest import GRPO, SFT, TINY_MODEL, metrics_lines
+
+COUNTDOWN = {
+    "name": "countdown",
+    "options": {"style": "terse", "think": False, "max_numbers": 3, "num_train": 30, "num_held_out": 6},
+}
+
+
+def weights_of(run_dir: Path, name: str) -> dict[str, torch.Tensor]:
+    store = CheckpointStore(run_dir / "checkpoints", keep_last=2)
+    return store.load(store.root / name)[0]["weights"]
+
+
+def test_sft_then_grpo_on_countdown_is_one_run(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = recipe_with(task=COUNTDOWN, stages=[SFT, GRPO | {"sampling": {"max_new_tokens": 16}}])
+    assert pipeline.train(recipe, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert [(r.step, r.stage, r.stage_step) for r in run.steps()] == [
+        (1, "sft", 1),
+        (2, "sft", 2),
+        (3, "sft", 3),
+        (4, "grpo", 1),
+        (5, "grpo", 2),
+        (6, "grpo", 3),
+    ]
+    assert [record.step for record in run.evals()] == [0, 2, 3, 4, 6]
+    assert run.rollout_steps() == [4, 5, 6]
+
+
+def test_grpo_sft_grpo_on_countdown_ends_in_one_run_directory(
+    recipe_with: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    """On Countdown, with the task's own solutions in the middle: a tiny model finds none in three steps."""
+    sampling = {"sampling": {"max_new_tokens": 16}}
+    recipe = recipe_with(task=COUNTDOWN, stages=[GRPO | sampling, SFT, GRPO | sampling])
+    assert pipeline.train(recipe, tmp_path / "run")
+    stages = [record.stage for record in Run(tmp_path / "run").steps()]
+    assert stages == ["grpo-1"] * 3 + ["sft"] * 3 + ["grpo-2"] * 3
+
+
+def test_sft_learns_from_the_best_correct_rollouts_of_earlier_stages(
+    recipe_with: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    recipe = recipe_with(stages=[GRPO, SFT | {"source": "rollouts"}, GRPO])
+    assert pipeline.train(recipe, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    demonstrations = from_rollouts(run, up_to_step=3)
+    assert demonstrations
+    by_problem: dict[str, list[tuple[float, int, str]]] = {}
+    for step in (1, 2, 3):
+        for scored in run.rollouts(step):
+            for rollout, score in zip(scored.group.rollouts, scored.scores, strict=True):
+                if score.verdict is Verdict.CORRECT:
+                    ranked = (-score.reward, len(rollout.token_ids), rollout.text)
+                    by_problem.setdefault(scored.group.prompt.problem.id, []).append(ranked)
+    assert {d.problem.id for d in demonstrations} == set(by_problem)
+    for demonstration in demonstrations:
+        best = min(rank[:2] for rank in by_problem[demonstration.problem.id])
+        texts = [text for *rank, text in by_problem[demonstration.problem.id] if tuple(rank) == best]
+        assert demonstration.completion in texts
+    assert all(r.metrics["sft/demonstrations"] == 4 for r in run.steps() if r.stage == "sft")
+
+
+def test_a_stage_can_start_from_the_best_weights(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    """With a learning rate near zero the last stage ends where it began: at the best weights, or at the final ones."""
+    still = {"optimizer": {"learning_rate": 1e-30}, "steps": 1}
+    ends = {}
+    for start_from in ("best", "final"):
+        wild = GRPO | {"optimizer": {"learning_rate": 0.3}}
+        stages = [wild, GRPO | still | {"start_from": start_from}]
+        run_dir = tmp_path / start_from
+        evaluation = {"every_steps": 1, "num_problems": 8, "at_start": True}
+        assert pipeline.train(recipe_with(stages=stages, evaluation=evaluation), run_dir)
+        ends[start_from] = weights_of(run_dir, "step-000004")
+    evals = Run(tmp_path / "best").evals()
+    best = max(evals, key=lambda record: (record.pass_at_1, -record.step))
+    assert best.step != 3, "the last step was the best: this test shows nothing"
+    expected = weights_of(tmp_path / "best", f"step-{best.step:06d}")
+    # Adam moves even a zero by its learning rate, so equal means equal to 1e-20.
+    assert all(torch.allclose(ends["best"][name], expected[name], rtol=0, atol=1e-20) for name in expected)
+    assert any(not torch.allclose(ends["best"][name], ends["final"][name]) for name in expected)
+
+
+def test_best_is_chosen_by_held_out_pass_at_1(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    evaluation = {"every_steps": 1, "num_problems": 8}
+    pipeline.train(recipe_with(evaluation=evaluation, stages=[GRPO | {"steps": 6}]), tmp_path / "run")
+    evals = Run(tmp_path / "run").evals()
+    first_best = next(record for record in evals if record.pass_at_1 == max(e.pass_at_1 for e in evals))
+    tagged = CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2).tagged("best")
+    assert tagged is not None
+    assert tagged.name == f"step-{first_best.step:06d}"
+
+
+def test_patience_ends_a_stage_early(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    still = GRPO | {"steps": 50, "optimizer": {"learning_rate": 1e-30}}
+    evaluation = {"every_steps": 1, "num_problems": 4, "patience": 2}
+    stages = [still, still | {"steps": 1}]
+    assert pipeline.train(recipe_with(stages=stages, evaluation=evaluation), tmp_path / "run")
+    assert [record.stage for record in Run(tmp_path / "run").steps()] == ["grpo-1", "grpo-1", "grpo-2"]
+
+
+def test_the_reference_is_the_policy_as_the_stage_found_it(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    """So the KL is zero in the first step of each stage and not afterwards."""
+    single = GRPO | {"problems_per_update": 0, "epochs_per_batch": 1, "optimizer": {"learning_rate": 1e-2}}
+    pipeline.train(recipe_with(stages=[single, single]), tmp_path / "run")
+    kl = [line["metrics"]["kl/ref_k3"] for line in metrics_lines(tmp_path / "run")]
+    assert kl[0] == 0
+    assert kl[3] == 0
+    assert min(kl[1], kl[2], kl[4], kl[5]) > 1e-5
+
+
+def test_with_adapters_the_reference_is_the_model_without_them(
+    recipe_with: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    model = TINY_MODEL | {"lora": {"rank": 4}}
+    single = GRPO | {"problems_per_update": 0, "epochs_per_batch": 1, "optimizer": {"learning_rate": 1e-2}}
+    pipeline.train(recipe_with(model=model, stages=[single, single]), tmp_path / "run")
+    kl = [line["metrics"]["kl/ref_k3"] for line in metrics_lines(tmp_path / "run")]
+    assert kl[0] == 0
+    assert kl[3] > 1e-5, "the second stage still measures from the base model"
+    names = weights_of(tmp_path / "run", "step-000006")
+    assert names
+    assert all("lora" in name for name in names)
+
+
+def test_too_few_correct_rollouts_is_a_clear_error(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    stages = [GRPO, SFT | {"source": "rollouts", "min_demonstrations": 100}]
+    with pytest.raises(ConfigError, match="min_demonstrations = 100"):
+        pipeline.train(recipe_with(stages=stages), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce++", "gr_reinforce"]
+)
+def test_every_algorithm_learns_the_toy_task(
+    algorithm: str, recipe_with: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    """The share of even bytes rises from half: the sign of the gradient is right for each preset."""
+    stage = {
+        "algorithm": algorithm,
+        "steps": 25,
+        "problems_per_step": 4,
+        "rollouts_per_problem": 8,
+        "sampling": {"max_new_tokens": 4},
+        "optimizer": {"learning_rate": 1e-2},
+        "reward": {"overlong_filter": False},
+    }
+    evaluation = {"at_start": False, "every_steps": 0, "num_problems": 2}
+    pipeline.train(recipe_with(stages=[stage], evaluation=evaluation), tmp_path / "run")
+    parts = [line["metrics"]["reward/part/even"] for line in metrics_lines(tmp_path / "run")]
+    assert sum(parts[-5:]) / 5 > sum(parts[:5]) / 5 + 0.1

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from groupwise.algo.losses import SURROGATES, SurrogateInputs, SurrogateOutputs, importance_weights, kl_estimate
+
+logprob = st.floats(-8, 0, width=32)
+
+
+def surrogate(
+    name: str, ratios: list[float], advantages: list[float], sequence: list[int] | None = None, **keys: Any
+) -> tuple[SurrogateOutputs, list[float]]:
+    """(outputs, derivative of the summed loss by each logprob)."""
+    old = torch.full((len(ratios),), -2.0)
+    now = (old + torch.tensor(ratios).log()).requires_grad_()
+    rows = torch.tensor(sequence or [0] * len(ratios))
+    settings = {"clip_low": 0.2, "clip_high": 0.3, "dual_clip": math.inf} | keys
+    outputs = SURROGATES[name](
+        SurrogateInputs(now, old, torch.tensor(advantages), rows, int(rows.max()) + 1, **settings)
+    )
+    outputs.loss.sum().backward()
+    assert now.grad is not None
+    return outputs, now.grad.tolist()
+
+
+def test_clipped_on_both_sides_and_the_four_corners() -> None:
+    """Rows: inside, A>0 too high, A>0 too low, A<0 too high, A<0 too low."""
+    outputs, gradient = surrogate("clipped", [1.1, 2.0, 0.5, 2.0, 0.5], [1.0, 1.0, 1.0, -1.0, -1.0])
+    assert outputs.loss.tolist() == pytest.approx([-1.1, -1.3, -0.5, 2.0, 0.8])
+    assert gradient == pytest.approx([-1.1, 0, -0.5, 2.0, 0])
+    assert outputs.is_clipped_high.tolist() == [False, True, False, False, False]
+    assert outputs.is_clipped_low.tolist() == [False, False, False, False, True]
+    assert not outputs.ratio.requires_grad
+
+
+def test_clip_off() -> None:
+    outputs, gradient = surrogate("clipped", [9.0, 0.1], [1.0, -1.0], clip_low=math.inf, clip_high=math.inf)
+    assert outputs.loss.tolist() == pytest.approx([-9.0, 0.1])
+    assert gradient == pytest.approx([-9.0, 0.1])
+
+
+def test_dual_clip_bounds_negative_advantages_alone() -> None:
+    outputs, gradient = surrogate("clipped", [5.0, 2.0, 5.0], [-2.0, -2.0, 2.0], dual_clip=3.0)
+    assert outputs.loss.tolist() == pytest.approx([6.0, 4.0, -2.6])
+    assert gradient == pytest.approx([0, 4.0, 0])
+
+
+@pytest.mark.parametrize("name", sorted(SURROGATES))
+def test_on_policy_every_surrogate_has_the_policy_gradient(name: str) -> None:
+    """At ratio 1 the derivative is −A by token; GSPO spreads the completion's −ΣA/T over its tokens, here the same."""
+    _, gradient = surrogate(name, [1.0] * 5, [2.0, 2.0, -1.0, -1.0, -1.0], [0, 0, 1, 1, 1])
+    assert gradient == pytest.approx([-2.0, -2.0, 1.0, 1.0, 1.0])
+
+
+def test_sequence_ratio_is_the_geometric_mean_of_its_own_tokens() -> None:
+    outputs, _ = surrogate("sequence_clipped", [2.0, 8.0, 3.0], [1.0, 1.0, 1.0], [1, 1, 0])
+    assert outputs.ratio.tolist() == pytest.approx([4.0, 4.0, 3.0])
+
+
+def test_cispo_weight_is_constant_and_bounded() -> None:
+    outputs, gradient = surrogate("cispo", [9.0, 0.1, 1.0], [1.0, 1.0, -2.0])
+    assert gradient == pytest.approx([-1.3, -0.8, 2.0])
+    assert not outputs.is_clipped_high.any()
+
+
+@given(pairs=st.lists(st.tuples(logprob, logprob), min_size=1, max_size=20))
+def test_k2_and_k3_are_never_negative_and_k1_is_the_difference(pairs: list[tuple[float, float]]) -> None:
+    now, ref = torch.tensor(pairs).T
+    assert torch.equal(kl_estimate("k1", now, ref), now - ref)
+    for estimator in ("k2", "k3"):
+        assert (kl_estimate(estimator, now, ref) >= 0).all()
+        assert (kl_estimate(estimator, now, now) == 0).all()
+
+
+def test_k3_is_never_negative_near_zero() -> None:
+    base = torch.full((2001,), -1.0)
+    shifts = torch.linspace(-1e-3, 1e-3, 2001)
+    assert (kl_estimate("k3", base + shifts, base) >= 0).all()
+
+
+def test_k1_and_k3_are_unbiased_by_exact_expectation() -> None:
+    """Σ_a π(a) k(a) = KL(π ‖ π_ref), summed over a whole vocabulary."""
+    generator = torch.Generator().manual_seed(3)
+    now, ref = torch.randn(2, 12, generator=generator).double().log_softmax(-1)
+    exact = sum(p * math.log(p / q) for p, q in zip(now.exp().tolist(), ref.exp().tolist(), strict=True))
+    for estimator in ("k1", "k3"):
+        assert (now.exp() * kl_estimate(estimator, now, ref)).sum().item() == pytest.approx(exact)
+
+
+def weights(mode: str, ratios: list[float], cap: float) -> Tensor:
+    return importance_weights(mode, torch.tensor(ratios).log() - 1.0, torch.full((len(ratios),), -1.0), cap)
+
+
+def test_importance_weights() -> None:
+    ratios = [0.1, 0.6, 1.0, 1.9, 5.0]
+    assert weights("none", ratios, 2.0).tolist() == [1.0] * 5
+    assert weights("truncated", ratios, 2.0).tolist() == pytest.approx([0.1, 0.6, 1.0, 1.9, 2.0])
+    assert weights("masked", ratios, 2.0).tolist() == pytest.approx([0.0, 0.6, 1.0, 1.9, 0.0])
+    assert weights("masked", ratios, 4.0).tolist() == pytest.approx([0.0, 0.6, 1.0, 1.9, 0.0])

@@ -1,0 +1,320 @@
+"""What is refused, and that the message names the key, the value and a way out."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from groupwise.config import ConfigError, RlStage, make_recipe, nearest
+
+RL = {"algorithm": "grpo", "steps": 2, "problems_per_step": 4, "rollouts_per_problem": 4}
+SFT = {"algorithm": "sft", "steps": 2, "demonstrations_per_step": 4}
+BASE = {"name": "x", "model": {"path": "tiny-qwen3"}, "task": {"name": "countdown"}, "stages": [RL]}
+
+
+def changed(changes: dict[str, Any]) -> dict[str, Any]:
+    """Dotted keys; `stages.0.` may be left out for a key of the first stage, written `@key`."""
+    table: dict[str, Any] = copy.deepcopy(BASE)
+    for key, value in changes.items():
+        *path, last = key.replace("@", "stages.0.").split(".")
+        node: Any = table
+        for part in path:
+            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+        if value is ...:
+            del node[last]
+        else:
+            node[last] = value
+    return table
+
+
+def refused(changes: dict[str, Any], *fragments: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_recipe(changed(changes))
+    message = str(caught.value)
+    for fragment in fragments:
+        assert fragment in message, message
+
+
+def test_the_base_is_fine() -> None:
+    make_recipe(BASE)
+
+
+@pytest.mark.parametrize(
+    ("key", "fragments"),
+    [
+        ("sede", ("sede: unknown key", "did you mean 'seed'")),
+        ("model.pth", ("model.pth", "did you mean 'path'")),
+        ("@step", ("stages.0.step", "did you mean 'steps'")),
+        ("@loss.clip_hi", ("stages.0.loss.clip_hi", "did you mean 'clip_high'")),
+        ("@optimizer.lr", ("stages.0.optimizer.lr: unknown key", "known:", "learning_rate")),
+        ("@kl.beta", ("stages.0.kl.beta: unknown key",)),
+        ("evaluation.qqqq", ("evaluation.qqqq: unknown key; known: at_start",)),
+    ],
+)
+def test_unknown_keys_name_the_nearest(key: str, fragments: tuple[str, ...]) -> None:
+    refused({key: 1}, *fragments)
+
+
+def test_keys_of_another_kind_of_stage_are_unknown() -> None:
+    refused({"stages": [SFT | {"rollouts_per_problem": 4}]}, "stages.0.rollouts_per_problem: unknown key")
+    refused({"@demonstrations_per_step": 4}, "stages.0.demonstrations_per_step: unknown key")
+
+
+@pytest.mark.parametrize(
+    ("key", "fragments"),
+    [
+        ("name", ("name: missing", "a string")),
+        ("model", ("model: missing", "a table")),
+        ("model.path", ("model.path: missing", "a string")),
+        ("task.name", ("task.name: missing",)),
+        ("@steps", ("stages.0.steps: missing", "a whole number")),
+        ("@rollouts_per_problem", ("stages.0.rollouts_per_problem: missing",)),
+        ("@algorithm", ("stages.0.algorithm", "grpo")),
+        ("stages", ("stages", "at least one")),
+    ],
+)
+def test_missing_keys(key: str, fragments: tuple[str, ...]) -> None:
+    refused({key: ...}, *fragments)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fragments"),
+    [
+        ("seed", "1", ("seed = '1'", "expected a whole number, got str")),
+        ("seed", 1.0, ("seed = 1.0", "expected a whole number, got float")),
+        ("seed", True, ("seed = True", "a whole number", "bool")),
+        ("@optimizer.learning_rate", "1e-5", ("stages.0.optimizer.learning_rate = '1e-5'", "a number")),
+        ("@optimizer.learning_rate", True, ("a number", "bool")),
+        ("evaluation.at_start", 1, ("evaluation.at_start = 1", "true or false")),
+        ("model.path", 3, ("model.path = 3", "a string")),
+        ("model", 3, ("model: expected a table",)),
+        ("model.lora", 3, ("model.lora: expected a table",)),
+        ("model.tiny", [1], ("model.tiny = [1]", "a table")),
+        ("model.tiny.hidden_size", "32", ("model.tiny.hidden_size = '32'", "a whole number")),
+        ("@loss", "clipped", ("stages.0.loss: expected a table",)),
+        ("@sampling.stop_strings", "x", ("stages.0.sampling.stop_strings = 'x'", "a list of a string")),
+        ("@sampling.stop_strings", ["x", 1], ("stages.0.sampling.stop_strings.1 = 1", "a string")),
+        ("@loss.advantage", "group_men", ("stages.0.loss.advantage = 'group_men'", "did you mean 'group_mean'")),
+        ("@loss.surrogate", 3, ("stages.0.loss.surrogate = 3", "clipped")),
+        ("@algorithm", "grop", ("stages.0.algorithm = 'grop'", "did you mean 'grpo'")),
+        ("@algorithm", 3, ("stages.0.algorithm", "known:")),
+        ("stages", [], ("at least one",)),
+        ("stages", {"algorithm": "grpo"}, ("at least one",)),
+        ("stages", [3], ("stages.0: expected a table, got 3",)),
+        ("@start_from", "bst", ("did you mean 'best'",)),
+    ],
+)
+def test_wrong_types_and_choices(key: str, value: Any, fragments: tuple[str, ...]) -> None:
+    refused({key: value}, *fragments)
+
+
+def test_a_whole_number_will_do_for_a_number() -> None:
+    stage = make_recipe(changed({"@kl.coefficient": 1})).stages[0]
+    assert isinstance(stage, RlStage)
+    assert isinstance(stage.kl.coefficient, float)
+
+
+AT_LEAST_ONE = [
+    "@steps",
+    "@problems_per_step",
+    "@epochs_per_batch",
+    "@microbatch_tokens",
+    "@sampling.max_new_tokens",
+    "@kl.schedule_steps",
+    "engine.max_batch_rollouts",
+    "evaluation.rollouts_per_problem",
+    "checkpoints.every_steps",
+    "checkpoints.keep_last",
+    "max_nonfinite_updates",
+    "model.lora.rank",
+]
+NOT_NEGATIVE = [
+    "seed",
+    "@refill_rounds",
+    "@sampling.top_k",
+    "@optimizer.warmup_steps",
+    "@reward.format_anneal_steps",
+    "evaluation.every_steps",
+    "evaluation.num_problems",
+    "evaluation.max_new_tokens",
+    "evaluation.patience",
+    "logging.rollouts_every_steps",
+]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [(key, 0) for key in AT_LEAST_ONE] + [(key, -1) for key in AT_LEAST_ONE + NOT_NEGATIVE]
+)
+def test_counts(key: str, value: int) -> None:
+    refused({key: value}, f"{key.rpartition('.')[2].removeprefix('@')} = {value}")
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("@sampling.temperature", [-0.1, NAN]),
+        ("@sampling.top_p", [0.0, -0.5, 1.1, NAN]),
+        ("@sampling.min_p", [-0.1, 1.0, NAN]),
+        ("@optimizer.learning_rate", [0.0, -1e-6, NAN]),
+        ("@optimizer.max_grad_norm", [0.0, -1.0, NAN]),
+        ("@loss.clip_low", [-0.1, NAN]),
+        ("@loss.clip_high", [-0.1, NAN]),
+        ("@loss.dual_clip", [1.0, 0.5, NAN]),
+        ("@loss.importance_cap", [0.9, NAN]),
+        ("@kl.coefficient", [-0.1, NAN]),
+        ("@kl.target", [0.0, -1.0, NAN]),
+        ("@reward.overlong_buffer_share", [-0.1, 1.1, NAN]),
+        ("@curriculum.low", [-0.1, 0.9, 0.95, NAN]),
+        ("@curriculum.high", [0.1, 1.1, NAN]),
+        ("@curriculum.explore_share", [-0.1, 1.1, NAN]),
+        ("@curriculum.memory", [0.0, 1.1, NAN]),
+        ("model.ema_decay", [-0.1, 1.0, NAN]),
+        ("model.lora.dropout", [-0.1, 1.0, NAN]),
+    ],
+)
+def test_numbers_out_of_range(key: str, values: list[float]) -> None:
+    for value in values:
+        refused({key: value}, key.rpartition(".")[2])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("@optimizer.beta1", 1.0),
+        ("@optimizer.beta2", -0.1),
+        ("@optimizer.epsilon", -1e-8),
+        ("@optimizer.weight_decay", -0.1),
+        ("@optimizer.final_share", -0.5),
+        ("@loss.constant_length", -1),
+        ("@curriculum.level_steps", 0),
+        ("@reward.overlong_penalty", NAN),
+        ("@reward.part_weights", {"answer": NAN}),
+    ],
+)
+def test_numbers_that_nobody_checks(key: str, value: Any) -> None:
+    refused({key: value}, key.rpartition(".")[2])
+
+
+def test_the_edges_are_fine() -> None:
+    make_recipe(
+        changed(
+            {
+                "@sampling.top_p": 1.0,
+                "@sampling.min_p": 0.0,
+                "@loss.clip_low": INF,
+                "@loss.clip_high": 0.0,
+                "@loss.dual_clip": INF,
+                "@loss.importance_cap": 1.0,
+                "@optimizer.max_grad_norm": INF,
+                "@curriculum.low": 0.0,
+                "@curriculum.high": 1.0,
+                "evaluation.every_steps": 0,
+            }
+        )
+    )
+
+
+@pytest.mark.parametrize("per_update", [3, 5, 8, -1])
+def test_problems_per_update_must_divide_the_step(per_update: int) -> None:
+    refused({"@problems_per_update": per_update}, f"problems_per_update = {per_update}", "problems_per_step = 4")
+
+
+@pytest.mark.parametrize(("per_update", "epochs", "updates"), [(0, 1, 1), (4, 1, 1), (2, 1, 2), (1, 3, 12), (0, 2, 2)])
+def test_updates_per_step(per_update: int, epochs: int, updates: int) -> None:
+    stage = make_recipe(changed({"@problems_per_update": per_update, "@epochs_per_batch": epochs})).stages[0]
+    assert isinstance(stage, RlStage)
+    assert (stage.updates_per_step, stage.rollouts_per_step) == (updates, 16)
+
+
+@pytest.mark.parametrize("algorithm", ["gr_reinforce", "rloo"])
+def test_a_plain_policy_gradient_takes_one_update(algorithm: str) -> None:
+    make_recipe(changed({"@algorithm": algorithm}))
+    refused({"@algorithm": algorithm, "@epochs_per_batch": 2}, "epochs_per_batch = 2", "= 2 updates")
+    refused({"@algorithm": algorithm, "@problems_per_update": 2}, "problems_per_update = 2", "= 2 updates")
+
+
+@pytest.mark.parametrize("rule", ["group_mean_std", "group_mean", "leave_one_out", "group_mean_batch_std"])
+def test_a_group_of_one_has_nobody_to_beat(rule: str) -> None:
+    refused({"@rollouts_per_problem": 1, "@loss.advantage": rule}, "rollouts_per_problem = 1", rule, "at least 2")
+
+
+def test_a_group_of_one_will_do_for_reinforce_plus_plus() -> None:
+    make_recipe(changed({"@rollouts_per_problem": 1, "@algorithm": "reinforce++"}))
+    refused({"@rollouts_per_problem": 0, "@algorithm": "reinforce++"}, "rollouts_per_problem = 0")
+
+
+@pytest.mark.parametrize("cap", [-4, 1, 4, 6, 9])
+def test_groups_grow_by_whole_groups(cap: int) -> None:
+    refused({"@max_rollouts_per_problem": cap}, f"max_rollouts_per_problem = {cap}", "such as 8")
+
+
+def test_groups_may_grow() -> None:
+    make_recipe(changed({"@max_rollouts_per_problem": 8}))
+
+
+def test_greedy_groups_are_refused() -> None:
+    refused({"@sampling.temperature": 0}, "sampling.temperature = 0")
+
+
+def test_target_seeking_needs_a_coefficient_to_start_from() -> None:
+    refused({"@kl.schedule": "target", "@kl.coefficient": 0}, "coefficient = 0", "target")
+
+
+def test_greedy_evaluation_repeats_itself() -> None:
+    refused({"evaluation.rollouts_per_problem": 4}, "rollouts_per_problem = 4", "temperature")
+    make_recipe(changed({"evaluation.rollouts_per_problem": 4, "evaluation.temperature": 0.7}))
+
+
+def test_an_average_must_be_kept_to_be_evaluated() -> None:
+    refused({"evaluation.use_ema": True}, "use_ema", "ema_decay")
+    make_recipe(changed({"evaluation.use_ema": True, "model.ema_decay": 0.99}))
+
+
+def test_sizes_are_for_tiny_models() -> None:
+    refused({"model.path": "org/model", "model.tiny.hidden_size": 32}, "tiny = {'hidden_size': 32}", "'org/model'")
+
+
+def test_sft_sources() -> None:
+    from_rollouts = SFT | {"source": "rollouts"}
+    refused({"stages": [from_rollouts, RL]}, "stages.0.source", "put an RL stage first")
+    make_recipe(changed({"stages": [RL, from_rollouts]}))
+    refused({"stages": [RL, from_rollouts], "logging.rollouts_every_steps": 5}, "stages.1.source", "set it to 1")
+    refused({"stages": [SFT | {"source": "file"}]}, "file = ''")
+    refused({"stages": [SFT | {"file": "x.jsonl"}]}, "file = 'x.jsonl'")
+    make_recipe(changed({"stages": [SFT | {"source": "file", "file": "x.jsonl"}]}))
+    refused({"stages": [SFT | {"demonstrations_per_step": 0}]}, "demonstrations_per_step = 0")
+    refused({"stages": [SFT | {"min_demonstrations": 0}]}, "min_demonstrations = 0")
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", ".hidden", "..", "é", "x" * 49, "a\n"])
+def test_names_that_make_no_folder(name: str) -> None:
+    refused({"name": name}, "name = ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"@algorithm": "dr_grpo"}, (False, False)),
+        ({"@algorithm": "grpo"}, (True, False)),
+        ({"@algorithm": "grpo", "@kl.coefficient": 0}, (False, False)),
+        ({"@algorithm": "rloo"}, (True, True)),
+        ({"@algorithm": "rloo", "@kl.coefficient": 0}, (False, False)),
+        ({"@algorithm": "dr_grpo", "@epochs_per_batch": 2}, (False, True)),
+        ({"@algorithm": "dr_grpo", "@loss.importance": "masked"}, (False, True)),
+    ],
+)
+def test_which_logprobs_a_stage_needs(changes: dict[str, Any], expected: tuple[bool, bool]) -> None:
+    stage = make_recipe(changed(changes)).stages[0]
+    assert isinstance(stage, RlStage)
+    assert (stage.uses_reference, stage.needs_old_logprobs) == expected
+
+
+def test_nearest() -> None:
+    assert nearest("stpes", ["steps", "seed"]) == "did you mean 'steps'?"
+    assert nearest("zzz", ["b", "a"]) == "known: a, b"
+    assert nearest("zzz", []) == "known: none"
