@@ -86,6 +86,7 @@ def _train(options: argparse.Namespace) -> int:
     from groupwise import pipeline
     from groupwise.runlog.progress import Progress
 
+    _quiet_libraries()
     if options.resume is not None:
         recipe, run_dir = pipeline.recipe_of(options.resume), options.resume
         is_finished = pipeline.resume(run_dir, [Progress(recipe.total_steps)])
@@ -102,6 +103,7 @@ def _train(options: argparse.Namespace) -> int:
 def _demo(options: argparse.Namespace) -> int:
     from groupwise.demo import run_demo
 
+    _quiet_libraries()
     return run_demo(options.seed, options.run_dir)
 
 
@@ -113,7 +115,7 @@ def _recipes(options: argparse.Namespace) -> int:
         return 0
     for path in sorted(_recipe_folder().glob("*.toml")):
         recipe = load_recipe(path)
-        print(f"{path.stem:28} {' → '.join(stage.name for stage in recipe.stages):24} {recipe.description}")
+        print(f"{path.stem:24} {' → '.join(stage.name for stage in recipe.stages):28} {recipe.description}")
     return 0
 
 
@@ -152,6 +154,13 @@ def _merge(options: argparse.Namespace) -> int:
     merge_folders(options.folders, options.weights, options.out)
     print(f"Wrote {options.out}")
     return 0
+
+
+def _quiet_libraries() -> None:
+    """Our progress display is the one that is shown; loading bars of others would break it up."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
 
 def _recipe_folder() -> Path:

@@ -44,13 +44,16 @@ class ReferenceEngine:
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
         rows = [_Row(index, seed) for index, request in enumerate(requests) for seed in request.seeds]
-        for start in range(0, len(rows), self._max_batch_rollouts):
-            self._decode(requests, rows[start : start + self._max_batch_rollouts], sampling)
         rollouts: list[list[Rollout]] = [[] for _ in requests]
-        for row in rows:
-            rollouts[row.request].append(self._finished(row, policy_version))
-        for index, request in enumerate(requests):
-            yield index, Group(request.prompt, tuple(rollouts[index]))
+        yield from ((i, Group(request.prompt, ())) for i, request in enumerate(requests) if not request.seeds)
+        for start in range(0, len(rows), self._max_batch_rollouts):
+            batch = rows[start : start + self._max_batch_rollouts]
+            self._decode(requests, batch, sampling)
+            for row in batch:
+                group = rollouts[row.request]
+                group.append(self._finished(row, policy_version))
+                if len(group) == len(requests[row.request].seeds):
+                    yield row.request, Group(requests[row.request].prompt, tuple(group))
 
     def _decode(self, requests: Sequence[Request], rows: list[_Row], sampling: SamplingParams) -> None:
         state = self._prefill(requests, rows)

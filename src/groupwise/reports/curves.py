@@ -25,7 +25,7 @@ def draw_curves(run: Run, path: Path) -> None:
         if rewards:
             numbers, values = [step for step, _ in rewards], [value for _, value in rewards]
             above.plot(numbers, values, color=colour, alpha=0.3, linewidth=1)
-            above.plot(numbers, _smooth(values), color=colour, linewidth=2, label=f"{stage} (mean of 10 steps)")
+            above.plot(numbers, _smooth(values), color=colour, linewidth=2, label=f"{stage} (mean of 5 steps)")
         members = [record for record in evals if record.stage == stage]
         # A stage starts where the one before it ended, so that its line begins there.
         members = [record for record in evals if members and record.step < members[0].step][-1:] + members
@@ -48,5 +48,7 @@ def draw_curves(run: Run, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _smooth(values: list[float], window: int = 10) -> list[float]:
-    return [sum(values[max(0, i - window + 1) : i + 1]) / (i + 1 - max(0, i - window + 1)) for i in range(len(values))]
+def _smooth(values: list[float], reach: int = 2) -> list[float]:
+    """Centred, so that the line does not lag behind what it smooths; shorter at the ends."""
+    windows = [values[max(0, index - reach) : index + reach + 1] for index in range(len(values))]
+    return [sum(window) / len(window) for window in windows]

@@ -1,0 +1,45 @@
+"""On a GPU: bf16 with fp32 masters, an engine that agrees with the trainer, and a run that can be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from groupwise import pipeline
+from groupwise.config import Recipe
+from groupwise.runlog.reader import Run
+from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+__all__ = ["recipe_with"]
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_run_trains_in_bf16_with_fp32_masters(lora: bool, recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    model = TINY_MODEL | {"gradient_checkpointing": True} | ({"lora": {"rank": 4}} if lora else {})
+    recipe = recipe_with(model=model, stages=[SFT, GRPO | {"steps": 4}])
+    training = pipeline.set_up(recipe, tmp_path / "unused")
+    assert {parameter.dtype for parameter in training.policy.model.parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in training.policy.weights.values()} == {torch.float32}
+    assert pipeline.train(recipe, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    gaps = [r.metrics["engine/logprob_gap_mean"] for r in run.steps() if "engine/logprob_gap_mean" in r.metrics]
+    assert max(gaps) < 0.05
+    assert all(r.metrics["memory/peak_bytes"] > 0 for r in run.steps())
+    assert pipeline.resume(tmp_path / "run")
+
+
+def test_a_learning_rate_of_1e_6_moves_the_masters(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    recipe = recipe_with(stages=[GRPO | {"optimizer": {"learning_rate": 1e-6}}])
+    initial = {n: w.cpu().clone() for n, w in pipeline.set_up(recipe, tmp_path / "unused").policy.weights.items()}
+    pipeline.train(recipe, tmp_path / "run")
+    store = pipeline.CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2)
+    newest = store.newest_valid()
+    assert newest is not None
+    weights = store.load(newest)[0]["weights"]
+    moved = max(float((weights[name] - initial[name]).abs().max()) for name in initial)
+    assert 1e-6 < moved < 1e-4

@@ -1,0 +1,56 @@
+"""A real model from its GGUF file: two SFT steps and two GRPO steps on format-copy and on GSM8K, on a CPU.
+
+Set GROUPWISE_MODELS to a folder with SmolLM2-135M-Instruct somewhere below it; skipped without.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from groupwise import pipeline
+from groupwise.config import make_recipe
+from groupwise.runlog.reader import Run
+
+MODELS = os.environ.get("GROUPWISE_MODELS", "")
+FILES = sorted(Path(MODELS).rglob("SmolLM2-135M-Instruct*.gguf")) if MODELS else []
+
+pytestmark = [
+    pytest.mark.real_model,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not FILES, reason="GROUPWISE_MODELS names no folder with SmolLM2-135M-Instruct*.gguf"),
+]
+
+
+@pytest.mark.parametrize("task", ["format-copy", "gsm8k"])
+def test_two_steps_of_sft_and_of_grpo(task: str, tmp_path: Path) -> None:
+    options: dict[str, object] = {"num_train": 20, "num_held_out": 4}
+    if task == "gsm8k":
+        rows = [{"question": f"Add {n} and 2.", "answer": f"{n} + 2 = {n + 2}\n#### {n + 2}"} for n in range(12)]
+        for name, part in (("train", rows[:8]), ("held_out", rows[8:])):
+            (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, part)))
+        options = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "held_out")}
+    table = {
+        "name": "real",
+        "model": {"path": str(FILES[0]), "device": "cpu"},
+        "task": {"name": task, "options": options},
+        "stages": [
+            {"algorithm": "sft", "steps": 2, "demonstrations_per_step": 4},
+            {
+                "algorithm": "grpo",
+                "steps": 2,
+                "problems_per_step": 2,
+                "rollouts_per_problem": 4,
+                "sampling": {"max_new_tokens": 24},
+            },
+        ],
+        "evaluation": {"every_steps": 0, "num_problems": 4},
+    }
+    assert pipeline.train(make_recipe(table), tmp_path / "run")
+    steps = Run(tmp_path / "run").steps()
+    assert [record.stage for record in steps] == ["sft", "sft", "grpo", "grpo"]
+    assert steps[1].metrics["sft/loss"] < steps[0].metrics["sft/loss"]
+    assert steps[2].metrics["engine/logprob_gap_mean"] < 1e-4
