@@ -17,10 +17,12 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 __all__ = ["recipe_with"]
 
+CUDA_MODEL = TINY_MODEL | {"device": "cuda"}
+
 
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_run_trains_in_bf16_with_fp32_masters(lora: bool, recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
-    model = TINY_MODEL | {"gradient_checkpointing": True} | ({"lora": {"rank": 4}} if lora else {})
+    model = CUDA_MODEL | {"gradient_checkpointing": True} | ({"lora": {"rank": 4}} if lora else {})
     recipe = recipe_with(model=model, stages=[SFT, GRPO | {"steps": 4}])
     training = pipeline.set_up(recipe, tmp_path / "unused")
     assert {parameter.dtype for parameter in training.policy.model.parameters()} == {torch.bfloat16}
@@ -34,7 +36,7 @@ def test_a_run_trains_in_bf16_with_fp32_masters(lora: bool, recipe_with: Callabl
 
 
 def test_a_learning_rate_of_1e_6_moves_the_masters(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
-    recipe = recipe_with(stages=[GRPO | {"optimizer": {"learning_rate": 1e-6}}])
+    recipe = recipe_with(model=CUDA_MODEL, stages=[GRPO | {"optimizer": {"learning_rate": 1e-6}}])
     initial = {n: w.cpu().clone() for n, w in pipeline.set_up(recipe, tmp_path / "unused").policy.weights.items()}
     pipeline.train(recipe, tmp_path / "run")
     store = pipeline.CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2)

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from groupwise.checkpoint import CheckpointStore
 from groupwise.config import Recipe, make_recipe
 
 TINY_MODEL = {
     "path": "tiny-qwen3",
+    "device": "cpu",
     "tiny": {
         "hidden_size": 32,
         "intermediate_size": 64,
@@ -89,7 +91,9 @@ def state_digest(run_dir: Path) -> str:
     digest = hashlib.sha256()
     for group in sorted(tensors):
         for name in sorted(tensors[group]):
-            digest.update(f"{group}/{name}".encode() + tensors[group][name].numpy().tobytes())
+            digest.update(
+                f"{group}/{name}".encode() + tensors[group][name].reshape(-1).view(torch.uint8).numpy().tobytes()
+            )
     return digest.hexdigest()
 
 
