@@ -139,10 +139,15 @@ class Training:
         at_interval = config.every_steps > 0 and position.step > 0 and position.step % config.every_steps == 0
         if position.last_eval_step == position.step or not (at_start or at_end or at_interval):
             return
-        with self.interruptible():
-            record, groups = evaluate(
-                self.recipe, self.task, self.held_out_problems, self.policy, self.engine, self.prompts
-            )
+        record, groups = evaluate(
+            self.recipe,
+            self.task,
+            self.held_out_problems,
+            self.policy,
+            self.engine,
+            self.prompts,
+            self.interruptible,
+        )
         self.log.write_eval(replace(record, step=position.step, stage=stage.name), groups)
         position.last_eval_step = position.step
         if record.pass_at_1 > position.best_pass_at_1:

@@ -162,13 +162,21 @@ def test_sigterm_saves_inside_the_batch_and_the_resumed_run_is_the_same(
     assert whole_result(tmp_path / "stopped") == whole_result(tmp_path / "whole")
 
 
-def test_sigterm_while_sampling_stops_at_once(
-    recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("where", ["sampling", "evaluation"])
+def test_sigterm_while_tokens_are_drawn_stops_at_once(
+    where: str, recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step's sampling may take minutes: it is thrown away, and sampled again after the resume."""
+    """A step's sampling may take minutes: it is thrown away, and sampled again after the resume.
+
+    In an evaluation the model holds its moving average; what is saved must be the weights themselves.
+    """
     from groupwise.engines import reference
 
-    recipe = recipe_with(stages=[GRPO], evaluation={"at_start": False, "every_steps": 0, "num_problems": 4})
+    # A step draws 6 tokens, so the eighth draw is in the second step or in the evaluation after the first.
+    evaluation = {"at_start": False, "every_steps": 1 if where == "evaluation" else 0, "num_problems": 4}
+    recipe = recipe_with(
+        model=TINY_MODEL | {"ema_decay": 0.5}, stages=[GRPO], evaluation=evaluation | {"use_ema": True}
+    )
     pipeline.train(recipe, tmp_path / "whole")
     original, count = reference.draw_tokens, 0
 

@@ -7,8 +7,8 @@ the same dice, and differences between evaluations are the policy's.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from groupwise.collect import Prompts
 from groupwise.config import Recipe, RlStage
@@ -22,9 +22,18 @@ from groupwise.types import EvalRecord, Problem, SamplingParams, ScoredGroup, Ve
 
 
 def evaluate(
-    recipe: Recipe, task: Task, problems: Sequence[Problem], policy: Policy, engine: Engine, prompts: Prompts
+    recipe: Recipe,
+    task: Task,
+    problems: Sequence[Problem],
+    policy: Policy,
+    engine: Engine,
+    prompts: Prompts,
+    interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[EvalRecord, list[ScoredGroup]]:
-    """The record (step and stage left for the caller to fill in) and what was sampled."""
+    """The record (step and stage left for the caller to fill in) and what was sampled.
+
+    `interruptible` wraps the sampling alone: a signal must not fall between the weights and their moving average.
+    """
     start = time.perf_counter()
     config = recipe.evaluation
     requests = [
@@ -42,7 +51,7 @@ def evaluate(
         stop_strings=config.stop_strings,
     )
     scored: dict[int, ScoredGroup] = {}
-    with policy.averaged() if config.use_ema else nullcontext():
+    with policy.averaged() if config.use_ema else nullcontext(), interruptible():
         for index, group in engine.generate(requests, sampling, policy.version):
             scores = score_group(task, group)
             rewards = tuple(score.reward for score in scores)
