@@ -36,7 +36,7 @@ ALLOWED = {
     "training": {"types", "config", "checkpoint", "collect", "control", "data", "engines", "evals", "models"}
     | {"runlog", "tasks"},
     "grpo": {"types", "config", "algo", "collect", "credit", "data", "models", "scoring", "stepmetrics"}
-    | {"training", "update"},
+    | {"seeds", "training", "update"},
     "sft": {"types", "config", "data", "models", "runlog", "seeds", "stepmetrics", "training", "update"},
     "pipeline": {"", "config", "checkpoint", "collect", "control", "data", "engines", "evals", "grpo", "models"}
     | {"runlog", "sft", "tasks", "training"},

@@ -75,7 +75,8 @@ def _reward_terms(
     for group, number in members:
         rollout, score = groups[group].group.rollouts[number], groups[group].scores[number]
         terms = shape_parts(rollout, score, stage.reward, stage_step, stage.sampling.max_new_tokens)
-        parts[group, number] = terms | {"kl": -off[group, number]}
+        # Added, not set: a task may have a part of that name.
+        parts[group, number] = terms | {"kl_penalty": terms.get("kl_penalty", 0.0) - off[group, number]}
     names = sorted({name for terms in parts.values() for name in terms})
     return [{member: terms.get(name, 0.0) for member, terms in parts.items()} for name in names]
 

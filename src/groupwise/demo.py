@@ -60,9 +60,8 @@ def _completions(run: Run, before: EvalRecord, after: EvalRecord) -> Table:
     pairs = list(zip(run.eval_rollouts(before.step), run.eval_rollouts(after.step), strict=True))
     pairs.sort(key=lambda pair: pair[0].scores[0].verdict is pair[1].scores[0].verdict)
     table = Table(title=f"Real completions, before and after {after.stage}", title_justify="left")
-    table.add_column("problem")
-    table.add_column(f"after {before.stage}")
-    table.add_column(f"after {after.stage}")
+    for column in ("problem", f"after {before.stage}", f"after {after.stage}"):
+        table.add_column(column, overflow="fold")
     for old, new in pairs[:NUM_SHOWN]:
         problem = old.group.prompt.problem
         table.add_row(printable(problem.messages[-1].content), _cell(old), _cell(new))
@@ -73,4 +72,4 @@ def _cell(scored: ScoredGroup) -> str:
     score = scored.scores[0]
     text = printable(scored.group.rollouts[0].text).replace("[", "\\[")
     colour = {"correct": "green", "wrong": "red"}.get(score.verdict, "yellow")
-    return f"[{colour}]{text}  ({score.verdict})[/]"
+    return f"[{colour}]{text} {score.verdict}[/]"

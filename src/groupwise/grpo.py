@@ -31,6 +31,7 @@ from groupwise.data.sampler import ProblemSampler
 from groupwise.data.step_batch import StepBatch
 from groupwise.models.policy import Policy
 from groupwise.scoring import is_truncated
+from groupwise.seeds import seed_of
 from groupwise.stepmetrics import rollout_metrics, update_metrics
 from groupwise.training import Position, Training
 from groupwise.types import Rollout, ScoredGroup
@@ -40,7 +41,7 @@ from groupwise.update import LossFunction, TokenLoss, scheduled_rate, update_pol
 def run_stage(training: Training, stage: RlStage) -> None:
     """Run a stage from where `training.position` stands to its end."""
     policy, position, seed = training.policy, training.position, training.recipe.seed
-    sampler = ProblemSampler(training.train_problems, stage.curriculum, seed)
+    sampler = ProblemSampler(training.train_problems, stage.curriculum, seed_of(seed, stage.name))
     if position.sampler is not None:
         sampler.load_state(position.sampler)
     collector = Collector(stage, training.task, training.engine, training.prompts, seed)

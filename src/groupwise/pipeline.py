@@ -107,13 +107,13 @@ def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Trainin
     seed_random_state(recipe.seed)
     task = make_task(recipe.task.name, recipe.task.options)
     train_problems, held_out = check_splits(task)
-    held_out = held_out[: recipe.evaluation.num_problems or None]
     policy = load_policy(recipe)
     prompts = Prompts(policy.tokenizer)
     for stage in recipe.stages:
         if isinstance(stage, RlStage):
             check_fits([prompts[p] for p in train_problems], stage.sampling.max_new_tokens, policy.context_tokens)
-    check_fits([prompts[p] for p in held_out], eval_max_new_tokens(recipe), policy.context_tokens)
+    evaluated = held_out[: recipe.evaluation.num_problems or None]
+    check_fits([prompts[p] for p in evaluated], eval_max_new_tokens(recipe), policy.context_tokens)
     named_sinks = [make_sink(name, run_dir, run_dir.name, to_table(recipe)) for name in recipe.logging.sinks]
     log = RunLog(run_dir, [*sinks, *named_sinks])
     store = CheckpointStore(
@@ -157,7 +157,8 @@ def begin_stage(training: Training, stage: Stage) -> None:
     position = training.position
     if stage.start_from == "best" and position.best_checkpoint:
         tensors, _ = training.store.load(training.store.root / position.best_checkpoint)
-        training.policy.load_weights(tensors["weights"])
+        # The best by its moving average, where that is what was evaluated.
+        training.policy.load_weights(tensors["ema" if training.recipe.evaluation.use_ema else "weights"])
     uses_reference = isinstance(stage, RlStage) and stage.uses_reference
     training.policy.begin_stage(stage.optimizer, keep_reference=uses_reference)
     training.log.write_event("stage", name=stage.name, index=position.stage_index, step=position.step)

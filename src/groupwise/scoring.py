@@ -47,6 +47,9 @@ def _fault(score: object) -> str:
         is_number = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
         if not is_number:
             return f"{name} = {value!r:.80}, not a finite number"
+    total = sum(score.parts.values())
+    if score.parts and abs(total - score.reward) > 1e-6 * max(1.0, abs(total)):
+        return f"reward = {score.reward!r}, which is not the sum of its parts, {total!r}"
     return ""
 
 
@@ -79,7 +82,8 @@ def shape_parts(rollout: Rollout, score: Score, config: RewardConfig, stage_step
         shaped[name] = value * config.part_weights.get(name, 1.0) * scale
     buffer = round(config.overlong_buffer_share * limit)
     if buffer:
-        shaped["length_penalty"] = soft_length_penalty(len(rollout.token_ids), limit, buffer, config.overlong_penalty)
+        penalty = soft_length_penalty(len(rollout.token_ids), limit, buffer, config.overlong_penalty)
+        shaped["length_penalty"] = shaped.get("length_penalty", 0.0) + penalty
     return shaped
 
 

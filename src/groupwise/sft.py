@@ -51,7 +51,7 @@ def make_examples(training: Training, stage: SftStage) -> list[Example]:
     examples = []
     for demonstration in load_demonstrations(stage, training):
         prompt_ids = training.prompts[demonstration.problem].token_ids
-        completion_ids = encode_completion(tokenizer, demonstration.completion, stop_id)
+        completion_ids = demonstration.token_ids or encode_completion(tokenizer, demonstration.completion, stop_id)
         length = len(prompt_ids) + len(completion_ids)
         if length > limit:
             raise ConfigError(

@@ -60,6 +60,7 @@ def update_metrics(updates: Sequence[UpdateStats]) -> dict[str, float]:
         "update/count": float(len(done)),
         "update/skipped": float(sum(not stats.is_finite for stats in updates)),
         "update/tokens": float(sum(stats.num_tokens for stats in done)),
+        "time/update_s": sum(stats.seconds for stats in updates),
     }
     if updates:
         metrics["policy/learning_rate"] = updates[-1].learning_rate

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,8 @@ class Training:
     """What a resumed run must agree with: recipe fingerprint, verifier, versions."""
     batch: StepBatch | None = None
     """The batch in flight, between two updates of a step."""
+    aside: dict[str, float] = field(default_factory=lambda: {"time/eval_s": 0.0, "time/checkpoint_s": 0.0})
+    """Time spent on evaluating and saving since the newest line of metrics."""
     saved: tuple[int, int] | None = None
     """(step, updates into the next one) of the newest checkpoint, so that none is written twice."""
 
@@ -121,7 +123,8 @@ class Training:
         position.num_tokens += num_tokens
         if metrics.get("time/sample_s"):
             metrics["engine/tokens_per_s"] = num_tokens / metrics["time/sample_s"]
-        metrics |= {"tokens/total": float(position.num_tokens), "time/step_s": seconds}
+        metrics |= self.aside | {"tokens/total": float(position.num_tokens), "time/step_s": seconds}
+        self.aside = dict.fromkeys(self.aside, 0.0)
         if self.policy.device.type == "cuda":
             metrics["memory/peak_bytes"] = float(torch.cuda.max_memory_allocated(self.policy.device))
             torch.cuda.reset_peak_memory_stats(self.policy.device)
@@ -148,6 +151,7 @@ class Training:
             self.prompts,
             self.interruptible,
         )
+        self.aside["time/eval_s"] += record.seconds
         self.log.write_eval(replace(record, step=position.step, stage=stage.name), groups)
         position.last_eval_step = position.step
         if record.pass_at_1 > position.best_pass_at_1:
@@ -170,7 +174,9 @@ class Training:
         state = {"position": asdict(position), "batch": batch, "identity": self.identity, "random": random_state()}
         self.store.save(name, self.policy.state(), state, protected={position.best_checkpoint})
         self.saved = (position.step, updates_done)
-        self.log.write_event("checkpoint", name=name, seconds=time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        self.aside["time/checkpoint_s"] += seconds
+        self.log.write_event("checkpoint", name=name, seconds=seconds)
 
 
 def seed_random_state(seed: int) -> None:

@@ -42,6 +42,8 @@ class Demonstration:
 
     problem: Problem
     completion: str
+    token_ids: tuple[int, ...] = ()
+    """Of a completion that was sampled: exactly its tokens. Empty for a text that is still to be encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,8 @@ class UpdateStats:
     num_tokens: int
     """Completion tokens with a non-zero weight."""
     means: Mapping[str, float] = field(default_factory=dict)
-    """Per-token means over the update, by metric name."""
+    """Per-token means (and maxima) over the update, by metric name."""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -46,6 +47,7 @@ def update_policy(
     """
     if not update.examples:
         return UpdateStats(0.0, 0.0, True, learning_rate, 0)
+    start = time.perf_counter()
     policy.clear_gradients()
     loss, num_tokens = 0.0, 0
     sums: dict[str, float] = {}
@@ -68,7 +70,8 @@ def update_policy(
         policy.clear_gradients()
         grad_norm, is_finite = math.nan, False
     means = {name: total / max(num_tokens, 1) for name, total in sums.items()}
-    return UpdateStats(loss, grad_norm, is_finite, learning_rate, num_tokens, means | maxima)
+    seconds = time.perf_counter() - start
+    return UpdateStats(loss, grad_norm, is_finite, learning_rate, num_tokens, means | maxima, seconds)
 
 
 def scheduled_rate(optimizer: OptimizerConfig, stage_step: int, total_steps: int) -> float:

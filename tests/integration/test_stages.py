@@ -13,7 +13,7 @@ from groupwise.checkpoint import CheckpointStore
 from groupwise.config import ConfigError, Recipe
 from groupwise.data.demonstrations import from_rollouts
 from groupwise.runlog.reader import Run
-from groupwise.types import Verdict
+from groupwise.types import Finish, Verdict
 
 from .conftest import GRPO, SFT, TINY_MODEL, metrics_lines
 
@@ -58,7 +58,9 @@ def test_grpo_sft_grpo_on_countdown_ends_in_one_run_directory(
 def test_sft_learns_from_the_best_correct_rollouts_of_earlier_stages(
     recipe_with: Callable[..., Recipe], tmp_path: Path
 ) -> None:
-    recipe = recipe_with(stages=[GRPO, SFT | {"source": "rollouts"}, GRPO])
+    # Completions that end by themselves, as those of a model that knows how to stop.
+    stopping = GRPO | {"sampling": {"max_new_tokens": 6, "stop_strings": ["b", "d", "f", "h", "2", "4", "6", "8"]}}
+    recipe = recipe_with(stages=[stopping, SFT | {"source": "rollouts"}, GRPO])
     assert pipeline.train(recipe, tmp_path / "run")
     run = Run(tmp_path / "run")
     demonstrations = from_rollouts(run, up_to_step=3)
@@ -67,7 +69,7 @@ def test_sft_learns_from_the_best_correct_rollouts_of_earlier_stages(
     for step in (1, 2, 3):
         for scored in run.rollouts(step):
             for rollout, score in zip(scored.group.rollouts, scored.scores, strict=True):
-                if score.verdict is Verdict.CORRECT:
+                if score.verdict is Verdict.CORRECT and rollout.finish is Finish.STOP:
                     ranked = (-score.reward, len(rollout.token_ids), rollout.text)
                     by_problem.setdefault(scored.group.prompt.problem.id, []).append(ranked)
     assert {d.problem.id for d in demonstrations} == set(by_problem)

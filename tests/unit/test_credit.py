@@ -104,6 +104,16 @@ def test_a_penalty_brings_a_dead_group_to_life() -> None:
     assert (advantages[0, 0].item(), advantages[0, 1].item()) == (-0.25, 0.25)
 
 
+def test_a_task_may_call_a_part_as_we_call_ours() -> None:
+    stage = make_stage("group_mean", reward={"normalize_parts": True, "overlong_buffer_share": 0.5})
+    for name in ("kl_penalty", "length_penalty"):
+        scores = [Score(value, Verdict.WRONG, {name: value}) for value in (1.0, 0.0)]
+        rollouts = tuple(Rollout((1,), (-1.0,), "", Finish.STOP, 0) for _ in scores)
+        group = shape_group(Group(Prompt(Problem("p", (), ""), (1,)), rollouts), scores, stage.reward, 0, 100)
+        advantages = assign(stage, group)
+        assert (advantages[0, 0].item(), advantages[0, 1].item()) == (0.5, -0.5)
+
+
 def test_a_group_with_advantages_has_signal() -> None:
     """Parts a, b, c = 1 0 0, 0 1 0, 0 0 1, 1 0 0: each sum is 1, but b and c are rarer than a and weigh more."""
     stage = make_stage("group_mean_std", reward={"normalize_parts": True})

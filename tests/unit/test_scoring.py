@@ -76,6 +76,7 @@ def test_nonsense_is_an_error_and_never_a_wrong_answer(answer: Any, detail: str)
         pytest.param(Score(1.0, Verdict.CORRECT, [1.0]), id="parts is a list"),  # type: ignore[arg-type]
         pytest.param(Score(math.nan, Verdict.CORRECT, {"reward": 1.0}), id="NaN reward hidden by a part of that name"),
         pytest.param(Score(10**400, Verdict.CORRECT), id="an integer beyond float"),
+        pytest.param(Score(1.0, Verdict.CORRECT, {"answer": 1.0, "format": 0.1}), id="not the sum of its parts"),
     ],
 )
 def test_a_malformed_score_is_an_error(answer: Any) -> None:

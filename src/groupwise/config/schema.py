@@ -67,7 +67,7 @@ class EngineConfig:
     name: Literal["reference"] = "reference"
     """`reference`: batched sampling with the model's own forward; slow and obvious."""
     max_batch_rollouts: int = 256
-    """How many rollouts decode at once. Memory only: completions do not depend on it."""
+    """How many rollouts decode at once. Memory only: but for rounding, completions do not depend on it."""
 
     def __post_init__(self) -> None:
         require(self.max_batch_rollouts >= 1, f"max_batch_rollouts = {self.max_batch_rollouts}: must be at least 1")

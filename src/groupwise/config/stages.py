@@ -6,7 +6,7 @@ Batch arithmetic is stated in problems and rollouts, never as a product of hidde
     updates per step   = epochs_per_batch × (problems_per_step / problems_per_update)
 
 How much of that goes through the model at once (`microbatch_tokens`, `engine.max_batch_rollouts`) is a matter of memory
-and moves no number of the result.
+and moves no number of the result but for the last bits of rounding.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class RlStage:
     loss: LossConfig = field(default_factory=LossConfig)
     """Advantage, surrogate and weights."""
     kl: KlConfig = field(default_factory=KlConfig)
-    """Divergence from the reference policy, which is the policy as this stage found it."""
+    """Divergence from the reference policy: the policy as this stage found it or, with LoRA, the model without it."""
     reward: RewardConfig = field(default_factory=RewardConfig)
     """From scores to rewards."""
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from groupwise.config import ConfigError
 from groupwise.runlog.reader import Run
+from groupwise.tasks import prompt_text
 from groupwise.tasks.sources import Row, load_rows, stable_id
 from groupwise.tasks.task import Demonstrator, Task
-from groupwise.types import Demonstration, Message, Problem, Rollout, Verdict
+from groupwise.types import Demonstration, Finish, Message, Problem, Rollout, Verdict
 
 
 def from_task(task: Task, problems: Sequence[Problem]) -> list[Demonstration]:
@@ -21,7 +22,10 @@ def from_task(task: Task, problems: Sequence[Problem]) -> list[Demonstration]:
 
 
 def from_rollouts(run: Run, up_to_step: int) -> list[Demonstration]:
-    """The best correct completion of each problem so far: highest reward, then shortest, then earliest."""
+    """The best correct completion of each problem so far: highest reward, then shortest, then earliest.
+
+    Completions that were cut off are left out, since imitating one would teach to stop in mid-sentence.
+    """
     best: dict[str, tuple[tuple[float, int], Problem, Rollout]] = {}
     for step in run.rollout_steps():
         if step > up_to_step:
@@ -30,9 +34,10 @@ def from_rollouts(run: Run, up_to_step: int) -> list[Demonstration]:
             problem = scored.group.prompt.problem
             for rollout, score in zip(scored.group.rollouts, scored.scores, strict=True):
                 rank = (-score.reward, len(rollout.token_ids))
-                if score.verdict is Verdict.CORRECT and (problem.id not in best or rank < best[problem.id][0]):
+                is_usable = score.verdict is Verdict.CORRECT and rollout.finish is Finish.STOP
+                if is_usable and (problem.id not in best or rank < best[problem.id][0]):
                     best[problem.id] = (rank, problem, rollout)
-    return [Demonstration(problem, rollout.text) for _, problem, rollout in best.values()]
+    return [Demonstration(problem, rollout.text, rollout.token_ids) for _, problem, rollout in best.values()]
 
 
 def from_file(path: str) -> list[Demonstration]:
@@ -48,12 +53,13 @@ def from_file(path: str) -> list[Demonstration]:
 
 def refuse_held_out(demonstrations: Sequence[Demonstration], held_out: Sequence[Problem], source: str) -> None:
     """A demonstration of a held-out problem would make the evaluation worthless."""
-    questions = {problem.messages: problem.id for problem in held_out}
+    questions = {prompt_text(problem): problem.id for problem in held_out}
     for demonstration in demonstrations:
-        if demonstration.problem.messages in questions:
+        question = prompt_text(demonstration.problem)
+        if question in questions:
             raise ConfigError(
-                f"{source} has a demonstration of the held-out problem {questions[demonstration.problem.messages]}; "
-                "remove it, since the evaluation would measure memory"
+                f"{source} has a demonstration of the held-out problem {questions[question]}; remove it, since the "
+                "evaluation would measure memory"
             )
 
 

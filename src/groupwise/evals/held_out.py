@@ -43,7 +43,7 @@ def evaluate(
                 seed_of(recipe.seed, "held_out", problem.id, number) for number in range(config.rollouts_per_problem)
             ),
         )
-        for problem in problems
+        for problem in problems[: config.num_problems or None]
     ]
     sampling = SamplingParams(
         max_new_tokens=eval_max_new_tokens(recipe),

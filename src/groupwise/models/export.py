@@ -15,14 +15,18 @@ from groupwise.runlog.reader import Run
 
 
 def export_run(run_dir: Path, out: Path, *, checkpoint: str = "best", use_ema: bool = False) -> None:
-    """`checkpoint` is "best", "last" or a name. The folder appears whole or not at all."""
+    """`checkpoint` is "best", "last" or a name. The folder appears whole or not at all.
+
+    Where the run evaluated the moving average of its weights, "best" is the best average, and that is what is written.
+    """
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out} is not empty; choose a new folder")
     recipe = make_recipe(Run(run_dir).recipe)
     policy = load_policy(recipe)
     store = CheckpointStore(run_dir / layout.CHECKPOINTS, recipe.checkpoints.keep_last)
     tensors, _ = store.load(find_checkpoint(store, checkpoint))
-    group = "ema" if use_ema else "weights"
+    is_best_average = checkpoint == "best" and recipe.evaluation.use_ema
+    group = "ema" if use_ema or is_best_average else "weights"
     if group not in tensors:
         raise ConfigError(f"--ema: {run_dir} keeps no moving average; model.ema_decay was 0")
     policy.load_weights(tensors[group])

@@ -19,7 +19,17 @@ from groupwise.tasks.sources import plain_text
 from groupwise.tasks.task import Demonstrator, Split, Task
 from groupwise.types import Problem
 
-__all__ = ["TASKS", "Demonstrator", "Split", "Task", "check_splits", "list_tasks", "make_task", "task_class"]
+__all__ = [
+    "TASKS",
+    "Demonstrator",
+    "Split",
+    "Task",
+    "check_splits",
+    "list_tasks",
+    "make_task",
+    "prompt_text",
+    "task_class",
+]
 
 TASKS = {
     "arithmetic": "groupwise.tasks.arithmetic:Arithmetic",
@@ -58,8 +68,8 @@ def check_splits(task: Task) -> tuple[Sequence[Problem], Sequence[Problem]]:
             raise ConfigError(f"task: the {split} split has no problems; check its source, its filters and its counts")
         _refuse_repeated_ids(split, problems)
     held_out_ids = {problem.id for problem in held_out}
-    held_out_texts = {_prompt_text(problem) for problem in held_out}
-    shared = [problem for problem in train if problem.id in held_out_ids or _prompt_text(problem) in held_out_texts]
+    held_out_texts = {prompt_text(problem) for problem in held_out}
+    shared = [problem for problem in train if problem.id in held_out_ids or prompt_text(problem) in held_out_texts]
     if shared:
         shown = "; ".join(f"{problem.id} {_shown(problem)}" for problem in shared[:3])
         raise ConfigError(
@@ -84,7 +94,8 @@ def _refuse_repeated_ids(split: str, problems: Sequence[Problem]) -> None:
         )
 
 
-def _prompt_text(problem: Problem) -> str:
+def prompt_text(problem: Problem) -> str:
+    """What two problems have in common when they ask the same, however they are spaced."""
     return plain_text(" ".join(f"{message.role}: {message.content}" for message in problem.messages))
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,15 @@ def test_rollouts_after_the_step_are_not_looked_at(run: Run) -> None:
     assert {d.problem.id for d in from_rollouts(run, up_to_step=11)} == {"p1", "p3"}
     assert {d.problem.id for d in from_rollouts(run, up_to_step=12)} == {"p1", "p3", "p4"}
     assert from_rollouts(run, up_to_step=0) == []
+
+
+def test_what_is_imitated_is_what_was_sampled_and_not_what_was_cut_off(tmp_path: Path) -> None:
+    cut = group("p1", ("cut off", 2, 1.0, RIGHT), ("whole", 5, 1.0, RIGHT))
+    rollouts = (dataclasses.replace(cut.group.rollouts[0], finish=Finish.LENGTH), cut.group.rollouts[1])
+    RunLog(tmp_path).write_rollouts(1, "rl", [dataclasses.replace(cut, group=Group(cut.group.prompt, rollouts))])
+    (demonstration,) = from_rollouts(Run(tmp_path), up_to_step=1)
+    assert demonstration.completion == "whole"
+    assert demonstration.token_ids == (1,) * 5
 
 
 def test_the_problem_comes_back_whole(run: Run) -> None:
@@ -151,5 +161,7 @@ def test_demonstrations_of_held_out_problems_are_refused() -> None:
     """Told by the question: the ids of a file's rows are not the task's."""
     demonstrations = [Demonstration(Problem("other", (Message("user", "p1"),), ""), "2")]
     refuse_held_out(demonstrations, [problem("p2")], "data.jsonl")
-    with pytest.raises(ConfigError, match=r"data\.jsonl has a demonstration of the held-out problem p1"):
-        refuse_held_out(demonstrations, [problem("p1")], "data.jsonl")
+    for text in ("p1", " p1 "):
+        demonstrations = [Demonstration(Problem("other", (Message("user", text),), ""), "2")]
+        with pytest.raises(ConfigError, match=r"data\.jsonl has a demonstration of the held-out problem p1"):
+            refuse_held_out(demonstrations, [problem("p1")], "data.jsonl")
