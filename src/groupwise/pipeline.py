@@ -56,6 +56,10 @@ def train(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> bool:
         raise ConfigError(
             f"{run_dir} holds a run already; go on with `groupwise train --resume {run_dir}`, or take another --run-dir"
         )
+    try:
+        layout.validate_run_name(run_dir.resolve().name)
+    except layout.RunNameError as error:
+        raise ConfigError(f"--run-dir {run_dir}: {error}") from None
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"{run_dir} is a file, not a folder; choose another --run-dir")
     with RunLock(run_dir):
@@ -159,8 +163,7 @@ def begin_stage(training: Training, stage: Stage) -> None:
         tensors, _ = training.store.load(training.store.root / position.best_checkpoint)
         # The best by its moving average, where that is what was evaluated.
         training.policy.load_weights(tensors["ema" if training.recipe.evaluation.use_ema else "weights"])
-    uses_reference = isinstance(stage, RlStage) and stage.uses_reference
-    training.policy.begin_stage(stage.optimizer, keep_reference=uses_reference)
+    training.policy.begin_stage(stage.optimizer, keep_reference=stage.uses_reference)
     training.log.write_event("stage", name=stage.name, index=position.stage_index, step=position.step)
 
 
@@ -174,8 +177,7 @@ def restore(training: Training) -> None:
     _refuse_changes(training.identity, state["identity"])
     position = Position(**state["position"])
     stage = training.recipe.stages[position.stage_index]
-    uses_reference = isinstance(stage, RlStage) and stage.uses_reference
-    training.policy.begin_stage(stage.optimizer, keep_reference=uses_reference)
+    training.policy.begin_stage(stage.optimizer, keep_reference=stage.uses_reference)
     training.policy.load_state(tensors, position.policy_version)
     training.position = position
     training.batch = batch_from_json(state["batch"]) if state["batch"] else None

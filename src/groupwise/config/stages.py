@@ -262,10 +262,6 @@ class RlStage:
         return self.epochs_per_batch * (self.problems_per_step // (self.problems_per_update or self.problems_per_step))
 
     @property
-    def rollouts_per_step(self) -> int:
-        return self.problems_per_step * self.rollouts_per_problem
-
-    @property
     def uses_reference(self) -> bool:
         return self.kl.coefficient > 0
 
@@ -314,8 +310,8 @@ class SftStage:
         )
 
     @property
-    def updates_per_step(self) -> int:
-        return 1
+    def uses_reference(self) -> bool:
+        return False
 
 
 Stage = RlStage | SftStage

@@ -1,4 +1,4 @@
-"""Between text and token ids: a problem becomes a prompt, a completion becomes text, a demonstration becomes ids.
+"""From text to token ids: a problem becomes a prompt, a demonstration becomes the ids of its completion.
 
 Token ids are the truth: a rollout is trained on the ids that were sampled and is never encoded again from its text.
 Nothing here knows models or devices, and nothing cuts a prompt short: a prompt that does not fit is an error.
@@ -6,7 +6,7 @@ Nothing here knows models or devices, and nothing cuts a prompt short: a prompt 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from groupwise.config.build import ConfigError
@@ -27,11 +27,6 @@ def encode_completion(tokenizer: Any, text: str, stop_id: int) -> tuple[int, ...
     Special tokens spelled out in the text are encoded as those tokens: the text should not end with the stop token.
     """
     return (*tokenizer.encode(text, add_special_tokens=False), stop_id)
-
-
-def decode_completion(tokenizer: Any, token_ids: Sequence[int]) -> str:
-    """The text without special tokens and otherwise as it is: no space is tidied up."""
-    return str(tokenizer.decode(list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def check_fits(prompts: Iterable[Prompt], max_new_tokens: int, context_tokens: int) -> None:
