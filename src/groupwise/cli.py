@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     merge = commands.add_parser("merge", help="average Hugging Face folders, weight by weight")
     merge.add_argument("folders", type=Path, nargs="+")
     merge.add_argument("--weights", type=float, nargs="+", required=True, help="one per folder, summing to 1")
-    merge.add_argument("--out", type=Path, required=True)
+    merge.add_argument("--out", type=Path, default=Path("merged"), help="a new folder; by default ./merged")
     merge.set_defaults(command=_merge)
     return parser
 
