@@ -37,7 +37,7 @@ ALLOWED = {
     | {"runlog", "tasks"},
     "grpo": {"types", "config", "algo", "collect", "credit", "data", "models", "scoring", "stepmetrics"}
     | {"seeds", "training", "update"},
-    "sft": {"types", "config", "data", "models", "runlog", "seeds", "stepmetrics", "training", "update"},
+    "sft": {"types", "config", "data", "models", "runlog", "seeds", "stepmetrics", "tasks", "training", "update"},
     "pipeline": {"", "config", "checkpoint", "collect", "control", "data", "engines", "evals", "grpo", "models"}
     | {"runlog", "sft", "tasks", "training"},
     "reports": {"types", "stats", "runlog", "reports"},

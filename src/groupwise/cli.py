@@ -10,20 +10,15 @@ from pathlib import Path
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status is 0 for success, 1 for a failed run, 2 for input that cannot be used."""
-    from groupwise.config import ConfigError
-
     options = _parser().parse_args(arguments)
     try:
         return int(options.command(options))
-    except ConfigError as error:
-        print(f"groupwise: {error}", file=sys.stderr)
-        return 2
-    except RuntimeError as error:
+    except (ValueError, RuntimeError) as error:
         # Our own errors say what happened and what to do; a stranger's deserves its traceback.
         if not type(error).__module__.startswith("groupwise."):
             raise
         print(f"groupwise: {error}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, ValueError) else 1
 
 
 def _parser() -> argparse.ArgumentParser:

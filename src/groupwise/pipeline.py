@@ -111,6 +111,9 @@ def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Trainin
     seed_random_state(recipe.seed)
     task = make_task(recipe.task.name, recipe.task.options)
     train_problems, held_out = check_splits(task)
+    for stage in recipe.stages:
+        if isinstance(stage, SftStage):
+            sft.check_source(stage, task, held_out)
     policy = load_policy(recipe)
     prompts = Prompts(policy.tokenizer)
     for stage in recipe.stages:

@@ -19,8 +19,9 @@ from groupwise.models.chat import encode_completion
 from groupwise.runlog.reader import Run
 from groupwise.seeds import shuffled
 from groupwise.stepmetrics import update_metrics
+from groupwise.tasks.task import Task
 from groupwise.training import Training
-from groupwise.types import Demonstration
+from groupwise.types import Demonstration, Problem
 from groupwise.update import TokenLoss, scheduled_rate, update_policy
 
 
@@ -63,13 +64,20 @@ def make_examples(training: Training, stage: SftStage) -> list[Example]:
     return examples
 
 
+def check_source(stage: SftStage, task: Task, held_out: Sequence[Problem]) -> None:
+    """What can be known of a stage's demonstrations before the run begins: that there are some, none of them held out."""
+    if stage.source == "task":
+        from_task(task, ())
+    elif stage.source == "file":
+        refuse_held_out(from_file(stage.file), held_out, stage.file)
+
+
 def load_demonstrations(stage: SftStage, training: Training) -> list[Demonstration]:
-    """Where they come from, in a fixed order, none of them of a held-out problem."""
+    """Where they come from, in a fixed order."""
     if stage.source == "task":
         demonstrations = from_task(training.task, training.train_problems)
     elif stage.source == "file":
         demonstrations = from_file(stage.file)
-        refuse_held_out(demonstrations, training.held_out_problems, stage.file)
     else:
         first_step = training.position.step - training.position.stage_step
         demonstrations = from_rollouts(Run(training.run_dir), up_to_step=first_step)

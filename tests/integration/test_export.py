@@ -104,6 +104,8 @@ def test_export_refuses_what_is_not_there(
     ):
         assert main(["export", str(tmp_path / "run"), str(tmp_path / "out"), *arguments]) == 2
         assert message in capsys.readouterr().err
+    assert main(["export", str(tmp_path / "nowhere"), str(tmp_path / "out")]) == 2
+    assert "no run at" in capsys.readouterr().err
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "full")]) == 2

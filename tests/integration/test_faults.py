@@ -129,6 +129,10 @@ BAD_INPUT = {
     "no such model": (["--set", "model.path=./nowhere", "--set", "model.tiny={}"], "model.path"),
     "no such task": (["--set", "task.name=countdwn"], "did you mean 'countdown'?"),
     "not a device": (["--set", "model.device=cuda:7"], "model.device"),
+    "no demonstrations": (
+        ["--set", "stages.0.source=file", "--set", "stages.0.file=./none.jsonl"],
+        "none.jsonl': no such file",
+    ),
     "empty override": (["--set", "seed"], "key=value"),
     "one pass only": (["--set", "stages.1.algorithm=gr_reinforce"], "one on-policy pass"),
 }
