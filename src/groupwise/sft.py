@@ -65,7 +65,7 @@ def make_examples(training: Training, stage: SftStage) -> list[Example]:
 
 
 def check_source(stage: SftStage, task: Task, held_out: Sequence[Problem]) -> None:
-    """What can be known of a stage's demonstrations before the run begins: that there are some, none of them held out."""
+    """What can be known of the demonstrations before the run begins: there are some, and none is held out."""
     if stage.source == "task":
         from_task(task, ())
     elif stage.source == "file":
