@@ -207,8 +207,10 @@ def current_beta(stage: RlStage, position: Position) -> float:
 
 def next_beta(stage: RlStage, beta: float, kl: float | None) -> float | None:
     """What the target-seeking controller makes of the KL it sees; None for schedules that follow the step alone."""
-    if stage.kl.schedule != "target" or kl is None:
-        return None if stage.kl.schedule != "target" else beta
+    if stage.kl.schedule != "target":
+        return None
+    if kl is None:  # no update in this step, so nothing was seen
+        return beta
     return seek_target(beta, kl, target=stage.kl.target, schedule_steps=stage.kl.schedule_steps)
 
 
