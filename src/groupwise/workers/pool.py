@@ -1,0 +1,210 @@
+"""The caller's end of the pool."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from groupwise.workers.messages import JOB, READY, RESULT, Answer, Channel, Limits, Outcome
+
+ITEMS_PER_JOB = 8
+START_SECONDS = 180.0
+"""For importing the function's modules: a task of one's own may import torch."""
+MAX_RESTARTS = 3
+"""Supervisors that may die one after the other, without an answer in between, before the pool gives up."""
+
+
+class PoolFailed(RuntimeError):
+    """There is no pool: it could not start, or its supervisor kept dying."""
+
+
+class WorkerPool:
+    """Runs `function(shared, item)` for items in worker processes. Any thread may call; one at a time is served.
+
+        with WorkerPool(function, num_workers=2) as pool:
+            ticket = pool.submit(shared, items)      # returns at once
+            answers = pool.answers(ticket)           # waits; one `Answer` per item, in order
+
+    The function must be picklable, so: at the top level of a module that can be imported, or an object of such a class.
+    """
+
+    def __init__(self, function: Callable[[Any, Any], Any], num_workers: int, limits: Limits | None = None) -> None:
+        if num_workers < 1:
+            raise ValueError(f"num_workers = {num_workers}: must be at least 1")
+        try:
+            self._function = pickle.dumps(function)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise PoolFailed(f"{function!r:.200} cannot be sent to another process: {error}") from error
+        self._num_workers = num_workers
+        self._limits = limits or Limits()
+        self._lock = threading.RLock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: Channel | None = None
+        self._next_job = 0
+        self._num_restarts = 0
+        self._waiting: dict[int, tuple[list[Answer | None], bytes]] = {}
+        """The jobs that are not answered in full, with what to send again should the supervisor die."""
+        self._done: dict[int, list[Answer | None]] = {}
+
+    def submit(self, shared: Any, items: Sequence[Any]) -> tuple[int, ...]:
+        """Start on `items`; the ticket is for `answers`. `shared` goes to the worker once for several items."""
+        with self._lock, self._consistent():
+            self.start()
+            ticket = []
+            for first in range(0, len(items), ITEMS_PER_JOB):
+                batch = list(items[first : first + ITEMS_PER_JOB])
+                number, self._next_job = self._next_job, (self._next_job + 1) % 2**32
+                self._waiting[number] = ([None] * len(batch), pickle.dumps((shared, batch)))
+                self._send_job(number)
+                ticket.append(number)
+            self._receive()
+            return tuple(ticket)
+
+    def answers(self, ticket: tuple[int, ...]) -> list[Answer]:
+        """Wait for the answers to a `submit`. A ticket can be asked for once."""
+        with self._lock, self._consistent():
+            while any(number not in self._done for number in ticket):
+                self._wait()
+            found = [answer for number in ticket for answer in self._done.pop(number)]
+            return [answer for answer in found if answer is not None]
+
+    def start(self) -> None:
+        """Start the processes, if they are not running. `submit` does so itself; asking early shows errors early."""
+        with self._lock:
+            if self._process is not None:
+                return
+            ours, theirs = socket.socketpair()
+            with theirs:
+                command = [sys.executable, "-m", "groupwise.workers.supervisor", str(theirs.fileno())]
+                # In a session of its own: Ctrl-C in a terminal is for the caller alone.
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                )
+            self._channel = Channel(ours)
+            self._channel.send(pickle.dumps((sys.path, self._num_workers, self._limits, self._function)))
+            self._await_ready()
+            for number in self._waiting:
+                self._send_job(number)
+
+    def close(self) -> None:
+        """End all processes. Items that are not answered yet are forgotten."""
+        with self._lock:
+            self._stop()
+            self._waiting.clear()
+            self._done.clear()
+
+    def __enter__(self) -> WorkerPool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _await_ready(self) -> None:
+        assert self._channel is not None
+        deadline = time.monotonic() + START_SECONDS
+        frames: list[bytes] = []
+        while not frames and not self._channel.is_closed and (left := deadline - time.monotonic()) > 0:
+            self._select(left)
+            frames = self._channel.receive()
+        if frames[:1] == [READY]:
+            return
+        self._stop()
+        if frames:
+            why = frames[0].decode(errors="replace")
+        else:
+            why = f"no answer within {START_SECONDS:g} s" if left <= 0 else "its process ended at once"
+        raise PoolFailed(
+            f"the verifier workers did not start: {why}. The task's class must be in a module that another Python "
+            "process can import; verifier.workers = 0 scores in this process, without deadlines"
+        )
+
+    def _send_job(self, number: int) -> None:
+        assert self._channel is not None
+        answers, payload = self._waiting[number]
+        self._channel.send(JOB.pack(number, len(answers)), payload)
+        while self._channel.has_outgoing and not self._channel.is_closed:
+            # The supervisor always reads, so this ends; and it may be waiting for us to read, so we do.
+            self._select(None)
+            self._channel.flush()
+            self._receive()
+
+    def _wait(self) -> None:
+        assert self._channel is not None
+        self._select(None)
+        self._receive()
+        if self._channel.is_closed:
+            self._restart()
+
+    def _restart(self) -> None:
+        self._stop()
+        self._num_restarts += 1
+        if self._num_restarts > MAX_RESTARTS:
+            raise PoolFailed(
+                f"the process that supervises the verifier workers died {self._num_restarts} times in a row; "
+                "is the machine out of memory?"
+            )
+        self._waiting = {number: ([None] * len(old), payload) for number, (old, payload) in self._waiting.items()}
+        self.start()
+
+    def _receive(self) -> None:
+        assert self._channel is not None
+        for frame in self._channel.receive():
+            self._num_restarts = 0
+            number, item, outcome, seconds = RESULT.unpack_from(frame)
+            answers, _ = self._waiting[number]
+            answers[item] = _read_answer(Outcome(outcome), frame[RESULT.size :], seconds)
+            if item == len(answers) - 1:
+                self._done[number] = answers
+                del self._waiting[number]
+
+    def _select(self, seconds: float | None) -> None:
+        assert self._channel is not None
+        poll = select.poll()
+        poll.register(self._channel.socket, select.POLLIN | (select.POLLOUT if self._channel.has_outgoing else 0))
+        poll.poll(None if seconds is None else max(0, round(seconds * 1000)))
+
+    def _stop(self) -> None:
+        if self._channel is not None:
+            self._channel.socket.close()  # the supervisor kills its workers and ends when it sees this
+            self._channel = None
+        if self._process is not None:
+            try:
+                self._process.wait(timeout=5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def _consistent(self) -> _StopOnInterrupt:
+        return _StopOnInterrupt(self)
+
+
+class _StopOnInterrupt:
+    """A signal handler may raise in the middle of a read. What was read is then uncertain, so the pool starts over."""
+
+    def __init__(self, pool: WorkerPool) -> None:
+        self._pool = pool
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if kind is not None:
+            self._pool.close()
+
+
+def _read_answer(outcome: Outcome, body: bytes, seconds: float) -> Answer:
+    if outcome is Outcome.DONE:
+        try:
+            return Answer(outcome, json.loads(body), "", seconds)
+        except (ValueError, RecursionError) as error:  # the function wrote to the connection itself
+            return Answer(Outcome.DIED, None, f"its answer cannot be read: {error}", seconds)
+    return Answer(outcome, None, body.decode(errors="replace"), seconds)
