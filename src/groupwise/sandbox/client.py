@@ -1,0 +1,338 @@
+"""Sandbox and Session: what the rest of the project uses.
+
+One zygote serves all programs of a sandbox. The owner waits in `poll` on everything that its open programs write, so a
+session that is not being listened to does not stall; limits are enforced by the zygote, and should that fail to answer
+the owner kills it with all it holds, and the caller gets `SandboxBroken`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import select
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+
+from groupwise.sandbox import kernel, wire
+from groupwise.sandbox.job import Job
+from groupwise.sandbox.link import Link, StartFailed
+from groupwise.sandbox.outcome import Limits, Outcome, SandboxBroken, SandboxUnavailable, SessionEnded, Status
+
+UNSAFE = "none: model-written code may read, change and send my files"
+ISOLATIONS = ("namespaces", "landlock")
+DEFAULT_LIMITS = Limits()
+_SELF_CHECK_LIMITS = Limits(seconds=10.0, wall_seconds=60.0)
+
+# Run once in every new zygote: prints "isolated" if what must fail fails and what must work works. `colorsys` stands
+# for all modules that are not loaded yet and have to be read from the standard library.
+_SELF_CHECK = """
+import colorsys, os, socket
+reached = []
+for name, attempt in (
+    ("fork", os.fork),
+    ("socket", socket.socket),
+    ("read a file of the owner", lambda: open({path!r})),
+    ("list /proc", lambda: os.listdir("/proc")),
+    ("write a file", lambda: open("/tmp/written", "w")),
+):
+    try:
+        attempt()
+    except OSError:
+        continue
+    reached.append(name)
+print("reached: " + ", ".join(reached) if reached else "isolated")
+"""
+
+_made: weakref.WeakSet[Sandbox] = weakref.WeakSet()
+
+
+class Sandbox:
+    """Runs programs. Nothing is started before the first; `close`, or leaving the `with`, ends all.
+
+    Any thread may use it; calls wait for each other. A fork starts a zygote of its own at its first call.
+    """
+
+    def __init__(self, isolation: str = "auto") -> None:
+        known = ("auto", *ISOLATIONS, UNSAFE)
+        if isolation not in known:
+            raise ValueError(f"isolation = {isolation!r}: give one of {', '.join(map(repr, known))}")
+        self._candidates = ISOLATIONS if isolation == "auto" else (isolation,)
+        self._resolved = ""
+        self._link: Link | None = None
+        self._jobs: dict[int, Job] = {}
+        self._num_jobs = 0
+        self._lock = threading.RLock()
+        _made.add(self)
+
+    @property
+    def isolation(self) -> str:
+        """Which one is in use; empty before the first program."""
+        return self._resolved
+
+    def run(self, source: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> Outcome:
+        """Run `source` as `__main__` of a fresh process and wait for its end."""
+        with self._lock:
+            job = self._begin(source, stdin, limits, has_channel=False)
+            return self._finish(job)
+
+    def open(self, source: str, *, limits: Limits = DEFAULT_LIMITS) -> Session:
+        """Start `source` as `__main__` of a fresh process that has a channel to the caller on descriptor 3."""
+        with self._lock:
+            return Session(self, self._begin(source, "", limits, has_channel=True))
+
+    def close(self) -> None:
+        """End the zygote and all programs. A later call starts another."""
+        with self._lock:
+            link, self._link = self._link, None
+            self._break_jobs("the sandbox was closed")
+            if link is not None:
+                link.close()
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_link", None) is not None and not sys.is_finalizing():
+            self.close()
+
+    def _begin(self, source: str, stdin: str, limits: Limits, has_channel: bool) -> Job:
+        if self._link is None:
+            self._start()
+        return self._send_job(source, stdin, limits, has_channel)
+
+    def _send_job(self, source: str, stdin: str, limits: Limits, has_channel: bool) -> Job:
+        assert self._link is not None
+        self._num_jobs += 1
+        try:
+            job = Job(self._num_jobs, source, stdin, limits, has_channel)
+        except OSError as error:  # out of descriptors, as a rule
+            raise SandboxBroken(f"no pipes for another program: {error}") from error
+        self._jobs[job.number] = job
+        request = wire.START.pack(b"S", job.number, limits.seconds, limits.wall, limits.memory_mb << 20)
+        is_sent = self._link.send(request, job.descriptors)
+        job.close_sent_descriptors()
+        if not is_sent:
+            raise SandboxBroken(self._break("it is gone"))
+        return job
+
+    def _finish(self, job: Job) -> Outcome:
+        """Wait for the end. If the wait itself is interrupted (Ctrl-C), the program is ended and forgotten."""
+        try:
+            self._wait(lambda: job.is_over)
+        except BaseException:
+            self._kill(job)
+            raise
+        job.release()
+        if job.outcome is None:
+            raise SandboxBroken(job.broken)
+        return job.outcome
+
+    def _wait(self, is_done: Callable[[], bool], listening: Job | None = None) -> None:
+        """Serve all open programs until `is_done`. Messages are read of the one that is listened to, only."""
+        while not is_done():
+            assert self._link is not None
+            readers: dict[int, Callable[[], None]] = {self._link.fileno(): self._read_report}
+            writers: dict[int, Callable[[], None]] = {}
+            for job in self._jobs.values():
+                readers |= {one.descriptor: one.read_available for one in job.outputs if one.is_open}
+                if job.channel is not None and job.outgoing:
+                    writers[job.channel.fileno()] = job.write_channel
+            if listening is not None and listening.channel is not None and not listening.is_channel_at_end:
+                readers[listening.channel.fileno()] = listening.read_channel
+            self._serve_once(readers, writers)
+
+    def _serve_once(self, readers: dict[int, Callable[[], None]], writers: dict[int, Callable[[], None]]) -> None:
+        self._kill_floods()
+        poller = select.poll()
+        for descriptor in readers.keys() | writers.keys():
+            poller.register(
+                descriptor, (descriptor in readers) * select.POLLIN | (descriptor in writers) * select.POLLOUT
+            )
+        patience = min((job.deadline for job in self._jobs.values()), default=time.monotonic() + 1) - time.monotonic()
+        events = poller.poll(max(0.0, patience) * 1000)
+        if not events and any(job.deadline <= time.monotonic() for job in self._jobs.values()):
+            self._break("it did not answer in time")
+            return
+        # Reports last: with one, the descriptors of its program are closed, and their numbers mean nothing.
+        for descriptor, event in sorted(events, key=lambda pair: readers.get(pair[0]) == self._read_report):
+            if descriptor in writers and event & (select.POLLOUT | select.POLLERR | select.POLLHUP):
+                writers[descriptor]()
+            if descriptor in readers and event & (select.POLLIN | select.POLLERR | select.POLLHUP):
+                readers[descriptor]()
+        self._kill_floods()
+
+    def _kill_floods(self) -> None:
+        for job in self._jobs.values():
+            if job.is_over_output or job.has_oversized_message:
+                self._kill(job)
+
+    def _read_report(self) -> None:
+        assert self._link is not None
+        report = self._link.receive()
+        if not report:
+            self._break("it died")
+            return
+        number, status, seconds, cause, peak_bytes = wire.ENDED.unpack(report)
+        self._jobs.pop(number).end(status, seconds, wire.Cause(cause), peak_bytes)
+
+    def _kill(self, job: Job) -> None:
+        """Ask for it; the report of its end comes later."""
+        if self._link is not None and not job.is_over and not job.is_kill_sent:
+            job.is_kill_sent = True
+            self._link.send(wire.KILL.pack(b"K", job.number))
+
+    def _break(self, why: str) -> str:
+        """Give up the zygote with all that it runs; returns the reason for people."""
+        link, self._link = self._link, None
+        reason = why
+        if link is not None:
+            reason = f"the zygote failed ({why}): {link.last_words()}"
+            link.kill()
+        self._break_jobs(reason)
+        return reason
+
+    def _break_jobs(self, reason: str) -> None:
+        for job in self._jobs.values():
+            job.broken = reason
+            job.release()
+        self._jobs.clear()
+
+    def _start(self) -> None:
+        failures = {}
+        for isolation in (self._resolved,) if self._resolved else self._candidates:
+            failure = self._try_to_start(isolation)
+            if not failure:
+                self._resolved = isolation
+                return
+            failures[isolation] = failure
+        if self._resolved:  # it worked before: the machine's passing trouble, not its nature
+            raise SandboxBroken(f"the zygote could not be started again: {failures[self._resolved]}")
+        raise SandboxUnavailable(_advice(failures))
+
+    def _try_to_start(self, isolation: str) -> str:
+        """Empty when a zygote runs that has been seen to isolate; otherwise what failed."""
+        if platform.system() != "Linux":
+            return f"needs Linux, and this is {platform.system()}"
+        try:
+            self._link = Link("none" if isolation == UNSAFE else isolation)
+        except StartFailed as error:
+            return str(error)
+        if isolation == UNSAFE:
+            return ""
+        try:
+            outcome = self._finish(self._send_job(_SELF_CHECK.format(path=__file__), "", _SELF_CHECK_LIMITS, False))
+        except SandboxBroken as error:
+            self._break("self-check failed")
+            return f"self-check: {error}"
+        except BaseException:  # interrupted: a zygote that has not been checked must not be used
+            self._break("interrupted")
+            raise
+        if outcome.status == Status.OK and outcome.stdout == "isolated\n":
+            return ""
+        self._break("self-check failed")
+        return f"self-check: {outcome.status} {outcome.detail}: {(outcome.stdout + outcome.stderr).strip()[-500:]}"
+
+    def _forget_after_fork(self) -> None:
+        self._lock = threading.RLock()
+        link, self._link = self._link, None
+        if link is not None:
+            link.forget()
+        self._break_jobs("it belongs to the process that this one was forked from")
+
+
+class Session:
+    """A program and a channel to it. `with` it, or `close` it: that kills the program if it still runs."""
+
+    def __init__(self, sandbox: Sandbox, job: Job) -> None:
+        self._sandbox = sandbox
+        self._job = job
+        self._is_closed = False
+
+    def send(self, message: bytes) -> None:
+        """Queue a message. Does not wait for the program to read it; if that has ended, `receive` will say so."""
+        if len(message) > wire.MAX_MESSAGE_BYTES:
+            raise ValueError(f"message of {len(message)} bytes: send at most {wire.MAX_MESSAGE_BYTES}")
+        with self._sandbox._lock:
+            self._check_open()
+            if not self._job.is_over:
+                self._job.outgoing += wire.FRAME.pack(len(message)) + message
+                self._job.write_channel()
+
+    def receive(self) -> bytes:
+        """The program's next message. Raises SessionEnded when there is none left and the program has ended."""
+        job = self._job
+        with self._sandbox._lock:
+            self._check_open()
+            if not job.broken:
+                job.read_channel()
+                # It may have closed its end, or have sent nonsense, and live on: only its end ends the waiting.
+                self._sandbox._wait(lambda: job.has_message or job.is_over, listening=job)
+            if job.broken:
+                raise SandboxBroken(job.broken)
+            if not job.has_message:
+                job.read_channel()
+            if job.has_message and not job.has_oversized_message:
+                return job.take_message()
+            assert job.outcome is not None
+            raise SessionEnded(job.outcome)
+
+    def close(self) -> Outcome:
+        """Kill the program if it runs. How it ended; again the same when called again."""
+        with self._sandbox._lock:
+            self._is_closed = True
+            self._sandbox._kill(self._job)
+            return self._sandbox._finish(self._job)
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.suppress(SandboxBroken):
+            self.close()
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("the session is closed: open another")
+
+
+def probe() -> dict[str, str]:
+    """What each isolation answers on this machine ("ok" or the step that failed), and what they stand on."""
+    answers = {"system": f"{platform.system()} {platform.release()} {platform.machine()}"}
+    for isolation in ISOLATIONS:
+        with Sandbox(isolation) as sandbox:
+            answers[isolation] = sandbox._try_to_start(isolation) or "ok"
+    try:
+        answers["landlock version"] = str(kernel.landlock_version())
+    except kernel.KernelRefused as error:
+        answers["landlock version"] = str(error)
+    return answers
+
+
+def _advice(failures: dict[str, str]) -> str:
+    tried = "; ".join(f"{isolation}: {failure}" for isolation, failure in failures.items())
+    return (
+        f"this machine offers no isolation for untrusted programs. Tried {tried}. Either allow user namespaces "
+        "(sysctl kernel.unprivileged_userns_clone=1, kernel.apparmor_restrict_unprivileged_userns=0, "
+        "user.max_user_namespaces above 0; in Docker a seccomp profile that allows unshare and mount), or use a kernel "
+        f"with landlock (Linux 5.13 or newer, lsm=landlock), or run bare with isolation = {UNSAFE!r}"
+    )
+
+
+def _forget_all_after_fork() -> None:
+    for sandbox in list(_made):
+        sandbox._forget_after_fork()
+
+
+os.register_at_fork(after_in_child=_forget_all_after_fork)

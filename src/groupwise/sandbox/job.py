@@ -1,0 +1,225 @@
+"""One program as its owner sees it: its descriptors, what it wrote so far, and what became of it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+
+from groupwise.sandbox import wire
+from groupwise.sandbox.outcome import Limits, Outcome, Status
+
+_READ_BYTES = 65536
+_GRACE_SECONDS = 20.0
+_CRASHES_WITHOUT_MEMORY = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
+
+
+@dataclass(slots=True)
+class Output:
+    """One of stdout and stderr: kept up to a limit, read on beyond it so that the program does not block us."""
+
+    descriptor: int
+    limit: int
+    kept: bytearray = field(default_factory=bytearray)
+    is_over: bool = False
+    is_open: bool = True
+
+    def read_available(self) -> None:
+        """Never blocks."""
+        while self.is_open:
+            try:
+                piece = os.read(self.descriptor, _READ_BYTES)
+            except BlockingIOError:
+                return
+            if not piece:
+                self.close()
+                return
+            room = self.limit - len(self.kept)
+            self.is_over |= len(piece) > room
+            self.kept += piece[:room]
+            if self.is_over:
+                return
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            os.close(self.descriptor)
+
+    @property
+    def text(self) -> str:
+        return self.kept.decode("utf-8", errors="replace")
+
+
+class Job:
+    """Made with all descriptors it needs; `descriptors` go to the zygote and are then closed here."""
+
+    def __init__(self, number: int, source: str, stdin: str, limits: Limits, has_channel: bool) -> None:
+        self.number = number
+        self.limits = limits
+        self.deadline = time.monotonic() + limits.wall + _GRACE_SECONDS
+        """When the zygote, which ends the program earlier, must have failed."""
+        self.outcome: Outcome | None = None
+        self.broken = ""
+        """Not empty: the sandbox failed, and why."""
+        self.is_kill_sent = False
+        self.outgoing = bytearray()
+        self.incoming = bytearray()
+        self.is_channel_at_end = False
+        self.channel: socket.socket | None = None
+        self.descriptors: list[int] = []
+        self.outputs: list[Output] = []
+        try:
+            self._make_descriptors(source, stdin, limits.output_bytes, has_channel)
+        except BaseException:
+            self.release()
+            raise
+
+    def _make_descriptors(self, source: str, stdin: str, output_bytes: int, has_channel: bool) -> None:
+        for text in (source, stdin):
+            self.descriptors.append(_sealed_file(text))
+        for _ in range(2):
+            reader, writer = os.pipe()
+            self.descriptors.append(writer)
+            self.outputs.append(Output(reader, output_bytes))
+            os.set_blocking(reader, False)
+        if has_channel:
+            self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.descriptors.append(theirs.detach())
+            self.channel.setblocking(False)
+
+    def close_sent_descriptors(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = []
+
+    def release(self) -> None:
+        """Close everything."""
+        self.close_sent_descriptors()
+        for output in self.outputs:
+            output.close()
+        if self.channel is not None:
+            self.channel.close()
+
+    @property
+    def is_over_output(self) -> bool:
+        return any(output.is_over for output in self.outputs)
+
+    @property
+    def is_over(self) -> bool:
+        return self.outcome is not None or bool(self.broken)
+
+    def write_channel(self) -> None:
+        """As much of what is to be sent as the program takes now."""
+        assert self.channel is not None
+        try:
+            while self.outgoing:
+                del self.outgoing[: self.channel.send(self.outgoing)]
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET):
+                raise
+            self.outgoing.clear()  # it will not read it any more; the reader learns how it ended
+
+    def read_channel(self) -> None:
+        """What has come, but no further than one message: a program that floods waits in the kernel's buffer."""
+        assert self.channel is not None
+        while not self.is_channel_at_end and not self.has_message and not self.has_oversized_message:
+            try:
+                piece = self.channel.recv(_READ_BYTES)
+            except BlockingIOError:
+                return
+            except ConnectionResetError:
+                piece = b""
+            self.is_channel_at_end = not piece
+            self.incoming += piece
+
+    def _announced_bytes(self) -> int | None:
+        if len(self.incoming) < wire.FRAME.size:
+            return None
+        return int(wire.FRAME.unpack_from(self.incoming)[0])
+
+    @property
+    def has_message(self) -> bool:
+        announced = self._announced_bytes()
+        return announced is not None and wire.FRAME.size + announced <= len(self.incoming)
+
+    @property
+    def has_oversized_message(self) -> bool:
+        announced = self._announced_bytes()
+        return announced is not None and announced > wire.MAX_MESSAGE_BYTES
+
+    def take_message(self) -> bytes:
+        end = wire.FRAME.size + (self._announced_bytes() or 0)
+        message = bytes(self.incoming[wire.FRAME.size : end])
+        del self.incoming[:end]
+        return message
+
+    def end(self, status: int, seconds: float, cause: wire.Cause, peak_bytes: int) -> None:
+        """The zygote's report: no more is written now, so what is in the pipes is all."""
+        for output in self.outputs:
+            output.read_available()
+            output.close()
+        if cause == wire.Cause.SETUP:
+            self.broken = f"a program's process could not be set up: {self.outputs[1].text.strip()[-500:] or 'no fork'}"
+            return
+        kind, detail = self._judge(status, seconds, cause, peak_bytes)
+        exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) and kind in (Status.OK, Status.FAILED) else None
+        stdout, stderr = (output.text for output in self.outputs)
+        self.outcome = Outcome(kind, stdout, stderr, seconds, exit_code, detail)
+
+    def _judge(self, status: int, seconds: float, cause: wire.Cause, peak_bytes: int) -> tuple[Status, str]:
+        limits = self.limits
+        if self.is_over_output:
+            which = " and ".join(
+                name for name, one in zip(("stdout", "stderr"), self.outputs, strict=True) if one.is_over
+            )
+            return Status.OUTPUT_LIMIT, f"wrote more than {limits.output_bytes} bytes to {which}"
+        if self.has_oversized_message:
+            return Status.OUTPUT_LIMIT, f"announced a message of more than {wire.MAX_MESSAGE_BYTES} bytes"
+        # Asked of the time itself, so that it does not matter whether we came to kill it before it ended.
+        if cause == wire.Cause.CPU or seconds > limits.seconds:
+            return Status.TIMED_OUT, f"used more than {limits.seconds:g} s of CPU time"
+        if cause == wire.Cause.WALL:
+            return Status.TIMED_OUT, f"was still there after {limits.wall:g} s"
+        if cause == wire.Cause.OWNER:
+            return Status.KILLED, "closed by its owner"
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            if number in _CRASHES_WITHOUT_MEMORY and peak_bytes > 0.9 * limits.memory_mb * 2**20:
+                return Status.OUT_OF_MEMORY, f"crashed ({_signal_name(number)}) with its {limits.memory_mb} MiB used up"
+            return Status.KILLED, f"killed by {_signal_name(number)}"
+        code = os.WEXITSTATUS(status)
+        if code == 0:
+            return Status.OK, "exit code 0"
+        if code == wire.EXIT_MEMORY:
+            return Status.OUT_OF_MEMORY, f"needed more than {limits.memory_mb} MiB"
+        return Status.FAILED, f"exit code {code}"
+
+
+def _signal_name(number: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+def _sealed_file(text: str) -> int:
+    """A file in memory that holds `text` and cannot be changed, read from its start."""
+    descriptor = os.memfd_create("text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        # A lone surrogate has no UTF-8; it is for the program's compiler to refuse it, not for us.
+        data = memoryview(text.encode("utf-8", "surrogatepass"))
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -1,0 +1,152 @@
+"""The owner's end of a zygote: its process and the control socket.
+
+Contract: `Link(isolation)` returns with a zygote that is isolated and serves, or raises `StartFailed`. A link belongs
+to the process that made it; in a fork it must be forgotten (`forget`), never closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from groupwise.sandbox import wire
+
+_PACKAGE = Path(__file__).resolve().parent
+_START_SECONDS = 60.0
+_CLOSE_SECONDS = 5.0
+
+# The zygote's modules by their usual names, without the packages' own __init__: no more than they import is loaded.
+_BOOT = """
+import sys, types
+package, control, owner, isolation = sys.argv[1:5]
+for name in ("groupwise", "groupwise.sandbox"):
+    sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].__path__ = [package]
+from groupwise.sandbox.zygote import main
+main(int(control), int(owner), isolation)
+"""
+
+
+class StartFailed(Exception):
+    """The zygote could not be started or isolated; the message says at which step, with which errno."""
+
+
+class Link:
+    def __init__(self, isolation: str) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        owner = -1
+        try:
+            owner = os.pidfd_open(os.getpid())
+            self._process = self._spawn(isolation, theirs.fileno(), owner)
+        except OSError as error:
+            self._control.close()
+            raise StartFailed(f"start {sys.executable}: {error}") from error
+        finally:
+            theirs.close()
+            if owner >= 0:
+                os.close(owner)
+        try:
+            self._await_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    @staticmethod
+    def _spawn(isolation: str, control: int, owner: int) -> subprocess.Popen[bytes]:
+        # A hash seed, so that a set has one order in every program; the rest of the owner's environment stays here.
+        environment = {"PYTHONHASHSEED": "0"}
+        if "LD_LIBRARY_PATH" in os.environ:  # some interpreters do not start without
+            environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+        # The last one is for whoever looks at a list of processes.
+        arguments = [str(_PACKAGE), str(control), str(owner), isolation, f"sandbox of process {os.getpid()}"]
+        return subprocess.Popen(
+            [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", _BOOT, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=(control, owner),
+            cwd="/",
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the owner alone
+        )
+
+    def _await_ready(self) -> None:
+        self._control.settimeout(_START_SECONDS)
+        try:
+            answer = self._control.recv(wire.MAX_REPLY_BYTES)
+        except TimeoutError:
+            raise StartFailed(f"no answer within {_START_SECONDS:.0f} s of starting") from None
+        except ConnectionError:
+            answer = b""
+        if answer == wire.READY:
+            self._control.settimeout(None)
+            return
+        if not answer:
+            raise StartFailed(f"{sys.executable} ended while starting: {self.last_words()}")
+        report = json.loads(answer)
+        name = errno.errorcode.get(report["errno"], report["errno"])
+        raise StartFailed(f"{report['step']}: {name} ({report['reason']})")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def fileno(self) -> int:
+        return self._control.fileno()
+
+    def send(self, request: bytes, descriptors: Sequence[int] = ()) -> bool:
+        """False when the zygote is gone."""
+        try:
+            if descriptors:
+                socket.send_fds(self._control, [request], list(descriptors))
+            else:
+                self._control.send(request)
+        except ConnectionError:
+            return False
+        return True
+
+    def receive(self) -> bytes:
+        """The next report; empty when the zygote is gone."""
+        try:
+            return self._control.recv(wire.MAX_REPLY_BYTES)
+        except ConnectionError:
+            return b""
+
+    def last_words(self) -> str:
+        """What it wrote on stderr, for people. Ends it."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stderr is not None
+        # Its programs' side of the namespaces may hold the pipe a moment longer: take what is there.
+        os.set_blocking(self._process.stderr.fileno(), False)
+        text = (self._process.stderr.read() or b"").decode(errors="replace").strip()
+        return text[-1000:] or "it said nothing"
+
+    def close(self) -> None:
+        """Let it end, with all of its programs; returns when it has."""
+        self._control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_CLOSE_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._drop()
+
+    def forget(self) -> None:
+        """In a fork: let go of our copies without touching the zygote, which is our parent's."""
+        self._process.returncode = 0  # not ours to wait for
+        self._drop()
+
+    def _drop(self) -> None:
+        self._control.close()
+        if self._process.stderr is not None:
+            self._process.stderr.close()

@@ -1,0 +1,180 @@
+"""Inside a program's own process: lock it down, then be the program.
+
+Contract: `become_program` is called in a process just forked from the zygote and never returns. Until `is_ready` is
+set to 1 nothing of the program has run, so a failure before is ours; afterwards whatever happens is the program's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import io
+import math
+import os
+import random
+import resource
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from mmap import mmap
+from typing import NoReturn, TextIO
+
+from groupwise.sandbox import kernel
+from groupwise.sandbox.wire import CHANNEL_DESCRIPTOR, EXIT_MEMORY
+
+MAX_DESCRIPTORS = 256
+"""Of the zygote. A program has fewer."""
+_PROGRAM_DESCRIPTORS = 64
+_STACK_BYTES = 64 << 20
+_READ_BYTES = 1 << 20
+FILE_NAME = "main.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Lockdown:
+    """What every program of a zygote gets."""
+
+    zygote: int
+    """Its process number, to see that it has not died meanwhile."""
+    base_bytes: int
+    """Address space of the bare interpreter: the program's memory is on top of it."""
+    filter: bytes
+    """Seccomp; empty only where the user chose to do without isolation and the machine has none."""
+
+
+def become_program(lockdown: Lockdown, descriptors: list[int], seconds: float, memory: int, is_ready: mmap) -> NoReturn:
+    """The program's process from fork to end."""
+    status = 1
+    try:
+        try:
+            source, streams = _prepare(lockdown, descriptors, seconds, memory)
+        except BaseException as error:  # noqa: BLE001 -- told to the owner, who takes it for what it is: our failure
+            os.write(2, f"{type(error).__name__}: {error}".encode())
+            os._exit(status)
+        is_ready[0] = 1
+        is_ready.close()
+        status = _run(source, streams)
+    finally:
+        # Without the interpreter's own end, which takes longer than most programs.
+        os._exit(status)
+
+
+def _prepare(
+    lockdown: Lockdown, descriptors: list[int], seconds: float, memory: int
+) -> tuple[str, tuple[TextIO, TextIO, TextIO]]:
+    kernel.die_with_parent()
+    if os.getppid() != lockdown.zygote:
+        os._exit(1)
+    os.setsid()
+    source = _take_descriptors(descriptors)
+    streams = _make_streams()
+    _forget_the_zygote()
+    _limit(seconds, memory, lockdown.base_bytes)
+    if lockdown.filter:
+        kernel.install_filter(lockdown.filter)
+    return source, streams
+
+
+def _take_descriptors(descriptors: list[int]) -> str:
+    """Put stdin, stdout, stderr and perhaps the channel where they belong, close all else, and return the source."""
+    text = bytearray()
+    while piece := os.pread(descriptors[0], _READ_BYTES, len(text)):
+        text += piece
+    for target, descriptor in enumerate(descriptors[1:]):
+        os.dup2(descriptor, target)
+    has_channel = len(descriptors) == CHANNEL_DESCRIPTOR + 2
+    os.closerange(CHANNEL_DESCRIPTOR + has_channel, MAX_DESCRIPTORS)
+    return text.decode("utf-8", "surrogatepass")
+
+
+def _make_streams() -> tuple[TextIO, TextIO, TextIO]:
+    # What Python itself makes of redirected streams in UTF-8 mode.
+    stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "surrogateescape")
+    stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), "utf-8", "surrogateescape")
+    stderr = io.TextIOWrapper(
+        io.BufferedWriter(io.FileIO(2, "w", closefd=False)), "utf-8", "backslashreplace", line_buffering=True
+    )
+    sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
+    sys.stdout = sys.__stdout__ = stdout  # type: ignore[misc]
+    sys.stderr = sys.__stderr__ = stderr  # type: ignore[misc]
+    return stdin, stdout, stderr
+
+
+def _forget_the_zygote() -> None:
+    """A state that is the same for every program, whatever ran before."""
+    sys.argv = [FILE_NAME]
+    sys.orig_argv = [FILE_NAME]
+    random.seed(0)
+
+
+def _limit(seconds: float, memory: int, base_bytes: int) -> None:
+    needed = base_bytes + memory
+    available = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if available != resource.RLIM_INFINITY and available < needed:
+        # A program that ran out of the owner's memory would be taken for a wrong one.
+        raise ValueError(
+            f"RLIMIT_AS of the owner = {available} bytes: a program with {memory >> 20} MiB needs {needed}; "
+            "raise the owner's hard limit or lower Limits.memory_mb"
+        )
+    for kind, limit in (
+        (resource.RLIMIT_CPU, math.ceil(seconds) + 1),  # the second line: the zygote ends it at `seconds` sharp
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_NOFILE, _PROGRAM_DESCRIPTORS),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_STACK, min(_STACK_BYTES, memory)),
+        (resource.RLIMIT_AS, needed),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        allowed = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (allowed, allowed))
+
+
+def _run(source: str, streams: tuple[TextIO, TextIO, TextIO]) -> int:
+    """Run the source as `__main__` and return the exit code that Python would have."""
+    main = types.ModuleType("__main__")
+    vars(main)["__builtins__"] = builtins
+    sys.modules["__main__"] = main
+    try:
+        exec(compile(source, FILE_NAME, "exec", dont_inherit=True), vars(main))
+        status = 0
+    except SystemExit as error:
+        status = _exit_code(error)
+    except BaseException as error:  # noqa: BLE001 -- whatever the program raises
+        status = EXIT_MEMORY if isinstance(error, MemoryError) else 1
+        _quietly(_show, error)
+    # What the interpreter does at its end: exit functions, then the globals, whose open files write what they hold.
+    for step in (atexit._run_exitfuncs, _flush, vars(main).clear, *(stream.flush for stream in streams[1:])):
+        _quietly(step)
+    return status
+
+
+def _exit_code(error: SystemExit) -> int:
+    code = error.code
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    _quietly(print, code, file=sys.stderr)
+    return 1
+
+
+def _show(error: BaseException) -> None:
+    trace = error.__traceback__.tb_next if error.__traceback__ else None
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+def _quietly(step: Callable[..., object], *arguments: object, **options: object) -> None:
+    """Run what the program may have replaced, or may fail in for want of memory; it must not keep us from ending."""
+    with contextlib.suppress(BaseException):
+        step(*arguments, **options)

@@ -1,0 +1,177 @@
+"""Which system calls a program may make: an allow-list, compiled to the kernel's filter machine (classic BPF).
+
+Contract: `build_filter(architecture)` gives the bytes of the filter. A call that is not on the list is refused with
+EPERM, a call of a foreign architecture (32-bit calls of a 64-bit process) kills the process, and the x32 twin of a
+call is refused. The list has what a single-threaded interpreter needs to compute, to read files that other layers let
+it read, and to wait; nothing that makes processes, threads, sockets, shared memory or files, that changes or signals
+another process, or that changes what a name in the file system means.
+
+Not covered: arguments behind pointers, which a filter cannot read. Hence `openat2` and `clone3` are refused whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import struct
+
+# Number on x86_64, number on aarch64; None where the architecture has no such call.
+ALLOWED: dict[str, tuple[int | None, int | None]] = {
+    # Open files: reading, writing, and asking about them.
+    "read": (0, 63),
+    "write": (1, 64),
+    "readv": (19, 65),
+    "writev": (20, 66),
+    "pread64": (17, 67),
+    "lseek": (8, 62),
+    "close": (3, 57),
+    "dup": (32, 23),
+    "dup2": (33, None),
+    "dup3": (292, 24),
+    "poll": (7, None),
+    "ppoll": (271, 73),
+    "select": (23, None),
+    "pselect6": (270, 72),
+    # Files by name. What may be read is for mounts or landlock to say; nothing may be written.
+    "stat": (4, None),
+    "lstat": (6, None),
+    "fstat": (5, 80),
+    "newfstatat": (262, 79),
+    "statx": (332, 291),
+    "access": (21, None),
+    "faccessat": (269, 48),
+    "faccessat2": (439, 439),
+    "getdents64": (217, 61),
+    "getcwd": (79, 17),
+    "chdir": (80, 49),
+    # Memory, below the limit on the address space.
+    "mmap": (9, 222),
+    "mprotect": (10, 226),
+    "munmap": (11, 215),
+    "mremap": (25, 216),
+    "madvise": (28, 233),
+    "brk": (12, 214),
+    # Its own signals, locks and end.
+    "rt_sigaction": (13, 134),
+    "rt_sigprocmask": (14, 135),
+    "rt_sigreturn": (15, 139),
+    "rt_sigpending": (127, 136),
+    "rt_sigtimedwait": (128, 137),
+    "rt_sigsuspend": (130, 133),
+    "sigaltstack": (131, 132),
+    "futex": (202, 98),
+    "set_robust_list": (273, 99),
+    "setitimer": (38, 103),
+    "getitimer": (36, 102),
+    "alarm": (37, None),
+    "pause": (34, None),
+    "restart_syscall": (219, 128),
+    "exit": (60, 93),
+    "exit_group": (231, 94),
+    # Time and chance.
+    "clock_gettime": (228, 113),
+    "clock_getres": (229, 114),
+    "clock_nanosleep": (230, 115),
+    "nanosleep": (35, 101),
+    "gettimeofday": (96, 169),
+    "time": (201, None),
+    "getrandom": (318, 278),
+    "sched_yield": (24, 124),
+    # Who and where it is.
+    "getpid": (39, 172),
+    "getppid": (110, 173),
+    "gettid": (186, 178),
+    "getuid": (102, 174),
+    "geteuid": (107, 175),
+    "getgid": (104, 176),
+    "getegid": (108, 177),
+    "getresuid": (118, 148),
+    "getresgid": (120, 150),
+    "getgroups": (115, 158),
+    "getpgrp": (111, None),
+    "getpgid": (121, 155),
+    "getsid": (124, 156),
+    "uname": (63, 160),
+    "getcpu": (309, 168),
+    "sched_getaffinity": (204, 123),
+    "getrusage": (98, 165),
+    "times": (100, 153),
+    "getrlimit": (97, 163),
+}
+
+OPEN: dict[str, tuple[int | None, int | None]] = {"open": (2, None), "openat": (257, 56)}
+"""Allowed, save for emptying a file that is opened for reading: landlock before its version 3 does not see that."""
+OPEN_FLAGS_ARGUMENT = {"open": 1, "openat": 2}
+_O_ACCMODE, _O_TRUNC = 0o3, 0o1000
+
+BY_SECOND_ARGUMENT: dict[str, tuple[tuple[int | None, int | None], tuple[int, ...]]] = {
+    # TCGETS, TIOCGWINSZ, FIONREAD, FIONCLEX, FIOCLEX: nothing that feeds a terminal or drives a device.
+    "ioctl": ((16, 29), (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)),
+    # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC: no locks, leases, owners, seals, pipe sizes.
+    "fcntl": ((72, 25), (0, 1, 2, 3, 4, 1030)),
+}
+
+ON_ITSELF: dict[str, tuple[int | None, int | None]] = {"prlimit64": (302, 261)}
+"""Allowed with 0 as first argument: of the calling process."""
+
+_AUDIT_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_COLUMNS = {"x86_64": 0, "aarch64": 1}
+_X32_BIT = 0x40000000
+
+RETURN_ALLOW = 0x7FFF0000
+RETURN_REFUSE = 0x00050000 | errno.EPERM
+RETURN_KILL = 0x80000000
+
+_LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
+_JUMP_EQUAL, _JUMP_AT_LEAST = 0x15, 0x35
+_NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
+
+Instruction = tuple[int, int, int, int]
+"""Code, how far to jump if true, how far if false, constant."""
+
+
+def build_filter(architecture: str) -> bytes:
+    """The filter for "x86_64" or "aarch64"."""
+    column = _COLUMNS[architecture]
+    program: list[Instruction] = [
+        (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
+        (_JUMP_EQUAL, 1, 0, _AUDIT_ARCHITECTURES[architecture]),
+        (_RETURN, 0, 0, RETURN_KILL),
+        (_LOAD, 0, 0, _NUMBER_OFFSET),
+    ]
+    if architecture == "x86_64":
+        program += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, RETURN_REFUSE)]
+    for numbers in ALLOWED.values():
+        program += _for_call(numbers[column], [(_RETURN, 0, 0, RETURN_ALLOW)])
+    for name, numbers in OPEN.items():
+        program += _for_call(numbers[column], _unless_emptied(OPEN_FLAGS_ARGUMENT[name]))
+    for numbers, values in BY_SECOND_ARGUMENT.values():
+        program += _for_call(numbers[column], _if_argument_is(1, values))
+    for numbers in ON_ITSELF.values():
+        program += _for_call(numbers[column], _if_argument_is(0, (0,)))
+    program.append((_RETURN, 0, 0, RETURN_REFUSE))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+
+
+def _for_call(number: int | None, body: list[Instruction]) -> list[Instruction]:
+    """The body, jumped over unless the call has this number. Every body ends with a return."""
+    return [] if number is None else [(_JUMP_EQUAL, 0, len(body), number), *body]
+
+
+def _load_argument(index: int) -> Instruction:
+    # The low half: all arguments looked at are 32 bits wide to the kernel, and both architectures are little-endian.
+    return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * index)
+
+
+def _if_argument_is(index: int, values: tuple[int, ...]) -> list[Instruction]:
+    tests = [(_JUMP_EQUAL, len(values) - position, 0, value) for position, value in enumerate(values)]
+    return [_load_argument(index), *tests, (_RETURN, 0, 0, RETURN_REFUSE), (_RETURN, 0, 0, RETURN_ALLOW)]
+
+
+def _unless_emptied(flags_index: int) -> list[Instruction]:
+    return [
+        _load_argument(flags_index),
+        (_AND, 0, 0, _O_TRUNC | _O_ACCMODE),
+        (_JUMP_EQUAL, 0, 1, _O_TRUNC),
+        (_RETURN, 0, 0, RETURN_REFUSE),
+        (_RETURN, 0, 0, RETURN_ALLOW),
+    ]

@@ -1,0 +1,26 @@
+"""The isolations that this machine offers; what it does not is skipped, with the reason that the sandbox gives."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import pytest
+
+from groupwise.sandbox import probe
+from groupwise.sandbox.client import ISOLATIONS
+
+answers = functools.cache(probe)
+
+
+def is_refusal(answer: str) -> bool:
+    """Whether the kernel said no, as hardened and old ones do. Any other failure is ours, and must fail a test."""
+    return bool(re.search(r": (EPERM|EACCES|ENOSYS|ENOTSUP|EOPNOTSUPP|ENOSPC|EUSERS) \(", answer))
+
+
+@pytest.fixture(scope="module", params=ISOLATIONS)
+def isolation(request: pytest.FixtureRequest) -> str:
+    answer = answers()[request.param]
+    if is_refusal(answer):
+        pytest.skip(f"this machine does not offer {request.param}: {answer}")
+    return str(request.param)
