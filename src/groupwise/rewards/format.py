@@ -7,6 +7,7 @@ entity bombs, ever meets model text.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from groupwise.rewards.extract import last_tag
 from groupwise.rewards.numbers import parse_number
@@ -23,6 +24,20 @@ def is_single_element(completion: str, tag: str = "answer") -> bool:
     if len(text) < len(opening) + len(closing) or not (text.startswith(opening) and text.endswith(closing)):
         return False
     return _PLAIN_XML_TEXT.fullmatch(text, len(opening), len(text) - len(closing)) is not None
+
+
+def has_elements(completion: str, tags: Sequence[str]) -> bool:
+    """Whether the completion is these elements, each once and in this order, with nothing but space between them."""
+    position = 0
+    for tag in tags:
+        opening, closing = f"<{tag}>", f"</{tag}>"
+        if completion.count(opening) != 1 or completion.count(closing) != 1:
+            return False
+        start, end = completion.find(opening), completion.find(closing)
+        if start < position or end < start or completion[position:start].strip():
+            return False
+        position = end + len(closing)
+    return not completion[position:].strip()
 
 
 def score_copy(gold: str, completion: str, verifier: str) -> Score:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 MAX_NUMBER_CHARS = 64
 """Longer texts are not numbers to us; real answers have fewer than 20 digits."""
@@ -20,6 +21,8 @@ NOT_UNITS = frozenset(
 )
 """Words that change the value of the number they follow, so they cannot be dropped like "dollars"."""
 
+_INTEGER = re.compile(r"-?[0-9]++")
+_DECIMAL_COMMA = re.compile(r"(-?)([0-9]++)(?:,|\{,\})([0-9]++)")
 _NOISE = re.compile(r"\\[!,]|\\?[$%]")  # `10\,000` is one number ...
 _SPACE = re.compile(r"\\[;: ]|\s")
 _APART = re.compile(r"[0-9.]\s+[0-9.]")  # ... but "1 2" is two
@@ -31,11 +34,12 @@ _FORMS = re.compile(
     rf"(?P<decimal>{_DECIMAL})(?:[eE](?P<e>[+-]?[0-9]{{1,3}}))?"
     rf"|(?P<top>{_DECIMAL})/(?P<bottom>{_DECIMAL})"
     rf"|(?P<whole>[0-9]+)?\\[dtc]?frac(?:\{{(?P<n>-?{_DECIMAL})\}}|(?P<n1>[0-9]))(?:\{{(?P<d>-?{_DECIMAL})\}}|(?P<d1>[0-9]))"
-    rf"|(?P<base>[0-9]{{1,6}})\^(?:(?P<p1>[0-9])|\{{(?P<p>[0-9]{{1,3}})\}})"
+    rf"|(?P<base>[0-9]{{1,6}})\^(?:(?P<p1>[0-9])|\{{(?P<p>-?[0-9]{{1,3}})\}})"
     rf"|(?P<scale>{_DECIMAL})(?:\\times|\\cdot|\*|×)10\^(?:(?P<s1>[0-9])|\{{(?P<s>-?[0-9]{{1,3}})\}})"
     rf")"
 )
 _TEXT_MACRO = re.compile(r"\\(?:text|mbox|mathrm|textrm)\s*\{([^{}]*)\}")
+_NAME = re.compile(r"\A\s*+[A-Za-z]\s*+=")  # x = 18
 # What may stand beside the one number of "18 dollars" without changing its value: no operator, bracket or macro.
 _WORDS = r"[^0-9+\-*/^!=()<>\\{}_]*"
 _NUMBER_AND_WORDS = re.compile(rf"{_WORDS}?([+-]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)){_WORDS}")
@@ -45,6 +49,8 @@ def parse_number(text: str) -> Fraction | None:
     """The value of a text that is one number and nothing else."""
     if len(text) > MAX_NUMBER_CHARS:
         return None
+    if _INTEGER.fullmatch(text):  # most answers are
+        return Fraction(int(text))
     text = _NOISE.sub("", text.replace("{,}", ",").replace("−", "-"))
     text = _SPACE.sub(" ", text).strip().rstrip(".")
     mixed = _MIXED.fullmatch(text)
@@ -87,11 +93,37 @@ def one_number(text: str) -> Fraction | None:
     value = parse_number(text)
     if value is not None or len(text) > MAX_NUMBER_CHARS:
         return value
-    text = _TEXT_MACRO.sub(r" \1 ", text.replace("{,}", ",").replace("−", "-"))
+    text = _NAME.sub("", _TEXT_MACRO.sub(r" \1 ", text.replace("{,}", ",").replace("−", "-")))
     match = _NUMBER_AND_WORDS.fullmatch(re.sub(r"\\[!,;: $%]", "", text).strip())
     if match is None or not NOT_UNITS.isdisjoint(re.findall("[a-z]+", text.lower())):
         return None
     return parse_number(match[1].rstrip(","))
+
+
+def same_number(gold: str, answer: str) -> bool | None:
+    """Whether the one number of the answer is the gold one; None where the answer is not one number.
+
+    `0,5` is half where the gold answer is no integer.
+    """
+    value = gold_number(gold)
+    if value is not None and value.denominator != 1 and value == decimal_comma(answer):
+        return True
+    found = one_number(answer)
+    return None if found is None else found == value
+
+
+@lru_cache(maxsize=16_384)
+def gold_number(gold: str) -> Fraction | None:
+    """`parse_number`, remembered: each gold answer is asked for with every rollout of its group."""
+    return parse_number(gold)
+
+
+def decimal_comma(text: str) -> Fraction | None:
+    """`0,5` as half; None for anything else, also for `1,000`, where the comma groups thousands."""
+    match = _DECIMAL_COMMA.fullmatch(text.strip().strip("$")) if len(text) <= MAX_NUMBER_CHARS else None
+    if match is None or (len(match[3]) == 3 and not match[2].startswith("0")):
+        return None
+    return Fraction(f"{match[1]}{match[2]}.{match[3]}")
 
 
 def _divided(top: Fraction, bottom: Fraction) -> Fraction | None:
@@ -99,7 +131,9 @@ def _divided(top: Fraction, bottom: Fraction) -> Fraction | None:
 
 
 def _power(base: int, exponent: int) -> Fraction | None:
-    return None if exponent > MAX_EXPONENT else Fraction(base**exponent)
+    if abs(exponent) > MAX_EXPONENT or (base == 0 and exponent < 0):
+        return None
+    return Fraction(base) ** exponent
 
 
 def _scaled(value: Fraction, exponent: int) -> Fraction | None:

@@ -33,12 +33,17 @@ __all__ = [
 
 TASKS = {
     "arithmetic": "groupwise.tasks.arithmetic:Arithmetic",
+    "code-jsonl": "groupwise.tasks.code_jsonl:CodeJsonl",
     "countdown": "groupwise.tasks.countdown:Countdown",
     "format-copy": "groupwise.tasks.format_copy:FormatCopy",
     "gsm8k": "groupwise.tasks.gsm8k:Gsm8k",
+    "humaneval": "groupwise.tasks.humaneval:HumanEval",
+    "json-schema": "groupwise.tasks.json_schema_task:JsonSchema",
     "jsonl": "groupwise.tasks.jsonl_task:Jsonl",
     "math": "groupwise.tasks.hendrycks_math:HendrycksMath",
     "math-hard": "groupwise.tasks.hendrycks_math:HendrycksMathHard",
+    "mbpp": "groupwise.tasks.mbpp:Mbpp",
+    "sql-jsonl": "groupwise.tasks.sql_jsonl:SqlJsonl",
 }
 
 

@@ -12,7 +12,7 @@ from groupwise.rewards.extract import last_tag
 from groupwise.rewards.format import excerpt
 from groupwise.rewards.numbers import parse_number
 from groupwise.tasks.generated import check_counts, generate_split
-from groupwise.tasks.sources import stable_id
+from groupwise.tasks.sources import Row, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score, Verdict
 
@@ -86,6 +86,11 @@ class Arithmetic:
         verdict = Verdict.UNPARSED if value is None else Verdict.CORRECT if is_right else Verdict.WRONG
         detail = "no <answer> element" if found is None else excerpt(found.text)
         return Score(sum(parts.values()), verdict, parts, self.verifier, detail)
+
+    def bare_problem(self, row: Row) -> Problem:
+        """From a row {answer} with a whole number."""
+        answer = row.whole_number("answer")
+        return Problem(stable_id("arithmetic", answer), (), str(answer))
 
     def demonstrate(self, problem: Problem) -> str:
         return f"<answer>{problem.answer}</answer>"

@@ -147,6 +147,15 @@ class Countdown:
     def score(self, problem: Problem, completion: str) -> Score:
         return score_countdown(problem.meta["nums"], problem.meta["target"], completion, self.verifier)
 
+    def bare_problem(self, row: Row) -> Problem:
+        """From a row {numbers, target}; `nums` is `numbers` too, as in the known data set."""
+        values = row.values if "nums" in row.values else {**row.values, "nums": row.get("numbers")}
+        return self._problem(*_read(Row(values, row.where)))
+
+    def gold_completion(self, problem: Problem) -> str | None:
+        solution = solve(problem.meta["nums"], problem.meta["target"])
+        return None if solution is None else f"<answer>{solution.expression}</answer>"
+
     def demonstrate(self, problem: Problem) -> str:
         solution = solve(problem.meta["nums"], problem.meta["target"])
         if solution is None:

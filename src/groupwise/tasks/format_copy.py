@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from groupwise.config.build import ConfigError
 from groupwise.rewards.format import score_copy
 from groupwise.tasks.generated import check_counts, generate_split
-from groupwise.tasks.sources import stable_id
+from groupwise.tasks.sources import Row, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score
 
@@ -68,6 +68,11 @@ class FormatCopy:
 
     def score(self, problem: Problem, completion: str) -> Score:
         return score_copy(problem.answer, completion, self.verifier)
+
+    def bare_problem(self, row: Row) -> Problem:
+        """From a row {answer} with a whole number."""
+        answer = row.whole_number("answer")
+        return Problem(stable_id("format-copy", answer), (), str(answer))
 
     def demonstrate(self, problem: Problem) -> str:
         return f"<answer>{problem.answer}</answer>"

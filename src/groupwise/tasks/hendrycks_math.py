@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from groupwise.config.build import ConfigError, nearest
-from groupwise.rewards.extract import last_boxed
-from groupwise.rewards.math import score_math
+from groupwise.rewards.extract import AnswerMark, check_marks, last_boxed, mark_answer
+from groupwise.rewards.math.score import score_math
 from groupwise.tasks.sources import Row, load_rows, plain_text, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score
@@ -39,8 +39,8 @@ class HendrycksMath:
     """Competition mathematics with LaTeX answers, levels 1 to 5 (MATH).
 
     Reward: `correct` 1.0 when the last `\\boxed{}` is right, `box` 0.1 for a box, `last_number` 0.1 when the box is not
-    right but the last number is. The few rows of the published data that lack an answer or a level, repeat a problem or
-    are held out as well are left out and counted in the log.
+    right but the last number is. `answer_marks` asks for other marks than a box. The few rows of the published data
+    that lack an answer or a level, repeat a problem or are held out as well are left out and counted in the log.
     """
 
     levels: tuple[int, ...] = (1, 2, 3, 4, 5)
@@ -57,10 +57,15 @@ class HendrycksMath:
     """Split of the hub data set to hold out."""
     instruction: str = "Reason step by step, and put your final answer within \\boxed{}."
     """Follows the problem in the prompt."""
+    answer_marks: tuple[AnswerMark, ...] = ("boxed",)
+    """Where the answer is looked for; the first of these that is in the completion decides. `boxed`: the last
+    `\\boxed{}`. `hashes`: the line after `####`. `final`: the line after `FINAL:` or `Final answer:`. `tag`: the last
+    `<answer>`. `number`: the last number."""
 
-    verifier: ClassVar[str] = "math/1"
+    verifier: ClassVar[str] = "math/2"
 
     def __post_init__(self) -> None:
+        check_marks(self.answer_marks)
         if not self.levels or not set(self.levels) <= {1, 2, 3, 4, 5}:
             raise ConfigError(f"levels = {list(self.levels)}: expected levels from 1 to 5")
         for subject in self.subjects:
@@ -110,8 +115,21 @@ class HendrycksMath:
         meta = {"level": level, "subject": subject, "solution": row.text("solution")}
         return Problem(stable_id("math", plain_text(text)), (Message("user", prompt),), answer, meta)
 
+    def bare_problem(self, row: Row) -> Problem:
+        """From a row {answer}, or {solution} with a box. A problem may be there too, so that restating it is seen."""
+        has_answer = "answer" in row.values or "solution" not in row.values
+        answer = row.answer("answer").strip() if has_answer else _read_answer(row)
+        if not answer:
+            raise row.error("no 'answer', and no \\boxed{} in 'solution'")
+        text = row.text("problem") if "problem" in row.values else ""
+        return Problem(stable_id("math", plain_text(text) or answer), (Message("user", text),), answer)
+
+    def gold_completion(self, problem: Problem) -> str:
+        return mark_answer(self.answer_marks[0], problem.answer)
+
     def score(self, problem: Problem, completion: str) -> Score:
-        return score_math(problem.answer, completion, self.verifier)
+        question = problem.messages[-1].content if problem.messages else ""
+        return score_math(problem.answer, completion, self.verifier, marks=self.answer_marks, question=question)
 
     def demonstrate(self, problem: Problem) -> str:
         """The data set's own solution."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from groupwise.config.build import ConfigError
-from groupwise.rewards.extract import final_answer, last_boxed, last_number, last_tag
+from groupwise.rewards.extract import AnswerMark, check_marks, describe_missing, final_answer, mark_answer
 from groupwise.rewards.format import excerpt
-from groupwise.rewards.math import is_equal
-from groupwise.rewards.numbers import one_number, parse_number
+from groupwise.rewards.math.score import is_right_answer
+from groupwise.rewards.numbers import parse_number, same_number
 from groupwise.tasks.sources import Row, load_rows, plain_text, share_of, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score, Verdict
@@ -25,8 +25,8 @@ class Jsonl:
     Reward: 1.0 when the completion's answer matches, else 0.0; `match` says how it is found and compared.
     """
 
-    train: str
-    """A .jsonl path or hub name to train on."""
+    train: str = ""
+    """A .jsonl path or hub name to train on; empty to score rows that come from elsewhere."""
     held_out: str | None = None
     """The same for held-out problems; or set held_out_share."""
     held_out_share: float = 0.0
@@ -39,22 +39,33 @@ class Jsonl:
     """System message before each prompt; empty is none."""
     match: Match = "exact"
     """`exact`: the text of the last `<answer>`, or the whole completion, is the answer, spaces aside. `number`: the
-    last `\\boxed{}`, `####` or `<answer>`, or else the last number, is the same number. `boxed`: the text of the last
+    last `\\boxed{}`, or else `####`, `<answer>` or last number, is the same number. `boxed`: the text of the last
     `\\boxed{}` is the answer, spaces aside. `math`: the last `\\boxed{}` is the same mathematics."""
+    answer_marks: tuple[AnswerMark, ...] = ()
+    """Where the answer is looked for; empty is as `match` says. The first of these that is in the completion decides:
+    `boxed`, `hashes` (`####`), `final` (the line after `FINAL:` or `Final answer:`), `tag` (`<answer>`), `number`."""
     level_key: str | None = None
     """Column of the difficulty, for curricula and reports."""
     demonstration_key: str | None = None
     """Column of a worked completion, for supervised fine-tuning."""
 
-    verifier: ClassVar[str] = "jsonl/1"
+    verifier: ClassVar[str] = "jsonl/2"
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.held_out_share < 1.0:
             raise ConfigError(f"held_out_share = {self.held_out_share}: expected a share of at least 0 and below 1")
-        if (self.held_out is None) == (self.held_out_share == 0.0):
+        if self.train and (self.held_out is None) == (self.held_out_share == 0.0):
             raise ConfigError("set either held_out (a file of its own) or held_out_share (as in 0.1), and not both")
+        if self.answer_marks:
+            check_marks(self.answer_marks)
+
+    @property
+    def marks(self) -> tuple[AnswerMark, ...]:
+        return self.answer_marks or _MARKS[self.match]
 
     def problems(self, split: Split) -> Sequence[Problem]:
+        if not self.train:
+            raise ConfigError("task.options.train: missing; name a .jsonl file or a hub data set with your problems")
         if self.held_out is not None and split == "held_out":
             return [self._problem(row) for row in load_rows(self.held_out, "test", key="task.options.held_out")]
         problems = [self._problem(row) for row in load_rows(self.train, "train", key="task.options.train")]
@@ -64,11 +75,7 @@ class Jsonl:
         return [problem for problem in problems if (share_of(problem.id) < self.held_out_share) == is_held_out]
 
     def _problem(self, row: Row) -> Problem:
-        prompt, answer = row.text(self.prompt_key), row.get(self.answer_key)
-        if isinstance(answer, bool) or not isinstance(answer, (str, int, float)) or not str(answer).strip():
-            raise row.error(f"{self.answer_key!r} is {answer!r:.60}, expected a string with text or a number")
-        if self.match == "number" and parse_number(str(answer)) is None:
-            raise row.error(f"{self.answer_key!r} is {answer!r:.60}, which is no number; use another `match`")
+        prompt, answer = row.text(self.prompt_key), self._answer(row)
         meta: dict[str, Any] = {}
         if self.level_key is not None:
             meta["level"] = row.get(self.level_key)
@@ -76,13 +83,46 @@ class Jsonl:
             meta["demonstration"] = row.text(self.demonstration_key)
         system = (Message("system", self.system),) if self.system else ()
         identifier = stable_id("jsonl", plain_text(prompt))
-        return Problem(identifier, (*system, Message("user", prompt)), str(answer).strip(), meta)
+        return Problem(identifier, (*system, Message("user", prompt)), answer, meta)
+
+    def _answer(self, row: Row) -> str:
+        answer = row.get(self.answer_key)
+        if isinstance(answer, bool) or not isinstance(answer, (str, int, float)) or not str(answer).strip():
+            raise row.error(f"{self.answer_key!r} is {answer!r:.60}, expected a string with text or a number")
+        if self.match == "number" and parse_number(str(answer)) is None:
+            raise row.error(f"{self.answer_key!r} is {answer!r:.60}, which is no number; use another `match`")
+        return str(answer).strip()
+
+    def bare_problem(self, row: Row) -> Problem:
+        """From a row with the answer; a prompt may be there too."""
+        answer = self._answer(row)
+        prompt = row.text(self.prompt_key) if self.prompt_key in row.values else ""
+        return Problem(stable_id("jsonl", plain_text(prompt) or answer), (Message("user", prompt),), answer)
+
+    def gold_completion(self, problem: Problem) -> str:
+        return mark_answer(self.marks[0], problem.answer)
 
     def score(self, problem: Problem, completion: str) -> Score:
-        found, is_right = _MATCHERS[self.match](problem.answer, completion)
-        verdict = Verdict.UNPARSED if found is None else Verdict.CORRECT if is_right else Verdict.WRONG
-        detail = "no answer found" if found is None else excerpt(found)
-        return Score(float(is_right), verdict, {"correct": float(is_right)}, self.verifier, detail)
+        found = final_answer(completion, self.marks, opens_boxes=self.match in ("number", "math"))
+        text = None if found is None else found.text
+        if self.match == "exact":
+            if text is None and not self.answer_marks:
+                text = completion
+            text = plain_text(text or "") or None
+        is_right = None if text is None else self._is_right(problem, text)
+        verdict = Verdict.UNPARSED if is_right is None else Verdict.CORRECT if is_right else Verdict.WRONG
+        detail = describe_missing(self.marks) if text is None else excerpt(text)
+        reward = 1.0 if is_right else 0.0
+        return Score(reward, verdict, {"correct": reward}, self.verifier, detail)
+
+    def _is_right(self, problem: Problem, text: str) -> bool | None:
+        """None where the text cannot be an answer: no number, where one is asked for."""
+        if self.match == "number":
+            return same_number(problem.answer, text)
+        if self.match == "math":
+            question = problem.messages[-1].content if problem.messages else ""
+            return is_right_answer(problem.answer, text, question)
+        return plain_text(text) == plain_text(problem.answer)
 
     def demonstrate(self, problem: Problem) -> str:
         if "demonstration" not in problem.meta:
@@ -90,36 +130,9 @@ class Jsonl:
         return str(problem.meta["demonstration"])
 
 
-def _match_exact(gold: str, completion: str) -> tuple[str | None, bool]:
-    tag = last_tag(completion)
-    text = plain_text(completion if tag is None else tag.text)
-    return text or None, text == plain_text(gold)
-
-
-def _match_number(gold: str, completion: str) -> tuple[str | None, bool]:
-    marked = [found for found in (final_answer(completion), last_tag(completion)) if found]
-    if marked:
-        text: str | None = max(marked, key=lambda found: found.start).text
-    else:
-        text = last_number(completion)
-    value = None if text is None else one_number(text)
-    return (None, False) if value is None else (text, value == parse_number(gold))
-
-
-def _match_boxed(gold: str, completion: str) -> tuple[str | None, bool]:
-    boxed = last_boxed(completion)
-    return (None, False) if boxed is None else (boxed.text, plain_text(boxed.text) == plain_text(gold))
-
-
-def _match_math(gold: str, completion: str) -> tuple[str | None, bool]:
-    boxed = last_boxed(completion)
-    return (None, False) if boxed is None else (boxed.text, is_equal(gold, boxed.text))
-
-
-_MATCHERS: dict[Match, Callable[[str, str], tuple[str | None, bool]]] = {
-    "exact": _match_exact,
-    "number": _match_number,
-    "boxed": _match_boxed,
-    "math": _match_math,
+_MARKS: dict[Match, tuple[AnswerMark, ...]] = {
+    "exact": ("tag",),
+    "number": ("boxed", "hashes", "tag", "number"),
+    "boxed": ("boxed",),
+    "math": ("boxed",),
 }
-"""What was found, and whether it is the answer. A gold answer is never empty, so nothing found is never right."""

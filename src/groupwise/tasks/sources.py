@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,22 @@ class Row:
             raise self.error(f"{key!r} is {_kind(value)}, expected a string")
         if not value.strip():
             raise self.error(f"{key!r} is empty")
+        return value
+
+    def answer(self, key: str) -> str:
+        """A string that is not blank, or a number as text."""
+        value = self.get(key)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return str(value)
+        return self.text(key)
+
+    def whole_number(self, key: str) -> int:
+        """An integer, or a string of one."""
+        value = self.get(key)
+        if isinstance(value, str) and re.fullmatch(r"\s*[-+]?[0-9]{1,300}\s*", value):
+            return int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(f"{key!r} is {value!r:.60}, expected a whole number")
         return value
 
 
@@ -84,17 +101,18 @@ def _read_file(path: Path, where: str) -> Iterator[tuple[int, Mapping[str, Any]]
     except OSError as error:
         raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
     if path.suffix == ".json":
-        items = _parse(content, where)
+        items = parse_json(content, where)
         if not isinstance(items, list):
             raise ConfigError(f"{where}: expected a list of objects, got {_kind(items)}")
         yield from _objects(enumerate(items, start=1), where)
     else:
         lines = enumerate(content.split(b"\n"), start=1)
-        numbered = ((number, _parse(line, f"{where}, row {number}")) for number, line in lines if line.strip())
+        numbered = ((number, parse_json(line, f"{where}, row {number}")) for number, line in lines if line.strip())
         yield from _objects(numbered, where)
 
 
-def _parse(content: bytes, where: str) -> Any:
+def parse_json(content: bytes, where: str) -> Any:
+    """Strict JSON: no NaN, no other encoding; `where` begins the message of the error."""
     try:
         return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
     except RecursionError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol, runtime_checkable
 
+from groupwise.tasks.sources import Row
 from groupwise.types import Problem, Score
 
 Split = Literal["train", "held_out"]
@@ -35,3 +36,21 @@ class Demonstrator(Protocol):
     """A task that can write a right completion itself, for supervised fine-tuning without a data set."""
 
     def demonstrate(self, problem: Problem) -> str: ...
+
+
+@runtime_checkable
+class RowScorer(Protocol):
+    """A task whose verifier can be run on rows of a file, without the task's own data (`groupwise verify`)."""
+
+    def bare_problem(self, row: Row) -> Problem:
+        """What scoring needs of a problem, from a row that has the verifier's own fields and perhaps no prompt."""
+        ...
+
+
+@runtime_checkable
+class GoldWriter(Protocol):
+    """A task that can write out its gold answer as a completion, to test the verifier with (`groupwise validate`)."""
+
+    def gold_completion(self, problem: Problem) -> str | None:
+        """A completion that must be judged correct; None for a problem whose data has no gold answer."""
+        ...

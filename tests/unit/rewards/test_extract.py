@@ -1,8 +1,22 @@
+import time
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.rewards.extract import after_hashes, final_answer, last_boxed, last_number, last_tag
+from groupwise.config.build import ConfigError
+from groupwise.rewards.extract import (
+    AnswerMark,
+    after_final,
+    after_hashes,
+    check_marks,
+    describe_missing,
+    final_answer,
+    last_boxed,
+    last_number,
+    last_tag,
+    mark_answer,
+)
 
 
 @pytest.mark.parametrize(
@@ -13,16 +27,22 @@ from groupwise.rewards.extract import after_hashes, final_answer, last_boxed, la
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed {7}", "7"),
         (r"\fbox{7}", "7"),
+        (r"\boxed{6} then \fbox{7}", "7"),
+        (r"\fbox{7} then \boxed{6}", "6"),
         (r"$x = \boxed 9$", "9"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
         (r"\boxed{a} then cut off \boxed{b", "a"),
+        (r"\boxed{a}" + r" \boxed{b" * 6, "a"),
         (r"stray } and { before \boxed{4}", "4"),
         (r"\boxed{\boxed{6}}", "6"),
         (r"\boxed{}", ""),
         (r"\boxed{open", None),
         (r"\boxed 12", None),
+        (r"\boxedfoo{12}", None),
         ("boxed{5}", None),
         (r"\\boxed{5}", None),
+        (r"\\\boxed{5}", "5"),
+        (r"\boxed{4} \\boxed{5}", "4"),
         ("", None),
     ],
 )
@@ -44,10 +64,17 @@ def _last_boxed_slowly(completion: str) -> str | None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.sampled_from(["\\boxed{", "{", "}", "x", " "]), max_size=14).map("".join))
+@given(st.lists(st.sampled_from(["\\boxed{", "{", "}", "x", " "]), max_size=24).map("".join))
 def test_last_boxed_agrees_with_the_slow_one(completion: str) -> None:
     found = last_boxed(completion)
     assert (None if found is None else found.text) == _last_boxed_slowly(completion)
+
+
+def test_open_boxes_take_linear_time() -> None:
+    started = time.process_time()
+    for completion in ("\\boxed{" * 50_000, "\\boxed{" * 50_000 + "}", "\\" * 200_000 + "boxed{", "\\boxed{x" * 40_000):
+        last_boxed(completion)
+    assert time.process_time() - started < 2.0
 
 
 @pytest.mark.parametrize(
@@ -57,6 +84,34 @@ def test_last_boxed_agrees_with_the_slow_one(completion: str) -> None:
 def test_after_hashes(completion: str, expected: str | None) -> None:
     found = after_hashes(completion)
     assert (None if found is None else found.text) == expected
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("FINAL: 18", "18"),
+        ("so\nFinal: 18\nFINAL: 19 \nbye", "19"),
+        ("**Final answer:** $\\frac12$", "$\\frac12$"),
+        ("**Final Answer**: 5", "5"),
+        ("### Final answer: x = 5", "x = 5"),
+        ("final answer:", ""),
+        ("The final answer: 5", None),
+        ("Finally: 5", None),
+        ("final 5", None),
+        ("semifinal: 5", None),
+        ("", None),
+    ],
+)
+def test_after_final(completion: str, expected: str | None) -> None:
+    found = after_final(completion)
+    assert (None if found is None else found.text) == expected
+
+
+def test_lines_that_look_like_a_final_one_take_linear_time() -> None:
+    started = time.process_time()
+    for completion in ("*" * 200_000, " \n" * 100_000, "final answer " * 20_000, "FINAL:\n" * 30_000, "> " * 100_000):
+        after_final(completion)
+    assert time.process_time() - started < 1.0
 
 
 @pytest.mark.parametrize(
@@ -80,25 +135,61 @@ def test_last_tag(completion: str, expected: str | None) -> None:
     assert (None if found is None else found.text) == expected
 
 
+NUMBERS = [
+    ("it is 5.", "5"),
+    ("from 3 to -4", "-4"),
+    ("5-3", "3"),
+    ("x = 1,234.50 dollars", "1,234.50"),
+    ("1, 2, 3", "3"),
+    ("1,2345", "2345"),
+    ("a half is 1/2", "1/2"),
+    ("none", None),
+    ("٣", None),
+]
+
+
+@pytest.mark.parametrize(("completion", "expected"), NUMBERS)
+@pytest.mark.parametrize(("before", "after"), [("", ""), ("7 ", " and so on" * 100), ("x" * 500, " " + "y" * 500)])
+def test_last_number(completion: str, expected: str | None, before: str, after: str) -> None:
+    found = last_number(f"{before} {completion}{after}")
+    assert found == (expected or ("7" if before == "7 " else None))
+
+
 @pytest.mark.parametrize(
-    ("completion", "expected"),
+    ("completion", "marks", "expected"),
     [
-        ("it is 5.", "5"),
-        ("from 3 to -4", "-4"),
-        ("5-3", "3"),
-        ("x = 1,234.50 dollars", "1,234.50"),
-        ("1, 2, 3", "3"),
-        ("1,2345", "2345"),
-        ("a half is 1/2", "1/2"),
-        ("none", None),
-        ("٣", None),
+        ("#### 1\n\\boxed{2}", ("boxed", "hashes"), "2"),
+        ("\\boxed{2}\n#### 1", ("boxed", "hashes"), "2"),
+        ("\\boxed{2}\n#### 1", ("hashes", "boxed"), "1"),
+        ("\\boxed{2}\n#### 1", ("tag", "hashes"), "1"),
+        ("\\boxed{2", ("boxed", "hashes"), None),
+        ("#### 1", ("boxed",), None),
+        ("FINAL: 3\n<answer>4</answer> 5", ("final", "tag"), "3"),
+        ("FINAL: 3\n<answer>4</answer> 5", ("tag", "final"), "4"),
+        ("FINAL: 3\n<answer>4</answer> 5", ("boxed", "number"), "5"),
+        ("FINAL: $\\boxed{3}$", ("final",), "3"),
+        ("<answer>\\boxed{3}</answer>", ("tag",), "3"),
+        ("neither", ("boxed", "hashes", "final", "tag", "number"), None),
     ],
 )
-def test_last_number(completion: str, expected: str | None) -> None:
-    assert last_number(completion) == expected
+def test_the_first_mark_that_is_there_decides(
+    completion: str, marks: tuple[AnswerMark, ...], expected: str | None
+) -> None:
+    found = final_answer(completion, marks)
+    assert (None if found is None else found.text) == expected
 
 
-def test_final_answer_is_the_later_of_the_two() -> None:
-    assert final_answer("#### 1\n\\boxed{2}") == (7, "2")
-    assert final_answer("\\boxed{2}\n#### 1") == (10, "1")
-    assert final_answer("neither") is None
+@pytest.mark.parametrize("mark", ["boxed", "hashes", "final", "tag", "number"])
+def test_a_marked_answer_is_found_again(mark: AnswerMark) -> None:
+    found = final_answer("12 and\n" + mark_answer(mark, "34"), (mark,))
+    assert found is not None
+    assert found.text == "34"
+    assert mark == "number" or final_answer(mark_answer(mark, "34"), ("tag" if mark == "boxed" else "boxed",)) is None
+
+
+def test_marks_are_checked() -> None:
+    check_marks(("boxed", "final"))
+    for marks in ((), ("boxed", "boxed"), ("box",)):
+        with pytest.raises(ConfigError, match=r"answer_marks = \[.*\]: expected one or more of boxed, hashes"):
+            check_marks(marks)  # type: ignore[arg-type]
+    assert describe_missing(("boxed", "hashes")) == "no \\boxed{} and no ####"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.rewards.format import excerpt, is_single_element, score_copy
+from groupwise.rewards.format import excerpt, has_elements, is_single_element, score_copy
 from groupwise.types import Verdict
 
 
@@ -63,3 +63,25 @@ def test_excerpts_are_short_and_printable() -> None:
     assert len(shown) <= 80
     assert shown.isprintable()
     shown.encode()
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("<think>a</think><answer>b</answer>", True),
+        ("  <think>a\n</think>\n\n<answer></answer>\n", True),
+        ("<think>a<b>c</b></think><answer>1 < 2</answer>", True),
+        ("x<think>a</think><answer>b</answer>", False),
+        ("<think>a</think>x<answer>b</answer>", False),
+        ("<think>a</think><answer>b</answer>x", False),
+        ("<answer>b</answer><think>a</think>", False),
+        ("<think>a</think>", False),
+        ("<think>a<think>b</think><answer>c</answer>", False),
+        ("<think>a</think></think><answer>c</answer>", False),
+        ("<think>a<answer>c</answer></think>", False),
+        ("</think><think><answer>c</answer>", False),
+        ("", False),
+    ],
+)
+def test_elements_once_each_in_order(completion: str, expected: bool) -> None:
+    assert has_elements(completion, ("think", "answer")) is expected

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.rewards.numbers import one_number, parse_number
+from groupwise.rewards.numbers import decimal_comma, one_number, parse_number, same_number
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,7 @@ from groupwise.rewards.numbers import one_number, parse_number
         (r"-6\frac{3}{4}", Fraction(-27, 4)),
         ("2^{10}", 1024),
         ("2^5", 32),
+        ("2^{-3}", Fraction(1, 8)),
         ("1e3", 1000),
         ("1.5e-3", Fraction(3, 2000)),
         (r"3 \times 10^{4}", 30_000),
@@ -50,7 +51,20 @@ def test_numbers(text: str, expected: Fraction) -> None:
     "text",
     [
         *("", " ", "abc", "1+1", "1 2", "1,00", "1,2,3", "1/0", r"\frac{1}{0}", "5!", "x", "٣", "1_000", "0x10", "nan"),
-        *("inf", "1e999", "10^{99}", "9^{9^9}", "9**9", "9" * 65, r"6\frac{-3}{4}", "--5", "5-", "1.2.3", "\x00"),
+        *(
+            "inf",
+            "1e999",
+            "10^{99}",
+            "9^{9^9}",
+            "0^{-1}",
+            "9**9",
+            "9" * 65,
+            r"6\frac{-3}{4}",
+            "--5",
+            "5-",
+            "1.2.3",
+            "\x00",
+        ),
         "\ud800",
     ],
 )
@@ -66,6 +80,11 @@ def test_what_is_not_a_number(text: str) -> None:
         ("about 3.5 hours", Fraction(7, 2)),
         (".5 hours", Fraction(1, 2)),
         ("$1,200 a month", 1200),
+        ("x = 18", 18),
+        ("n=18 eggs", 18),
+        ("1 = 18", None),
+        ("x = y = 18", None),
+        ("x = 17 = 18", None),
         ("18 or 19", None),
         ("18 + 1 dollars", None),
         ("3 million", None),
@@ -76,6 +95,40 @@ def test_what_is_not_a_number(text: str) -> None:
 )
 def test_one_number_among_words(text: str, expected: Fraction | None) -> None:
     assert one_number(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0,5", Fraction(1, 2)),
+        ("-1,25", Fraction(-5, 4)),
+        ("0{,}5", Fraction(1, 2)),
+        ("$0,5$", Fraction(1, 2)),
+        ("0,500", Fraction(1, 2)),
+        *((text, None) for text in ("0.5", "1,2,3", "1,500", "1, 5", ",5", "5,", "", "1," + "5" * 100)),
+    ],
+)
+def test_decimal_comma(text: str, expected: Fraction | None) -> None:
+    assert decimal_comma(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "expected"),
+    [
+        ("18", "18 eggs", True),
+        ("18", "19", False),
+        ("18", "many", None),
+        ("0.5", "0,5", True),
+        ("0.5", "0,6", None),
+        ("1.5", "1,500", False),
+        ("1500", "1,500", True),
+        ("15", "1,5", None),
+        ("5", "5,0", None),
+        ("many", "18", False),
+    ],
+)
+def test_same_number(gold: str, answer: str, expected: bool | None) -> None:
+    assert same_number(gold, answer) is expected
 
 
 @settings(deadline=None)

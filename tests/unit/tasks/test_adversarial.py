@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groupwise.rewards.countdown import score_countdown
-from groupwise.rewards.math import score_math
+from groupwise.rewards.math.score import score_math
 from groupwise.tasks import Task, make_task
 from groupwise.types import Problem, Verdict
 
@@ -40,6 +40,21 @@ CHEATS = [
     "\\boxed{\\text{the answer}}",
     "\\boxed{\\sum_{k=1}^{3} k}",
     "\\boxed{\\int_0^1 x}",
+    "\\boxed{\\lim_{x \\to 6} x}",
+    "\\boxed{\\prod_{k=1}^{3} k}",
+    "\\boxed{3!}",
+    "\\boxed{2 + 4}",
+    "\\boxed{2 \\cdot 3}",
+    "\\boxed{\\sqrt{36}}",
+    "\\boxed{x = 6 = 6}",
+    "\\boxed{x - x = 6}",
+    "\\boxed{6 \\text{ or } 7}",
+    "\\boxed{\\gcd(6, 12)}",
+    "\\boxed{\\binom{6}{1}}",
+    "\\boxed{\\sqrt{10^{5000}+1}}",
+    "FINAL:",
+    "FINAL: 6=5=4=3=2=1",
+    "Final answer: six or seven",
     "\\boxed{9^{9^{9^{9}}}}",
     "\\boxed{(10^9)!}",
     "\\boxed{#1}",

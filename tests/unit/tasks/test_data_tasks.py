@@ -9,6 +9,8 @@ import pytest
 
 from groupwise.config.build import ConfigError
 from groupwise.tasks import Demonstrator, Task, check_splits, make_task
+from groupwise.tasks.sources import Row
+from groupwise.tasks.task import GoldWriter, RowScorer
 from groupwise.types import Message, Problem, Verdict
 
 
@@ -48,7 +50,9 @@ def test_gsm8k_problem(gsm8k: Task) -> None:
         (r"\boxed{1072 \text{ eggs}}", Verdict.CORRECT),
         ("#### 1072 eggs", Verdict.CORRECT),
         ("#### 5\n" + r"\boxed{1072}", Verdict.CORRECT),
-        (r"\boxed{1072}" + "\n#### 5", Verdict.WRONG),
+        (r"\boxed{1072}" + "\n#### 5", Verdict.CORRECT),
+        (r"\boxed{5}" + "\n#### 1072", Verdict.WRONG),
+        (r"\boxed{n = 1072}", Verdict.CORRECT),
         (r"\boxed{-1072}", Verdict.WRONG),
         (r"\boxed{1071.9999}", Verdict.WRONG),
         (r"\boxed{1072 or 1073}", Verdict.UNPARSED),
@@ -179,10 +183,16 @@ def test_jsonl_with_a_file_to_hold_out(tmp_path: Path) -> None:
         ("exact", "yes", "Yes", Verdict.WRONG),
         ("exact", "yes", "yes, or no", Verdict.WRONG),
         ("exact", "yes", "", Verdict.UNPARSED),
+        ("exact", "yes", "yes <answer> </answer>", Verdict.UNPARSED),
+        ("exact", "\\boxed{yes}", "<answer>\\boxed{yes}</answer>", Verdict.CORRECT),
+        ("exact", "yes", "<answer>\\boxed{yes}</answer>", Verdict.WRONG),
+        ("number", 12, "<answer>\\fbox{12}</answer>", Verdict.CORRECT),
         ("number", 12, "so it is 12.", Verdict.CORRECT),
         ("number", 0.5, r"\boxed{\frac12}", Verdict.CORRECT),
         ("number", 12, "<answer>12</answer>, not 13", Verdict.CORRECT),
-        ("number", 12, "#### 12\n<answer>13</answer>", Verdict.WRONG),
+        ("number", 12, "#### 12\n<answer>13</answer>", Verdict.CORRECT),
+        ("number", 12, "<answer>12</answer>\n#### 13", Verdict.WRONG),
+        ("number", 0.5, "#### 0,5", Verdict.CORRECT),
         ("number", 12, "<answer>none</answer> 12", Verdict.UNPARSED),
         ("number", 12, "twelve", Verdict.UNPARSED),
         ("boxed", "a b", r"\boxed{ a  b }", Verdict.CORRECT),
@@ -191,6 +201,8 @@ def test_jsonl_with_a_file_to_hold_out(tmp_path: Path) -> None:
         ("math", "1/2", r"\boxed{0.5}", Verdict.CORRECT),
         ("math", "1/2", r"\boxed{0.6}", Verdict.WRONG),
         ("math", "1/2", "0.5", Verdict.UNPARSED),
+        ("math", "2\\sqrt2", r"\boxed{\sqrt8}", Verdict.CORRECT),
+        ("math", "1 m", r"\boxed{1 \text{ cm}}", Verdict.WRONG),
     ],
 )
 def test_jsonl_matches(tmp_path: Path, match: str, gold: object, completion: str, verdict: Verdict) -> None:
@@ -199,6 +211,101 @@ def test_jsonl_matches(tmp_path: Path, match: str, gold: object, completion: str
     score = task.score(problem, completion)
     assert score.verdict is verdict
     assert score.reward == float(verdict is Verdict.CORRECT)
+
+
+@pytest.mark.parametrize(
+    ("match", "marks", "completion", "verdict"),
+    [
+        ("exact", ["final"], "FINAL: 12", Verdict.CORRECT),
+        ("exact", ["final"], "12", Verdict.UNPARSED),
+        ("number", ["hashes", "boxed"], "\\boxed{12}\n#### 13", Verdict.WRONG),
+        ("number", ["hashes"], "12", Verdict.UNPARSED),
+        ("math", ["number"], "it is 12", Verdict.CORRECT),
+        ("math", ["tag", "final"], "Final answer: 24/2", Verdict.CORRECT),
+        ("boxed", ["tag"], "<answer>12</answer>", Verdict.CORRECT),
+    ],
+)
+def test_jsonl_marks(tmp_path: Path, match: str, marks: list[str], completion: str, verdict: Verdict) -> None:
+    task = _own(tmp_path, {"prompt": "p", "answer": 12}, match=match, answer_marks=marks)
+    problem = [*task.problems("train"), *task.problems("held_out")][0]
+    assert task.score(problem, completion).verdict is verdict
+    assert isinstance(task, GoldWriter)
+    gold = task.gold_completion(problem)
+    assert gold is not None
+    assert task.score(problem, gold).verdict is Verdict.CORRECT
+
+
+@pytest.mark.parametrize(
+    ("name", "marks", "completion"),
+    [
+        ("gsm8k", ["final"], "FINAL: 12"),
+        ("gsm8k", ["tag", "number"], "it is 12"),
+        ("math", ["hashes"], "#### 12"),
+        ("math", ["final", "boxed"], "\\boxed{12}"),
+    ],
+)
+def test_marks_of_a_recipe(name: str, marks: list[str], completion: str) -> None:
+    task = make_task(name, {"answer_marks": marks})
+    assert isinstance(task, RowScorer)
+    assert isinstance(task, GoldWriter)
+    problem = task.bare_problem(Row({"answer": "12"}, "rows.jsonl, row 1"))
+    for text in (completion, task.gold_completion(problem)):
+        assert text is not None
+        assert task.score(problem, text).verdict is Verdict.CORRECT
+    assert task.score(problem, completion.replace("12", "13")).verdict is Verdict.WRONG
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math"])
+def test_bad_marks(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"task\.options: answer_marks = \[\]: expected one or more of boxed"):
+        make_task(name, {"answer_marks": []})
+    with pytest.raises(ConfigError, match=r"task\.options\.answer_marks\.1 = 'box': did you mean 'boxed'"):
+        make_task(name, {"answer_marks": ["final", "box"]})
+    with pytest.raises(ConfigError, match="each once"):
+        make_task(name, {"answer_marks": ["final", "final"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "answer", "message"),
+    [
+        ("gsm8k", {"answer": "so\n#### 1,072", "question": "How many?"}, "1,072", ""),
+        ("gsm8k", {"answer": "72"}, "72", ""),
+        ("gsm8k", {"answer": "many"}, "", "expected a number, or a solution that ends in '#### N'"),
+        ("math", {"answer": "\\frac12", "problem": "p"}, "\\frac12", ""),
+        ("math", {"solution": "so \\boxed{7}"}, "7", ""),
+        ("math", {"answer": 7}, "7", ""),
+        ("gsm8k", {"answer": 7}, "7", ""),
+        ("math", {"answer": ""}, "", "'answer' is empty"),
+        ("math", {"solution": "so 7"}, "", "no \\\\boxed{} in 'solution'"),
+        ("math", {"problem": "p"}, "", "no key 'answer'"),
+    ],
+)
+def test_bare_problems(name: str, values: dict[str, Any], answer: str, message: str) -> None:
+    task = make_task(name, {})
+    assert isinstance(task, RowScorer)
+    row = Row(values, "rows.jsonl, row 1")
+    if message:
+        with pytest.raises(ConfigError, match=message):
+            task.bare_problem(row)
+        return
+    assert task.bare_problem(row).answer == answer
+
+
+def test_bare_problems_of_a_file(tmp_path: Path) -> None:
+    task = _own(tmp_path, {"prompt": "p", "answer": 12}, match="number")
+    assert isinstance(task, RowScorer)
+    problem = task.bare_problem(Row({"answer": 12}, "rows.jsonl, row 1"))
+    assert (problem.answer, task.score(problem, "12").verdict) == ("12", Verdict.CORRECT)
+    with pytest.raises(ConfigError, match=r"rows\.jsonl, row 2: 'answer' is 'many', which is no number"):
+        task.bare_problem(Row({"answer": "many"}, "rows.jsonl, row 2"))
+
+
+def test_math_refuses_the_problem_repeated(tmp_path: Path) -> None:
+    row = _math_row("Simplify $\\sqrt{50}$.", answer="5\\sqrt{2}")
+    task = make_task("math", {"held_out": _write(tmp_path / "a.jsonl", row)})
+    problem = task.problems("held_out")[0]
+    assert task.score(problem, r"\boxed{\sqrt{50}}").verdict is Verdict.WRONG
+    assert task.score(problem, r"\boxed{\sqrt{2} \cdot 5}").verdict is Verdict.CORRECT
 
 
 def test_jsonl_demonstrations(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Gates on real data: every gold answer scores correct. Skipped where the data is not beside the checkout."""
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,14 @@ from typing import Any
 import pytest
 
 from groupwise.rewards.countdown import score_countdown
-from groupwise.rewards.math import is_equal, score_math
+from groupwise.rewards.math.equality import is_equal, judge
+from groupwise.rewards.math.latex import parse_latex
+from groupwise.rewards.math.latex_compare import compare
+from groupwise.rewards.math.normalize import normalize, split_unit
+from groupwise.rewards.math.score import score_math
 from groupwise.tasks import Demonstrator, check_splits, make_task
 from groupwise.tasks.countdown_solver import solve
+from groupwise.tasks.task import GoldWriter
 from groupwise.types import Verdict
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -27,8 +33,10 @@ def test_gsm8k() -> None:
     assert isinstance(task, Demonstrator)
     train, held_out = check_splits(task)
     assert (len(train), len(held_out)) == (7473, 1319)
+    assert isinstance(task, GoldWriter)
     for problem in [*train, *held_out]:
-        for completion in (task.demonstrate(problem), str(problem.meta["solution"])):
+        for completion in (task.demonstrate(problem), str(problem.meta["solution"]), task.gold_completion(problem)):
+            assert completion is not None
             assert task.score(problem, completion).reward == 1.0, problem
 
 
@@ -39,8 +47,48 @@ def test_math() -> None:
     train, held_out = check_splits(task)
     # 7,500 less two without an answer, two without a level, one that is there twice and one that is held out.
     assert (len(train), len(held_out)) == (7494, 5000)
+    assert isinstance(task, GoldWriter)
     for problem in [*train, *held_out]:
-        assert task.score(problem, task.demonstrate(problem)).verdict is Verdict.CORRECT, problem
+        for completion in (task.demonstrate(problem), task.gold_completion(problem)):
+            assert completion is not None
+            assert task.score(problem, completion).verdict is Verdict.CORRECT, problem
+
+
+def test_math_answers_are_read_by_our_own_parser() -> None:
+    """What it cannot read is compared as text only, so nearly all of it must be words."""
+    answers = {row["answer"] for name in ("train", "test") for row in _rows(f"math/{name}.jsonl") if row["answer"]}
+    unread = sorted(answer for answer in answers if parse_latex(split_unit(answer)[0]) is None)
+    words = [answer for answer in unread if "\\text" in answer or "\\mbox" in answer]
+    assert len(answers) == 4339
+    assert len(words) <= 59
+    assert [answer for answer in unread if answer not in words] == [
+        "0.0011_{2}",  # a numeral with a point
+        "\\$\\dfrac23 \\approx \\$0.67",  # two answers
+        "\\begin{pmatrix} 1 & -1 \\\\ 1 & \\phantom -1 \\end{pmatrix}",
+        "\\frac{1}{7}\\triangle ABC",
+        "\\overline{CD}",
+    ]
+
+
+def test_math_answers_respelled_are_the_same_tree() -> None:
+    """Not as text, where it would be too easy: the points alone must find an answer the same as itself, respelled."""
+
+    def refuse(*_: object) -> bool:
+        raise AssertionError("algebra was asked")
+
+    answers = sorted({row["answer"] for row in _rows("math/test.jsonl")})
+    too_large = {"\\frac{1}{2004!}"}
+    num_compared = 0
+    for answer in answers:
+        body = split_unit(answer)[0]
+        respelled = body.replace("\\frac", "\\tfrac").replace("+", " + ").replace("\\left", "").replace("\\right", "")
+        trees = parse_latex(body), parse_latex(respelled)
+        if trees[0] is not None and trees[1] is not None:
+            num_compared += 1
+            has_long_number = any(len(digits) > 4 for digits in re.findall("[0-9]+", body))
+            if answer not in too_large and not has_long_number:
+                assert compare(trees[0], trees[1], refuse), answer
+    assert num_compared > 2000
 
 
 def test_math_answers_of_other_problems_are_not_correct() -> None:
@@ -53,6 +101,19 @@ def test_math_answers_of_other_problems_are_not_correct() -> None:
         assert score_math(answers[0], f"\\boxed{{{other}}}", "").verdict is (
             Verdict.CORRECT if other == answers[0] else Verdict.WRONG
         )
+
+
+def test_math_latex_answers_of_other_problems_are_not_correct() -> None:
+    """Neighbours whose answers are LaTeX and spelled differently; those few that are equal are listed."""
+    answers = [row["answer"] for row in _rows("math/test.jsonl")]
+    latex = [answer for answer in answers if not answer.lstrip("-").isdecimal()]
+    same = {
+        (one, other)
+        for step in (1, 2, 3)
+        for one, other in zip(latex, latex[step:], strict=False)
+        if normalize(one) != normalize(other) and judge(one, other).is_same
+    }
+    assert same == set()
 
 
 def test_countdown() -> None:

@@ -1,0 +1,1 @@
+"""Programs: found in a completion, run in the sandbox, judged by tests whose answers never go in."""

@@ -1,0 +1,75 @@
+"""Finds the program in a completion, by lines alone: model text is not parsed in our process.
+
+Of several fenced blocks the one that counts is, in this order: the last one marked as Python that defines the entry
+point, the last one that defines it, the last one marked as Python, the last one. A block that is not closed goes to the
+end of the text. Where there is no block, the whole completion is the program if it defines the entry point, or if it
+goes on where the problem's code stops, with an indented line; whether it is Python is for the sandbox to say.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_FENCE = re.compile(r"[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([^\s`]*+)[^`]*+")
+_PYTHON = {"python", "py", "python3", "python2", "ipython"}
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    sources: tuple[str, ...]
+    """To be tried in this order: the first that compiles is the program."""
+    is_fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    language: str
+    text: str
+
+
+def find_program(completion: str, entry_point: str = "", preamble: str = "") -> Program | None:
+    """The program of a completion; None where there is none. `preamble` goes before it, and without it if need be."""
+    defines = _definition(entry_point)
+    blocks = _blocks(completion)
+    if blocks:
+        ranked = [
+            (bool(defines and defines.search(block.text)), block.language in _PYTHON, place)
+            for place, block in enumerate(blocks)
+        ]
+        text = blocks[max(ranked)[2]].text
+    else:
+        is_continued = bool(preamble) and completion.lstrip("\r\n")[:1] in (" ", "\t")
+        is_program = defines is None or bool(defines.search(completion)) or is_continued
+        if not completion.strip() or not is_program:
+            return None
+        text = completion
+    sources = (f"{preamble}\n{text}", text) if preamble else (text,)
+    return Program(sources, bool(blocks))
+
+
+def _definition(entry_point: str) -> re.Pattern[str] | None:
+    """Matches where the first name of `add` or `Solution().add` is defined."""
+    name = re.match(r"\w+", entry_point)
+    if name is None:
+        return None
+    return re.compile(rf"^(?:(?:async[ \t]+)?def|class)[ \t]+{name[0]}\b|^{name[0]}[ \t]*(?::[^=\n]*)?=", re.MULTILINE)
+
+
+def _blocks(text: str) -> list[_Block]:
+    blocks: list[_Block] = []
+    fence, language, indent, lines = "", "", 0, list[str]()
+    for line in text.split("\n"):  # not splitlines: a string in the code may hold a form feed
+        match = _FENCE.fullmatch(line)
+        if fence:
+            if match and match[1].startswith(fence) and not line.strip().strip(fence[0]):
+                blocks.append(_Block(language, "\n".join(lines)))
+                fence = ""
+            else:
+                lines.append(line[min(indent, len(line) - len(line.lstrip())) :])
+        elif match:
+            fence, language, lines = match[1], match[2].lower(), []
+            indent = len(line) - len(line.lstrip())
+    if fence:
+        blocks.append(_Block(language, "\n".join(lines)))
+    return blocks

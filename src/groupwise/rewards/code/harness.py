@@ -1,0 +1,214 @@
+"""The code of ours that runs inside the sandbox: beside the model's program, and in the judge.
+
+`serve_program` holds the program: it loads it, evaluates calls, and answers with plain values. Whatever runs beside it
+is the program's to change, so nothing that it says is believed but as the program's own answer.
+
+    ["load", [source …], setup]    the first source that compiles is run   → ["loaded"] ["no code", why] ["raised", why]
+    ["compile", [source …]]        nothing is run                          → ["loaded"] ["no code", why]
+    ["call", text, {name: tree}]   a Python expression                     → ["value", tree] ["raised", why, builtin]
+                                                                             ["not plain", why]
+
+`serve_judge` runs a data set's test code. It has the expected values, and never meets the program but as plain values:
+
+    ["run", setup, imports, bindings, blocks]  → any number of ["call", …], answered as above, and of ["test", passed,
+                                                 why], one for each test in order; at last ["done"]
+
+A message is JSON in ASCII. The channel is a stream socket, each message with its length before it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import io
+import json
+import os
+import random
+import struct
+import sys
+import types
+import warnings
+from typing import Any
+
+from groupwise.rewards.code.plain_values import MAX_TREE_BYTES, BadTree, NotPlain, decode, encode
+
+CHANNEL_DESCRIPTOR = 3
+_FRAME = struct.Struct("!I")
+
+
+class Channel:
+    def __init__(self, descriptor: int = CHANNEL_DESCRIPTOR) -> None:
+        self.descriptor = descriptor
+
+    def send(self, message: Any) -> None:
+        self.send_text(json.dumps(message))
+
+    def send_text(self, text: str) -> None:
+        data = text.encode("ascii")
+        data = _FRAME.pack(len(data)) + data
+        while data:
+            data = data[os.write(self.descriptor, data) :]
+
+    def receive(self) -> Any:
+        (size,) = _FRAME.unpack(self._read(_FRAME.size))
+        return json.loads(self._read(size))
+
+    def _read(self, size: int) -> bytes:
+        parts = []
+        while size:
+            part = os.read(self.descriptor, min(size, 1 << 20))
+            if not part:
+                os._exit(0)  # the other side has closed: there is nobody left to answer
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)
+
+
+class _Silence(io.TextIOBase):
+    """What is printed between calls is nobody's answer, and must not count against the limit on output."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def serve_program() -> None:
+    channel = Channel()
+    _be_still()
+    # A module of its own name: `if __name__ == "__main__"` does not run, and dataclasses find their module.
+    solution = types.ModuleType("solution")
+    sys.modules["solution"] = solution
+    namespace = solution.__dict__
+    while True:
+        match channel.receive():
+            case ["load", sources, setup]:
+                channel.send(_load(sources, setup, namespace))
+            case ["compile", sources]:
+                code, why = _compile(sources)
+                channel.send(["no code", why] if code is None else ["loaded"])
+            case ["call", text, values]:
+                channel.send_text(_call(text, values, namespace))
+
+
+def _be_still() -> None:
+    sys.stdout = sys.stderr = _Silence()
+    warnings.simplefilter("ignore")
+    random.seed(0)
+
+
+def _compile(sources: list[str]) -> tuple[types.CodeType | None, str]:
+    """The first source that is Python, or why the last one is not."""
+    why = ""
+    for source in sources:
+        try:
+            return compile(source, "<solution>", "exec", dont_inherit=True), ""
+        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+            why = type(error).__name__
+    return None, why
+
+
+def _load(sources: list[str], setup: str, namespace: dict[str, Any]) -> list[str]:
+    code, why = _compile(sources)
+    if code is None:
+        return ["no code", why]
+    try:
+        exec(code, namespace)
+        if setup:
+            exec(compile(setup, "<setup>", "exec", dont_inherit=True), namespace)
+    except BaseException as error:  # noqa: BLE001 - the program may raise anything, and SystemExit is no pass
+        return ["raised", type(error).__name__]
+    return ["loaded"]
+
+
+def _call(text: str, values: dict[str, Any], namespace: dict[str, Any]) -> str:
+    try:
+        arguments = {name: decode(tree) for name, tree in values.items()}
+        value = eval(compile(text, "<test>", "eval", dont_inherit=True), namespace, arguments)
+        answer = json.dumps(["value", encode(value)])
+        return answer if len(answer) <= MAX_TREE_BYTES else json.dumps(["not plain", "a value too long"])
+    except NotPlain as error:
+        return json.dumps(["not plain", str(error)])
+    except BaseException as error:  # noqa: BLE001 - as above
+        return json.dumps(["raised", type(error).__name__, _builtin_name(type(error))])
+
+
+def _builtin_name(kind: type) -> str:
+    """The nearest exception of Python's own, which the judge can raise for its test to catch."""
+    for each in kind.__mro__:
+        if getattr(builtins, each.__name__, None) is each:
+            return each.__name__
+    return "Exception"
+
+
+class NoAnswer(BaseException):
+    """The program's answer is no plain data: not an Exception, so that no test takes it for one it expects."""
+
+
+class Judge:
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+
+    def relay(self, text: str, values: dict[str, Any]) -> Any:
+        """The value of a call of the solution, made where the solution is."""
+        self.channel.send(["call", text, {name: encode(value) for name, value in values.items()}])
+        match self.channel.receive():
+            case ["value", tree]:
+                return decode(tree)
+            case ["raised", str(why), str(name)]:
+                kind = getattr(builtins, name, None)
+                if isinstance(kind, type) and issubclass(kind, Exception):
+                    raise kind(why) if kind not in _WITH_ARGUMENTS else Exception(why)
+                raise Exception(why)
+        raise NoAnswer
+
+    def binding(self, entry_point: str) -> Any:
+        """The entry point as a value, for tests that hand it on instead of calling it by name."""
+
+        def call(*positional: Any, **named: Any) -> Any:
+            return self.relay(f"{entry_point}(*_value_0, **_value_1)", {"_value_0": positional, "_value_1": named})
+
+        return call
+
+    def run(self, setup: list[str], imports: list[str], bindings: dict[str, str], blocks: list[Any]) -> None:
+        base: dict[str, Any] = {"__name__": "tests", "_relay": self.relay}
+        failure = ""
+        for source in setup:
+            # What makes arguments beside the solution may need the solution, and then fails here: no matter, since
+            # such arguments are not made here.
+            self.attempt(source, base)
+        for name in imports:
+            base[name] = importlib.import_module(name)
+        base.update({name: self.binding(entry_point) for name, entry_point in bindings.items()})
+        for number, block in enumerate(blocks):
+            namespace = base if number == 0 else dict(base)
+            failure_here = failure
+            for source, is_test in block:
+                why = failure_here or self.attempt(source, namespace)
+                if is_test:
+                    self.channel.send(["test", not why, why])
+                elif why:
+                    failure_here = why
+            if number == 0:
+                failure = failure_here
+        self.channel.send(["done"])
+
+    def attempt(self, source: str, namespace: dict[str, Any]) -> str:
+        """Runs a piece of test code; why it failed, or nothing."""
+        try:
+            exec(compile(source, "<tests>", "exec", dont_inherit=True), namespace)
+        except (NoAnswer, NotPlain, BadTree) as error:
+            return str(error) or "no plain data"
+        except BaseException as error:  # noqa: BLE001 - tests fail by raising, whatever they raise
+            return type(error).__name__ or "failed"
+        return ""
+
+
+_WITH_ARGUMENTS = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, BaseExceptionGroup, ExceptionGroup)
+"""Exceptions that one text cannot make."""
+
+
+def serve_judge() -> None:
+    channel = Channel()
+    _be_still()
+    match channel.receive():
+        case ["run", setup, imports, bindings, blocks]:
+            Judge(channel).run(setup, imports, bindings, blocks)

@@ -1,0 +1,176 @@
+"""Plain values as JSON and back, exactly: what crosses the border between a program of the model and its grader.
+
+`encode` makes a tree of JSON values of an object made of exact built-in types (`type(x) is list`, never a subclass,
+whose methods could lie) and a few of the standard library's own; anything else is `NotPlain`. A tree is null, true,
+false, a whole number below 2**53, a finite float, a string, or `[tag, …]`:
+
+    ["int", "-ff"]  ["float", "nan"]  ["complex", re, im]  ["bytes", "00ff"]  ["list", [tree …]]  ["dict", [[k, v] …]]
+
+`decode` is its inverse. Both run in a sandbox and cost what the value asks of them; `scalar` is safe on any tree.
+
+The module needs nothing but the standard library: its own text is what is sent into the sandbox.
+"""
+
+from __future__ import annotations
+
+import collections
+import decimal
+import fractions
+import re
+from typing import Any
+
+MAX_DEPTH = 64
+MAX_NODES = 400_000
+MAX_TREE_BYTES = 4_000_000
+
+_SAFE_INT = 2**53
+_FRACTION_BOUND = 2**8192  # a common divisor takes time quadratic in the digits
+# Patterns are compiled when they are first used: most programs never need one, and each takes part of a millisecond.
+_HEX_INT = r"-?[0-9a-f]+"
+_HEX_BYTES = r"(?:[0-9a-f]{2})*"
+_DECIMAL = r"-?(?:[0-9]{1,10000}(?:\.[0-9]{1,10000})?(?:E[+-]?[0-9]{1,6})?|Infinity|NaN)"
+_FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
+SEQUENCES: dict[str, Any] = {
+    "list": list,
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "deque": collections.deque,
+}
+SEQUENCE_TAGS: dict[type, str] = {kind: tag for tag, kind in SEQUENCES.items()}
+MAPPING_TAGS: dict[type, str] = {
+    dict: "dict",
+    collections.Counter: "counter",
+    collections.OrderedDict: "ordered",
+    collections.defaultdict: "default",
+}
+
+
+class NotPlain(Exception):
+    """The value is no plain data, or too much of it; the message says which."""
+
+
+class BadTree(Exception):
+    """The tree is not one that `encode` makes."""
+
+
+def encode(value: Any) -> Any:
+    """The tree of a plain value; raises NotPlain for any other."""
+    return _Encoder().tree(value, 0)
+
+
+class _Encoder:
+    def __init__(self) -> None:
+        self.num_nodes = 0
+        self.size = 0
+
+    def add_size(self, num_characters: int) -> None:
+        self.size += num_characters
+        if self.size > MAX_TREE_BYTES:
+            raise NotPlain(f"more than {MAX_TREE_BYTES} characters")
+
+    def tree(self, value: Any, depth: int) -> Any:
+        kind = type(value)
+        self.num_nodes += 1
+        if self.num_nodes > MAX_NODES:
+            raise NotPlain(f"more than {MAX_NODES} values")
+        if depth > MAX_DEPTH:
+            raise NotPlain(f"nested deeper than {MAX_DEPTH}, or within itself")
+        if value is None or kind is bool:
+            return value
+        if kind is str:
+            self.add_size(len(value))
+            return value
+        if kind is int:
+            self.add_size(value.bit_length() // 4)
+            return value if -_SAFE_INT < value < _SAFE_INT else ["int", f"{value:x}"]
+        if kind is float:
+            return value if value - value == 0.0 else ["float", repr(value)]
+        if kind in SEQUENCE_TAGS:
+            return [SEQUENCE_TAGS[kind], [self.tree(item, depth + 1) for item in value]]
+        if kind in MAPPING_TAGS:
+            pairs = [[self.tree(key, depth + 1), self.tree(item, depth + 1)] for key, item in value.items()]
+            return [MAPPING_TAGS[kind], pairs]
+        return self.rare_tree(value, kind)
+
+    def rare_tree(self, value: Any, kind: type) -> Any:
+        if kind is complex:
+            return ["complex", self.tree(value.real, 0), self.tree(value.imag, 0)]
+        if kind is bytes or kind is bytearray:
+            self.add_size(2 * len(value))
+            return [kind.__name__, value.hex()]
+        if kind is range:
+            return ["range", *(self.tree(bound, 0) for bound in (value.start, value.stop, value.step))]
+        if kind is fractions.Fraction:
+            if max(abs(value.numerator), value.denominator) >= _FRACTION_BOUND:
+                raise NotPlain("a Fraction with too many digits")
+            return ["fraction", self.tree(value.numerator, 0), self.tree(value.denominator, 0)]
+        if kind is decimal.Decimal:
+            text = str(value).replace("sNaN", "NaN")
+            if re.fullmatch(_DECIMAL, text) is None:
+                raise NotPlain("a Decimal with too many digits")
+            return ["decimal", text]
+        raise NotPlain(f"{kind.__name__} is no plain data")
+
+
+def decode(tree: Any, depth: int = 0) -> Any:
+    """The value of a tree; raises BadTree for what `encode` does not make."""
+    if depth > MAX_DEPTH + 1:
+        raise BadTree("nested too deeply")
+    if type(tree) is not list:
+        return scalar(tree)
+    if len(tree) == 2 and type(tree[0]) is str and type(tree[1]) is list:
+        tag, items = tree
+        try:
+            if tag in SEQUENCES:
+                return SEQUENCES[tag](decode(item, depth + 1) for item in items)
+            mapping = {decode(key, depth + 1): decode(item, depth + 1) for key, item in items}
+        except (TypeError, ValueError):  # a list as an element of a set or as a key; a pair that is none
+            raise BadTree(f"{tag}: bad items") from None
+        if tag == "dict":
+            return mapping
+        if tag == "counter":
+            return collections.Counter(mapping)
+        if tag == "ordered":
+            return collections.OrderedDict(mapping)
+        if tag == "default":
+            return collections.defaultdict(None, mapping)
+        raise BadTree("unknown tag")
+    return scalar(tree)
+
+
+def scalar(tree: Any) -> Any:
+    """The value of a tree that has no items; raises BadTree for any other."""
+    if type(tree) is not list:
+        if tree is None or type(tree) in (bool, int, float, str):
+            return tree
+        raise BadTree("not a value")
+    if not all(type(part) in (str, int, float) or type(part) is list for part in tree):
+        raise BadTree("not a value")
+    match tree:
+        case ["int", str(text)] if re.fullmatch(_HEX_INT, text):
+            return int(text, 16)
+        case ["float", str(text)] if text in _FLOATS:
+            return _FLOATS[text]
+        case ["bytes" | "bytearray" as tag, str(text)] if re.fullmatch(_HEX_BYTES, text):
+            return bytes.fromhex(text) if tag == "bytes" else bytearray.fromhex(text)
+        case ["decimal", str(text)] if re.fullmatch(_DECIMAL, text):
+            return decimal.Decimal(text)
+        case ["complex", real, imag]:
+            return complex(_number(real, float), _number(imag, float))
+        case ["fraction", numerator, denominator]:
+            numbers = _number(numerator, int), _number(denominator, int)
+            if max(abs(numbers[0]), numbers[1]) < _FRACTION_BOUND and numbers[1] > 0:
+                return fractions.Fraction(*numbers)
+        case ["range", start, stop, step]:
+            return range(_number(start, int), _number(stop, int), _number(step, int) or 1)
+    raise BadTree("not a value")
+
+
+def _number(tree: Any, kind: type) -> Any:
+    if type(tree) is list and not (len(tree) == 2 and tree[0] in ("int", "float")):
+        raise BadTree("expected a number")
+    value = scalar(tree)
+    if type(value) is not kind:
+        raise BadTree("expected a number")
+    return value

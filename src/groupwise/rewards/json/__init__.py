@@ -1,0 +1,1 @@
+"""JSON documents: judged by a schema."""

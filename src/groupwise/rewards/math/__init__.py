@@ -1,0 +1,1 @@
+"""Whether two answers of mathematics are the same."""

@@ -1,0 +1,232 @@
+"""The value of a tree of `latex` at a point: an exact `Fraction` as long as it is rational, a float or complex after.
+
+A point gives every variable a value that is drawn from its name and the number of the point, so the same variable has
+the same value in both answers that are compared. An unknown function `f` is a sine with a slope and a shift of its own.
+Points 0 to 2 are positive, 3 is negative, 4 is complex.
+
+Nothing large is ever computed: a number of more than `MAX_BITS` bits, a factorial above `MAX_FACTORIAL` or a float that
+overflows is `TooLarge`. What has no value (1/0, an interval inside a sum) is `Undefined`.
+"""
+
+from __future__ import annotations
+
+import cmath
+import math
+import random
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
+
+from groupwise.rewards.math.latex import Node
+
+MAX_BITS = 4096
+MAX_FACTORIAL = 170
+MAX_BINOMIAL = 1000
+POSITIVE_POINTS = (0, 1, 2)
+ALL_POINTS = (0, 1, 2, 3, 4)
+
+Value = Fraction | float | complex
+
+
+class Undefined(Exception):
+    """There is no value here."""
+
+
+class TooLarge(Exception):
+    """The value is not worth computing."""
+
+
+def evaluate(node: Node, point: int) -> Value:
+    """The value of a scalar at a point. Raises `Undefined` or `TooLarge`, and nothing else."""
+    try:
+        value = _evaluate(node, point)
+    except ZeroDivisionError:
+        raise Undefined from None
+    except OverflowError:
+        raise TooLarge from None
+    except ValueError:  # the logarithm of zero, a function outside of its domain
+        raise Undefined from None
+    if not isinstance(value, Fraction) and cmath.isnan(value):
+        raise Undefined
+    return value
+
+
+def as_complex(value: Value) -> complex:
+    """Raises `TooLarge` for a rational beyond the range of floats."""
+    try:
+        return complex(value)
+    except OverflowError:
+        raise TooLarge from None
+
+
+@lru_cache(maxsize=4096)
+def variable_at(name: str, point: int) -> Value:
+    generator = random.Random(f"{point}:{name}")
+    # The denominator is prime: no simple fraction, and powers of it stay short.
+    real = Fraction(generator.randrange(101, 997), 307)
+    if point < 3:
+        return real
+    return -real if point == 3 else complex(float(real), generator.uniform(0.3, 1.7))
+
+
+def _evaluate(node: Node, point: int) -> Value:
+    kind = node.kind
+    if kind == "number":
+        assert node.value is not None
+        return node.value
+    if kind == "variable":
+        return variable_at(node.name, point)
+    if kind == "constant":
+        return _CONSTANTS[node.name]
+    if kind == "infinity":
+        return math.inf
+    if kind == "function":
+        return _function(node.name, [_evaluate(arg, point) for arg in node.args])
+    if kind == "application":
+        slope, shift = variable_at(f"{node.name}()", 0), variable_at(f"{node.name}()", 1)
+        return _real(cmath.sin(complex(slope) * complex(_evaluate(node.args[0], point)) + complex(shift)))
+    operation = _OPERATIONS.get(kind)
+    if operation is None:
+        raise Undefined
+    return operation([_evaluate(arg, point) for arg in node.args])
+
+
+def _sum(values: list[Value]) -> Value:
+    total = values[0]
+    for value in values[1:]:
+        total = _checked(total + value)
+    return total
+
+
+def _product(values: list[Value]) -> Value:
+    total = values[0]
+    for value in values[1:]:
+        if (isinstance(total, float) or isinstance(value, float)) and math.inf in (abs(total), abs(value)):
+            raise Undefined
+        total = _checked(total * value)
+    return total
+
+
+def _reciprocal(values: list[Value]) -> Value:
+    return 1 / values[0]
+
+
+def _negative(values: list[Value]) -> Value:
+    return -values[0]
+
+
+def _power(values: list[Value]) -> Value:
+    base, exponent = values
+    if isinstance(exponent, Fraction) and exponent.denominator == 1:
+        if isinstance(base, Fraction):
+            num_bits = max(abs(base.numerator).bit_length(), base.denominator.bit_length())
+            if abs(exponent.numerator) * num_bits > MAX_BITS and abs(base) not in (0, 1):
+                raise TooLarge
+            if abs(base) in (0, 1) and abs(exponent.numerator) > MAX_BITS:
+                raise TooLarge
+        return base**exponent.numerator
+    if isinstance(exponent, Fraction) and isinstance(base, Fraction) and base >= 0:
+        root = _exact_root(base, exponent.denominator)
+        if root is not None:
+            return _power([root, Fraction(exponent.numerator)])
+    return _real(complex(base) ** complex(exponent))
+
+
+def _root(values: list[Value]) -> Value:
+    radicand, index = values
+    if not isinstance(index, Fraction) or index.denominator != 1 or not 2 <= index <= 64:
+        raise Undefined
+    if isinstance(radicand, Fraction):
+        root = _exact_root(abs(radicand), index.numerator)
+        if root is not None and (radicand >= 0 or index.numerator % 2):
+            return root if radicand >= 0 else -root
+    if index == 2:
+        return _real(cmath.sqrt(complex(radicand)))
+    if isinstance(radicand, (Fraction, float)) and radicand < 0 and index.numerator % 2:
+        return -(float(-radicand) ** (1 / float(index)))  # \sqrt[3]{-8} is -2, not the principal root
+    return _real(complex(radicand) ** (1 / float(index)))
+
+
+def _exact_root(value: Fraction, index: int) -> Fraction | None:
+    """The root of a rational that is a perfect power; None where it is not."""
+    if index > 64 or value < 0:
+        return None
+    parts = []
+    for part in (value.numerator, value.denominator):
+        guess = math.isqrt(part) if index == 2 else round(part ** (1 / index))
+        if guess**index != part:
+            return None
+        parts.append(guess)
+    return Fraction(parts[0], parts[1])
+
+
+def _absolute(values: list[Value]) -> Value:
+    value = values[0]
+    return abs(value) if isinstance(value, Fraction) else float(abs(value))
+
+
+def _factorial(values: list[Value]) -> Value:
+    number = _natural(values[0], MAX_FACTORIAL)
+    return Fraction(math.factorial(number))
+
+
+def _binomial(values: list[Value]) -> Value:
+    top, bottom = _natural(values[0], MAX_BINOMIAL), _natural(values[1], MAX_BINOMIAL)
+    return Fraction(math.comb(top, bottom))
+
+
+def _natural(value: Value, limit: int) -> int:
+    if not isinstance(value, Fraction) or value.denominator != 1 or value < 0:
+        raise Undefined
+    if value > limit:
+        raise TooLarge
+    return value.numerator
+
+
+def _function(name: str, values: list[Value]) -> Value:
+    argument = complex(values[0])
+    if name == "log":
+        # `\log x` without a base: of base e here, of base 10 to some; two answers are read alike.
+        return _real(cmath.log(argument) if len(values) == 1 else cmath.log(argument) / cmath.log(complex(values[1])))
+    return _real(_FUNCTIONS[name](argument))
+
+
+def _real(value: complex) -> Value:
+    """A complex number that came out of real ones is real again, so that infinite and negative are what they were."""
+    return value.real if value.imag == 0 else value
+
+
+def _checked(value: Value) -> Value:
+    if isinstance(value, Fraction) and max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise TooLarge
+    return value
+
+
+_CONSTANTS: dict[str, Value] = {"pi": math.pi, "e": math.e, "i": 1j}
+_FUNCTIONS: dict[str, Callable[[complex], complex]] = {
+    "sin": cmath.sin,
+    "cos": cmath.cos,
+    "tan": cmath.tan,
+    "cot": lambda value: 1 / cmath.tan(value),
+    "sec": lambda value: 1 / cmath.cos(value),
+    "csc": lambda value: 1 / cmath.sin(value),
+    "arcsin": cmath.asin,
+    "arccos": cmath.acos,
+    "arctan": cmath.atan,
+    "sinh": cmath.sinh,
+    "cosh": cmath.cosh,
+    "tanh": cmath.tanh,
+    "ln": cmath.log,
+    "exp": cmath.exp,
+}
+_OPERATIONS: dict[str, Callable[[list[Value]], Value]] = {
+    "sum": _sum,
+    "product": _product,
+    "reciprocal": _reciprocal,
+    "negative": _negative,
+    "power": _power,
+    "root": _root,
+    "absolute": _absolute,
+    "factorial": _factorial,
+    "binomial": _binomial,
+}

@@ -1,0 +1,1 @@
+"""Scores of the reasoning: the arithmetic that is written in it."""

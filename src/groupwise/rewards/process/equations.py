@@ -1,0 +1,384 @@
+"""Finds the equations between numbers in a text, computes both sides exactly, and says which hold.
+
+Precedence climbing over the tokens of `equation_tokens`, on `Fraction`. The position never goes back, values and depth
+are capped: linear time on any text. What counts as an equation, and when it is true, is said in `process`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+from groupwise.rewards.process.equation_tokens import (
+    SCALES,
+    SENTENCE_WORDS,
+    SUPERSCRIPTS,
+    VALUE_START,
+    VULGAR,
+    Token,
+    tokenize,
+)
+
+MAX_BITS = 512
+"""Of a numerator or denominator on the way; an expression that grows beyond is left out."""
+MAX_DEPTH = 32
+MAX_EXPONENT = 64
+MAX_UNIT_WORDS = 4
+MAX_STEP_CHARS = 200
+"""Of the text that a `Step` keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One equation as it is written."""
+
+    text: str
+    is_true: bool
+
+
+class _NotArithmetic(Exception):
+    """Ends the reading of one expression; never leaves this module."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """Of an expression, in two readings. None where it divides by zero."""
+
+    plain: Fraction | None
+    scaled: Fraction | None
+    """With `%` as 1/100, "dozen" as 12 and so on; the same as `plain` where there is no such word."""
+    shown: Fraction | None = None
+    """Of a single number: the last digit shown, 1/100 for 3.33. None for anything computed."""
+    is_open: bool = False
+    """3.33… goes on: it may be cut off rather than rounded."""
+    has_units: bool = False
+
+    @property
+    def scale(self) -> Fraction:
+        return self.scaled / self.plain if self.scaled and self.plain else Fraction(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    value: _Value
+    start: int
+    end: int
+    is_clean: bool
+    """No operator, letter or function hangs at either end."""
+
+
+class _Parser:
+    """Reads one expression at a time, left to right. `position` never goes back: the whole text takes linear time."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self.tokens = tokens
+        self.position = 0
+        self.names_a_part = False
+        """The side just read says "of" in a way that need not be a product: "2/3 of the tank", "= 1/3 of $150"."""
+        self.is_first = True
+
+    def kind(self, ahead: int = 0) -> str:
+        index = self.position + ahead
+        return self.tokens[index].kind if index < len(self.tokens) else "B"
+
+    def text(self, ahead: int = 0) -> str:
+        index = self.position + ahead
+        return self.tokens[index].text if index < len(self.tokens) else ""
+
+    def is_glued(self) -> bool:
+        """Whether the token here follows the one before it without a space."""
+        return 0 < self.position < len(self.tokens) and self.tokens[self.position].is_glued
+
+    def starts_value(self, ahead: int = 0) -> bool:
+        if self.kind(ahead) == "O" and self.text(ahead) in "+-":
+            ahead += 1
+        return self.kind(ahead) in VALUE_START
+
+    def side(self, is_first: bool) -> _Side | None:
+        """The expression that starts here; None when it is none, with the position where that was found."""
+        first = self.position
+        self.names_a_part, self.is_first = False, is_first
+        before = self.tokens[first - 1].kind if first else "B"
+        # Behind an operator or a letter, beside another number ("5 650 000"), or a sign behind a word ("cost - 3 - 2").
+        hangs = before in "O^VFN)%" or (self.kind() == "O" and (before != "B" or self.text() == "+"))
+        hangs = hangs or (self.tokens[first].previous or " ") in "}_^)]\\"
+        hangs = hangs or (before == "W" and first > 1 and self.tokens[first - 2].kind == "O")  # "5 + his 1 + 2 = 8"
+        try:
+            value = self.sum(0)
+        except _NotArithmetic:
+            self.position = max(self.position, first + 1)
+            return None
+        is_clean = not (is_first and hangs) and self.ends_clean() and not self.names_a_part
+        return _Side(value, self.tokens[first].start, self.tokens[self.position - 1].end, is_clean)
+
+    def ends_clean(self) -> bool:
+        if self.kind() == "O" and self.text() == "-" and self.kind(1) == "W":
+            return not self.is_glued()  # a dash: "= 7 - that is all"
+        if self.kind() == "N":
+            return self.kind(-1) != "N" and not self.is_glued()  # "= 3 400" may be one number, "2^{3}5" a product
+        # "= 2 (1 + 2)" may be a product; "= 7 (as we saw)" and "= 7 \\boxed{7}" are none.
+        return self.kind() not in "O^VF" and not (self.kind() == "(" and self.text() != "{" and self.starts_value(1))
+
+    def sum(self, depth: int) -> _Value:
+        value = self.product(depth)
+        while self.kind() == "O" and self.text() in "+-" and self.starts_value(1):
+            operator = self.text()
+            self.position += 1
+            value = _combine(operator, value, self.product(depth))
+        return value
+
+    def product(self, depth: int) -> _Value:
+        value = self.factor(depth)
+        while True:
+            if self.kind() == "O" and self.text() in "*/" and self.starts_value(1):
+                operator = self.text()
+                self.position += 1
+            elif self.kind() == "(" and self.is_glued() and self.tokens[self.position - 1].kind in "N)":
+                operator = "*"
+            elif self.is_product_of(value):
+                operator = "*"
+                self.position += 1
+                self.names_a_part = not self.is_first
+            else:
+                return value
+            is_apart = operator == "/" and not self.is_glued()
+            part = self.tight_fraction() if is_apart else None
+            value = _combine(operator, value, self.factor(depth) if part is None else self.with_units(_exactly(part)))
+
+    def is_product_of(self, value: _Value) -> bool:
+        """Whether this is the "of" in `1/2 of 48` or `20% of 50`, right behind a fraction or a percentage."""
+        if self.kind() != "W" or self.text() != "of" or not self.starts_value(1) or self.kind(-1) not in "N)%":
+            return False
+        return value.scaled is not None and (value.scaled != value.plain or 0 < value.scaled < 1)
+
+    def factor(self, depth: int) -> _Value:
+        if self.kind() == "O" and self.text() in "+-":
+            sign = self.text()
+            self.position += 1
+            value = self.power(depth)
+            return _negated(value) if sign == "-" else value
+        return self.power(depth)
+
+    def power(self, depth: int) -> _Value:
+        value = self.atom(depth)
+        if self.kind() == "S":
+            value = _raised(value, self.text().translate(SUPERSCRIPTS))
+            self.position += 1
+        elif self.kind() == "^":
+            ahead = 2 if self.kind(1) == "(" and self.text(1) == "{" else 1
+            if self.kind(ahead) != "N" or (ahead == 2 and self.kind(3) != ")"):
+                raise _NotArithmetic
+            value = _raised(value, self.text(ahead))
+            self.position += 2 if ahead == 1 else 4
+        return self.with_units(value)
+
+    def atom(self, depth: int) -> _Value:
+        if depth > MAX_DEPTH:
+            raise _NotArithmetic
+        if self.kind() == "F":
+            self.position += 1
+            return _combine("/", *self.fraction_arguments(depth))
+        if self.kind() == "(":
+            return self.group(depth)
+        if self.kind() != "N":
+            raise _NotArithmetic
+        return self.number()
+
+    def group(self, depth: int) -> _Value:
+        closing = self.tokens[self.position].partner
+        self.position += 1
+        value = self.sum(depth + 1)
+        if self.position != closing:
+            raise _NotArithmetic
+        self.position += 1
+        return value
+
+    def fraction_arguments(self, depth: int) -> tuple[_Value, _Value]:
+        if self.kind() == "N" and self.text().isdecimal() and len(self.text()) == 2:  # \\frac12
+            top, bottom = self.text()[0], self.text()[1]
+            self.position += 1
+            return _exactly(Fraction(int(top))), _exactly(Fraction(int(bottom)))
+        arguments = []
+        for _ in range(2):
+            if self.kind() != "(" or self.text() != "{":
+                raise _NotArithmetic
+            arguments.append(self.group(depth))
+        return arguments[0], arguments[1]
+
+    def number(self) -> _Value:
+        text = self.text()
+        self.position += 1
+        if text in VULGAR:
+            return _exactly(Fraction(*VULGAR[text]))
+        digits = _SEPARATORS.sub("", text)
+        decimals = len(digits.partition(".")[2])
+        value = Fraction(digits)
+        if decimals == 0 and (part := self.fractional_part()) is not None:
+            return _exactly(value + part)
+        is_open = self.kind() == "D"
+        if is_open:
+            self.position += 1
+        return _Value(value, value, Fraction(1, 10**decimals), is_open)
+
+    def fractional_part(self) -> Fraction | None:
+        """The 1/2 of `2 1/2`, `2½` and `2\\frac{1}{2}`."""
+        if self.kind() == "N" and self.text() in VULGAR:
+            self.position += 1
+            return Fraction(*VULGAR[self.text(-1)])
+        if (part := self.tight_fraction()) is not None:
+            return part
+        if self.kind() == "W" and self.text() == "and" and self.kind(1) == "N":
+            self.position += 1
+            if (part := self.fractional_part()) is None:
+                self.position -= 1
+            return part
+        if self.kind() == "F" and self.is_glued():
+            self.position += 1
+            value = _combine("/", *self.fraction_arguments(0))
+            if value.plain is None or not 0 <= value.plain < 1:
+                raise _NotArithmetic
+            return value.plain
+        return None
+
+    def tight_fraction(self) -> Fraction | None:
+        """A proper fraction without spaces, such as the 1/4 of `3 / 1/4`, where the spaces bracket it."""
+        if not (self.kind() == "N" and self.kind(1) == "O" and self.text(1) == "/" and self.kind(2) == "N"):
+            return None
+        top, slash, bottom = self.tokens[self.position : self.position + 3]
+        is_tight = top.end == slash.start and slash.end == bottom.start
+        if not (is_tight and top.text.isdecimal() and bottom.text.isdecimal() and int(top.text) < int(bottom.text)):
+            return None
+        self.position += 3
+        return Fraction(int(top.text), int(bottom.text))
+
+    def with_units(self, value: _Value) -> _Value:
+        """Past "%", "apples", "dollars per hour", "miles/hour", "cm^2". Words that are factors change one reading."""
+        scale, num_words = Fraction(1), 0
+        while num_words <= MAX_UNIT_WORDS:
+            if self.kind() in "%W":
+                if self.text() in SENTENCE_WORDS or (self.text() == "of" and self.starts_value(1)):
+                    break
+                is_share = self.kind(-1) == "%" or (self.kind(-2) == "O" and self.text(-2) == "/")
+                self.names_a_part = self.names_a_part or (self.text() == "of" and self.is_first and is_share)
+                scale *= SCALES.get(self.text().lstrip("\\"), 1)
+                self.position += 1
+            elif self.kind() == "O" and self.text() == "/" and self.kind(1) == "W":
+                self.position += 2
+            elif num_words and self.kind() == "S":
+                self.position += 1
+            elif num_words and self.kind() == "^" and self.kind(1) == "N":
+                self.position += 2
+            else:
+                break
+            num_words += 1
+        if not num_words:
+            return value
+        scaled = None if value.scaled is None else value.scaled * scale
+        return _Value(value.plain, scaled, value.shown, value.is_open, has_units=True)
+
+
+_SEPARATORS = re.compile(r"[ ,{}\\!]")
+
+
+def _exactly(value: Fraction) -> _Value:
+    return _Value(value, value)
+
+
+def _negated(value: _Value) -> _Value:
+    plain, scaled = (None if reading is None else -reading for reading in (value.plain, value.scaled))
+    return _Value(plain, scaled, value.shown, value.is_open, value.has_units)
+
+
+def _combine(operator: str, left: _Value, right: _Value) -> _Value:
+    return _Value(_computed(operator, left.plain, right.plain), _computed(operator, left.scaled, right.scaled))
+
+
+def _computed(operator: str, left: Fraction | None, right: Fraction | None) -> Fraction | None:
+    if left is None or right is None or (operator == "/" and right == 0):
+        return None
+    if operator == "+":
+        value = left + right
+    elif operator == "-":
+        value = left - right
+    else:
+        value = left * right if operator == "*" else left / right
+    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+        raise _NotArithmetic
+    return value
+
+
+def _raised(value: _Value, exponent_text: str) -> _Value:
+    exponent = int(exponent_text) if exponent_text.isdecimal() and len(exponent_text) < 4 else MAX_EXPONENT + 1
+    base = value.plain
+    if base is None or exponent > MAX_EXPONENT:
+        raise _NotArithmetic
+    if max(base.numerator.bit_length(), base.denominator.bit_length()) * exponent > MAX_BITS:
+        raise _NotArithmetic
+    return _exactly(base**exponent)
+
+
+def find_equations(text: str, limit: int) -> list[tuple[int, Step]]:
+    """The first `limit` equations, each with where it starts."""
+    parser = _Parser(tokenize(text))
+    found: list[tuple[int, Step]] = []
+    while parser.position < len(parser.tokens) and len(found) < limit:
+        if not parser.starts_value():
+            parser.position += 1
+            continue
+        follows_words = parser.position > 0 and parser.kind(-1) == "W"
+        left = parser.side(is_first=True)
+        while parser.kind() == "=" and parser.starts_value(1) and len(found) < limit:
+            is_rounded = parser.text() not in ("=", "==")
+            parser.position += 1
+            right = parser.side(is_first=False)
+            if left is not None and right is not None and _is_equation(left, right, text, follows_words):
+                is_true = _is_same(left.value, right.value, is_rounded)
+                found.append((left.start, Step(text[left.start : right.end][:MAX_STEP_CHARS].strip(), is_true)))
+            left, follows_words = right, False
+    return found[:limit]
+
+
+_PART_OF_A_UNIT = re.compile(r"(?:[0-9]+ )?([0-9]{1,6})/([0-9]{1,6})\s+[^\W\d][^0-9+*/]*")
+
+
+def _is_equation(left: _Side, right: _Side, text: str, follows_words: bool) -> bool:
+    if not (left.is_clean and right.is_clean) or (left.value.shown is not None and right.value.shown is not None):
+        return False
+    # "The cost of 3 apples = 3 * 2", "1/2 cup = 4 ounces": a quantity on the left names a thing and is no side.
+    if left.value.shown is not None and (follows_words or left.value.has_units):
+        return False
+    part = _PART_OF_A_UNIT.fullmatch(text[left.start : min(left.end, left.start + MAX_STEP_CHARS)])
+    return part is None or int(part[1]) >= int(part[2])
+
+
+def _is_same(left: _Value, right: _Value, is_rounded: bool) -> bool:
+    for left_is_scaled in (False, True):
+        for right_is_scaled in (False, True):
+            a = left.scaled if left_is_scaled else left.plain
+            b = right.scaled if right_is_scaled else right.plain
+            if a is None or b is None:
+                continue
+            room = max(
+                _room(left, left_is_scaled, is_rounded),
+                _room(right, right_is_scaled, is_rounded),
+                abs(b) / 100 if is_rounded and left.shown is None and right.shown is None else Fraction(0),
+            )
+            if abs(a - b) <= room:
+                return True
+    return False
+
+
+def _room(value: _Value, is_scaled: bool, is_rounded: bool) -> Fraction:
+    """How far the other side may lie from a number that shows so many digits: half of the last one."""
+    if value.shown is None:
+        return Fraction(0)
+    scale = value.scale if is_scaled else Fraction(1)
+    last_digit = value.shown * scale
+    if value.is_open:
+        return last_digit
+    if is_rounded and value.shown == 1 and value.plain:
+        zeros = len(str(value.plain.numerator)) - len(str(value.plain.numerator).rstrip("0"))
+        return last_digit * 10**zeros / 2
+    # `10/3 = 3` is false; `1/3 = 33%` shows two decimals in another spelling.
+    return last_digit / 2 if is_rounded or last_digit < 1 else Fraction(0)

@@ -1,0 +1,1 @@
+"""Queries: run read-only on SQLite, judged by their rows."""

@@ -1,0 +1,106 @@
+"""What the tasks of programming share: limits, scoring, and how a row says what its tests are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from groupwise.config.build import ConfigError
+from groupwise.rewards.code.score import CodeLimits, check_options, score_code, shared_sandbox
+from groupwise.rewards.code.tests import BadTests, CodeSpec, defines, infer_entry_points, read_plan
+from groupwise.tasks.sources import Row
+from groupwise.types import Message, Problem, Score
+
+
+@dataclass(frozen=True)
+class CodeTask:
+    """The options of every task of programming."""
+
+    seconds: float = 4.0
+    """CPU time for all tests of a problem together; a program that takes longer fails the tests that are left."""
+    memory_mb: int = 512
+    """Memory of a program, beyond what Python itself takes."""
+    isolation: str = "auto"
+    """How programs are kept in: `namespaces`, `landlock`, or whichever of them this machine offers (`auto`)."""
+
+    verifier: ClassVar[str] = "code/1"
+
+    def __post_init__(self) -> None:
+        check_options(self.seconds, self.memory_mb, self.isolation)
+
+    def score(self, problem: Problem, completion: str) -> Score:
+        limits = CodeLimits(self.seconds, self.memory_mb)
+        return score_code(problem.answer, completion, self.verifier, limits, shared_sandbox(self.isolation))
+
+    def demonstrate(self, problem: Problem) -> str:
+        """The data set's own solution."""
+        completion = self.gold_completion(problem)
+        if completion is None:
+            raise ConfigError(f"problem {problem.id}: its row has no solution to demonstrate; add one, or leave it out")
+        return completion
+
+    def gold_completion(self, problem: Problem) -> str | None:
+        solution = problem.meta.get("solution")
+        return fenced(solution) if isinstance(solution, str) else None
+
+    def bare_problem(self, row: Row) -> Problem:
+        """From `tests` (text or a list) and, where there are any, hidden_tests, entry_point, setup, prompt, solution.
+
+        A prompt that is Python and defines the entry point, as HumanEval's do, goes before the program.
+        """
+        spec = spec_from(row, row.get("tests"), hidden=optional(row, "hidden_tests"))
+        return problem_from(row, str(row.values.get("id", row.where)), (), spec)
+
+
+def fenced(code: str) -> str:
+    return f"```python\n{code.rstrip()}\n```"
+
+
+def optional(row: Row, key: str) -> Any:
+    """What a row need not have: None where it is missing, null or empty."""
+    return row.values.get(key) or None
+
+
+def optional_text(row: Row, key: str) -> str:
+    return "" if optional(row, key) is None else row.text(key)
+
+
+def spec_from(row: Row, tests: Any, *, hidden: Any = None, prompt_key: str = "prompt") -> CodeSpec:
+    """The tests of a row with the names of its other fields as in `CodeTask.bare_problem`, read and planned once."""
+    try:
+        all_tests = (*_listed(tests, "tests"), *_listed(hidden, "hidden_tests"))
+        setup, solution = optional_text(row, "setup"), optional_text(row, "solution")
+        prompt = row.values.get(prompt_key)
+        prompt = prompt if isinstance(prompt, str) else ""
+        entry_points = _entry_points(row) or infer_entry_points(all_tests, solution, setup)
+        preamble = prompt if entry_points and defines(prompt, entry_points[0]) else ""
+        spec = CodeSpec(all_tests, entry_points, preamble=preamble, helpers=preamble, setup=setup)
+        read_plan(spec.to_text())
+    except BadTests as error:
+        raise row.error(str(error)) from None
+    return spec
+
+
+def problem_from(row: Row, identifier: str, messages: Sequence[Message], spec: CodeSpec, **meta: Any) -> Problem:
+    solution = optional_text(row, "solution")
+    extra = {"solution": solution} if solution else {}
+    return Problem(identifier, tuple(messages), spec.to_text(), {**meta, **extra})
+
+
+def _entry_points(row: Row) -> tuple[str, ...]:
+    given = optional(row, "entry_point") or []
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise row.error(f"'entry_point' is {given!r:.60}, expected a name or a list of names")
+    return tuple(names)
+
+
+def _listed(tests: Any, key: str) -> tuple[Any, ...]:
+    if tests is None:
+        return ()
+    if isinstance(tests, str):
+        return (tests,)
+    if not isinstance(tests, list):
+        raise BadTests(f"{key!r} is {tests!r:.60}: expected Python text or a list of tests")
+    return tuple(tests)
