@@ -1,0 +1,36 @@
+"""The audit of a run: what a careful person would look for in what the model wrote, and a page to label it by hand.
+
+Reads a run directory and writes only below its folder `audit/`. The verifier's word is what is audited here, so nothing
+here asks a verifier again. Nothing imports torch.
+"""
+
+from __future__ import annotations
+
+from groupwise.audit.agreement import Agreement, agreement
+from groupwise.audit.chains import Chain
+from groupwise.audit.findings import Example, Finding
+from groupwise.audit.held_out_gain import HeldOutGain
+from groupwise.audit.labels import Label, LabelError, merge_labels, read_labels
+from groupwise.audit.page import PAGE, write_page
+from groupwise.audit.survey import Audit, AuditError, audit_run
+from groupwise.audit.terminal import show_agreement, show_audit
+
+__all__ = [
+    "PAGE",
+    "Agreement",
+    "Audit",
+    "AuditError",
+    "Chain",
+    "Example",
+    "Finding",
+    "HeldOutGain",
+    "Label",
+    "LabelError",
+    "agreement",
+    "audit_run",
+    "merge_labels",
+    "read_labels",
+    "show_agreement",
+    "show_audit",
+    "write_page",
+]

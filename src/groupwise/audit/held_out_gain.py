@@ -1,0 +1,89 @@
+"""Does the reward that rises in training show on held-out problems?
+
+Per stage: the mean training reward of its last quarter of steps less that of its first quarter, and held-out pass@1 at
+its end less that before it, each with a 95 % interval. Reward that surely rose while held-out pass@1 did not surely
+rise is what reward hacking and memorizing look like; it is also what too few held-out problems look like, which is why
+the intervals are shown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from groupwise.stats import Z_95, mean, std
+from groupwise.types import EvalRecord, StepRecord
+
+MIN_STEPS = 8
+"""Fewer steps have no quarters worth comparing."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutGain:
+    stage: str
+    reward_first: float
+    reward_last: float
+    reward_gain_low: float
+    reward_gain_high: float
+    held_out_first: float
+    held_out_last: float
+    held_out_gain_low: float
+    held_out_gain_high: float
+    is_suspicious: bool
+    """Reward rose, held-out pass@1 may not have."""
+
+    @property
+    def reward_gain(self) -> float:
+        return self.reward_last - self.reward_first
+
+    @property
+    def held_out_gain(self) -> float:
+        return self.held_out_last - self.held_out_first
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "reward_gain": self.reward_gain, "held_out_gain": self.held_out_gain}
+
+
+def held_out_gains(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> tuple[HeldOutGain, ...]:
+    """One for each stage with enough steps and an eval at both ends; other stages are left out."""
+    gains = []
+    for stage in dict.fromkeys(record.stage for record in steps):
+        members = [record for record in steps if record.stage == stage]
+        values = [record.metrics.get("reward/mean", math.nan) for record in members]
+        rewards = [value for value in values if math.isfinite(value)]
+        before = [record for record in evals if record.step < members[0].step]
+        inside = [record for record in evals if members[0].step <= record.step <= members[-1].step]
+        ends = [record for record in (*before[-1:], *inside) if math.isfinite(record.pass_at_1)]
+        if len(rewards) >= MIN_STEPS and len(ends) >= 2:
+            gains.append(_gain(stage, rewards, ends[0], ends[-1]))
+    return tuple(gains)
+
+
+def _gain(stage: str, rewards: Sequence[float], before: EvalRecord, after: EvalRecord) -> HeldOutGain:
+    quarter = len(rewards) // 4
+    first, last = rewards[:quarter], rewards[-quarter:]
+    half = Z_95 * math.sqrt((std(first) ** 2 + std(last) ** 2) / quarter)
+    gain = mean(last) - mean(first)
+    low, high = _difference(before, after)
+    return HeldOutGain(
+        stage=stage,
+        reward_first=mean(first),
+        reward_last=mean(last),
+        reward_gain_low=gain - half,
+        reward_gain_high=gain + half,
+        held_out_first=before.pass_at_1,
+        held_out_last=after.pass_at_1,
+        held_out_gain_low=low,
+        held_out_gain_high=high,
+        is_suspicious=gain - half > 0 and low <= 0,
+    )
+
+
+def _difference(before: EvalRecord, after: EvalRecord) -> tuple[float, float]:
+    """Newcombe (1998), method 10, from the two intervals. The problems are the same ones: it is on the wide side."""
+    gain = after.pass_at_1 - before.pass_at_1
+    low = gain - math.hypot(after.pass_at_1 - after.low, before.high - before.pass_at_1)
+    high = gain + math.hypot(after.high - after.pass_at_1, before.pass_at_1 - before.low)
+    return low, high

@@ -1,0 +1,147 @@
+"""What people say of chains: a file that the page exports → `audit/labels.jsonl` in the run directory.
+
+Contract: the file in the run directory is appended to and never rewritten; of several labels of one chain the newest by
+its own time counts, and of equal times the later line. Merging a file twice changes nothing. A label with neither
+answer nor note takes the label back. A file that cannot be used is a `LabelError` that names the key, the value and
+the fix, and then nothing is written.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from groupwise.runlog.files import append_line, encode_line, read_lines, repair_tail, write_failure
+from groupwise.runlog.reader import Run
+
+FOLDER = "audit"
+LABELS = "labels.jsonl"
+FORMAT = "groupwise-audit-labels/1"
+ANSWERS = ("right", "wrong", "unsure")
+MAX_FILE_BYTES = 64 * 2**20
+MAX_NOTE_CHARS = 10_000
+
+_CHAIN_ID = re.compile(r"(train|held_out)-([0-9]{1,9})-([0-9]{1,9})-([0-9]{1,9})-[0-9a-f]{12}")
+
+
+class LabelError(ValueError):
+    """A file of labels that cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    chain: str
+    verdict: str | None
+    """Is the verdict right? One of `ANSWERS`, or None for no answer."""
+    reasoning: str | None
+    """Is the reasoning sound? Likewise."""
+    note: str
+    time: str
+    """When it was given, ISO 8601 with a zone."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.verdict is None and self.reasoning is None and not self.note
+
+    @property
+    def moment(self) -> datetime.datetime:
+        return datetime.datetime.fromisoformat(self.time)
+
+
+def split_chain_id(chain: str) -> tuple[str, int, int, int] | None:
+    """(source, step, group number, rollout number)."""
+    match = _CHAIN_ID.fullmatch(chain)
+    return (match[1], int(match[2]), int(match[3]), int(match[4])) if match else None
+
+
+def read_labels(run_dir: Path) -> dict[str, Label]:
+    """The labels that count, by chain; those that were taken back are left out."""
+    return {chain: label for chain, label in _read_all(run_dir).items() if not label.is_empty}
+
+
+def merge_labels(run_dir: Path, file: Path) -> int:
+    """Take the labels of an exported file into the run directory; how many are new."""
+    run = Run(run_dir)
+    newest = _read_all(run_dir)
+    fresh = []
+    for label in _read_export(file, run.name):
+        kept = newest.get(label.chain)
+        if kept is None or label.moment > kept.moment:
+            newest[label.chain] = label
+            fresh.append(label)
+    if fresh:
+        path = run.path / FOLDER / LABELS
+        try:
+            path.parent.mkdir(exist_ok=True)
+            repair_tail(path)
+            append_line(path, b"".join(encode_line(asdict(label)) for label in fresh), fsync=True)
+        except OSError as error:
+            raise write_failure(path, error) from error
+    return len(fresh)
+
+
+def _read_all(run_dir: Path) -> dict[str, Label]:
+    path = Path(run_dir) / FOLDER / LABELS
+    newest: dict[str, Label] = {}
+    for number, table in read_lines(path):
+        label = _label(table, f"{path}, line {number}")
+        kept = newest.get(label.chain)
+        if kept is None or label.moment >= kept.moment:
+            newest[label.chain] = label
+    return newest
+
+
+def _read_export(file: Path, run_name: str) -> list[Label]:
+    try:
+        if file.stat().st_size > MAX_FILE_BYTES:
+            raise LabelError(f"{file} has more than {MAX_FILE_BYTES} bytes: export the labels again from the page")
+        table = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LabelError(
+            f"could not read {file}: {error.strerror or error}; give the file that the page exported"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, LabelError):
+            raise
+        raise LabelError(f"{file} is not JSON ({error}): export the labels again from the page") from error
+    if not isinstance(table, dict) or table.get("format") != FORMAT:
+        found = table.get("format") if isinstance(table, dict) else type(table).__name__
+        raise LabelError(f"{file}: format = {found!r:.80}, expected {FORMAT!r}; give the file that the page exported")
+    if table.get("run") != run_name:
+        raise LabelError(f"{file}: run = {table.get('run')!r:.80}, but this run is {run_name!r}; give its own labels")
+    labels = table.get("labels")
+    if not isinstance(labels, list):
+        raise LabelError(f"{file}: labels = {labels!r:.80}, expected a list")
+    return [_label(entry, f"{file}, labels[{number}]") for number, entry in enumerate(labels)]
+
+
+def _label(table: Any, place: str) -> Label:
+    if not isinstance(table, Mapping):
+        raise LabelError(f"{place}: {table!r:.80}, expected an object")
+    chain, note, time = table.get("chain"), table.get("note", ""), table.get("time")
+    if not isinstance(chain, str) or split_chain_id(chain) is None:
+        raise LabelError(f"{place}: chain = {chain!r:.80}, expected an id as the page gives it")
+    for key in ("verdict", "reasoning"):
+        if table.get(key) is not None and table[key] not in ANSWERS:
+            raise LabelError(f"{place}: {key} = {table[key]!r:.80}, expected {_choices(ANSWERS)} or null")
+    if not isinstance(note, str) or len(note) > MAX_NOTE_CHARS:
+        raise LabelError(f"{place}: note = {note!r:.80}, expected a text of at most {MAX_NOTE_CHARS} characters")
+    if not isinstance(time, str) or not _has_zone(time):
+        raise LabelError(f"{place}: time = {time!r:.80}, expected ISO 8601 with a zone, as in 2030-01-31T12:00:00Z")
+    return Label(chain, table.get("verdict"), table.get("reasoning"), note, time)
+
+
+def _has_zone(time: str) -> bool:
+    try:
+        return datetime.datetime.fromisoformat(time).tzinfo is not None
+    except ValueError:
+        return False
+
+
+def _choices(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names)
