@@ -16,10 +16,10 @@ from groupwise.config import RlStage
 from groupwise.data.sampler import ProblemSampler
 from groupwise.engines.engine import Engine, Request
 from groupwise.models.chat import encode_prompt
-from groupwise.scoring import pass_rate, score_group, shape_group
+from groupwise.scoring import pass_rate, shape_group
 from groupwise.seeds import seed_of
-from groupwise.tasks.task import Task
-from groupwise.types import Problem, Prompt, SamplingParams, ScoredGroup
+from groupwise.types import Group, Problem, Prompt, SamplingParams, ScoredGroup
+from groupwise.verifiers.scorer import Scorer, ScoringBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Prompts:
 class Collector:
     """Samples and scores the groups of a stage. Holds no state: what is random is a hash of the step."""
 
-    def __init__(self, stage: RlStage, task: Task, engine: Engine, prompts: Prompts, seed: int) -> None:
+    def __init__(self, stage: RlStage, scorer: Scorer, engine: Engine, prompts: Prompts, seed: int) -> None:
         self._stage = stage
-        self._task = task
+        self._scorer = scorer
         self._engine = engine
         self._prompts = prompts
         self._seed = seed
@@ -98,21 +98,25 @@ class Collector:
     def _sample_and_score(
         self, wanted: Sequence[tuple[int, Problem, range]], stage_step: int, policy_version: int, clock: _Clock
     ) -> list[ScoredGroup]:
-        """Groups are scored as they come out of the engine, and returned in the order that was asked for."""
+        """Groups go to the scorer as they come out of the engine, and come back in the order that was asked for."""
         requests = []
         for draw, problem, numbers in wanted:
             # The number of the draw tells apart two draws of one problem in the same step.
             key = (self._seed, self._stage.name, stage_step, problem.id, draw)
             requests.append(Request(self._prompts[problem], tuple(seed_of(*key, number) for number in numbers)))
-        scored: dict[int, ScoredGroup] = {}
+        batch = ScoringBatch(self._scorer)
+        sampled: dict[int, Group] = {}
         clock.start()
         for index, group in self._engine.generate(requests, self._sampling, policy_version):
             clock.sampled()
-            scores = score_group(self._task, group)
-            scored[index] = shape_group(group, scores, self._stage.reward, stage_step, self._sampling.max_new_tokens)
+            batch.add(group)
+            sampled[index] = group
             clock.scored()
         clock.sampled()
-        return [scored[index] for index in range(len(requests))]
+        scores = dict(zip(sampled, batch.scores(), strict=True))
+        clock.scored()
+        reward, limit = self._stage.reward, self._sampling.max_new_tokens
+        return [shape_group(sampled[index], scores[index], reward, stage_step, limit) for index in range(len(requests))]
 
     def _joined(self, first: ScoredGroup, extra: ScoredGroup, stage_step: int) -> ScoredGroup:
         group = replace(first.group, rollouts=first.group.rollouts + extra.group.rollouts)

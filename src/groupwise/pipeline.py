@@ -46,6 +46,7 @@ from groupwise.runlog.sinks import Sink, make_sink
 from groupwise.runlog.writer import RunLog
 from groupwise.tasks import check_splits, make_task
 from groupwise.training import Position, Training, restore_random_state, seed_random_state
+from groupwise.verifiers.scorer import make_scorer, verifier_version
 
 LOOPS: Mapping[type[Stage], Callable[[Training, Any], None]] = {RlStage: grpo.run_stage, SftStage: sft.run_stage}
 
@@ -66,11 +67,14 @@ def train(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> bool:
         return _run(recipe, run_dir, sinks, is_resumed=False)
 
 
-def resume(run_dir: Path, sinks: Sequence[Sink] = ()) -> bool:
-    """Go on with a run, from its newest checkpoint that verifies."""
+def resume(run_dir: Path, sinks: Sequence[Sink] = (), *, accept_verifier: bool = False) -> bool:
+    """Go on with a run, from its newest checkpoint that verifies.
+
+    A verifier of another version than the run began with is refused, unless `accept_verifier`; the log tells.
+    """
     recipe = recipe_of(run_dir)
     with RunLock(run_dir):
-        return _run(recipe, run_dir, sinks, is_resumed=True)
+        return _run(recipe, run_dir, sinks, is_resumed=True, accept_verifier=accept_verifier)
 
 
 def recipe_of(run_dir: Path) -> Recipe:
@@ -84,11 +88,13 @@ def default_run_dir(recipe: Recipe) -> Path:
     return Path("runs") / f"{recipe.name}-{fingerprint(recipe)[:8]}"
 
 
-def _run(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink], *, is_resumed: bool) -> bool:
+def _run(
+    recipe: Recipe, run_dir: Path, sinks: Sequence[Sink], *, is_resumed: bool, accept_verifier: bool = False
+) -> bool:
     training = set_up(recipe, run_dir, sinks)
     try:
         if is_resumed:
-            restore(training)
+            restore(training, accept_verifier=accept_verifier)
         else:
             training.log.write_recipe(dump_toml(to_table(recipe)))
             training.log.write_info(training.identity | {"name": run_dir.name, "machine": _machine(training.policy)})
@@ -103,6 +109,7 @@ def _run(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink], *, is_resumed: bo
         training.log.write_event("finished", step=training.position.step)
         return True
     finally:
+        training.scorer.close()
         training.log.close()
 
 
@@ -132,6 +139,7 @@ def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Trainin
         recipe=recipe,
         run_dir=run_dir,
         task=task,
+        scorer=make_scorer(task, recipe.verifier),
         train_problems=train_problems,
         held_out_problems=held_out,
         policy=policy,
@@ -141,7 +149,7 @@ def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Trainin
         store=store,
         control=StopControl(),
         position=Position(),
-        identity=_identity(recipe, task.verifier),
+        identity=_identity(recipe, verifier_version(task, recipe.verifier.process)),
     )
 
 
@@ -170,14 +178,16 @@ def begin_stage(training: Training, stage: Stage) -> None:
     training.log.write_event("stage", name=stage.name, index=position.stage_index, step=position.step)
 
 
-def restore(training: Training) -> None:
+def restore(training: Training, *, accept_verifier: bool = False) -> None:
     """Take up the newest valid checkpoint. Without one the run starts over, which gives the same numbers."""
     path = training.store.newest_valid()
     if path is None:
         training.log.rewind(0, eval_step=-1)
         return
     tensors, state = training.store.load(training.store.rewind(path.name), check=False)
-    _refuse_changes(training.identity, state["identity"])
+    changed = _refuse_changes(training.identity, state["identity"], accept_verifier)
+    if changed:
+        training.log.write_event("verifier_changed", step=state["position"]["step"], change=changed)
     position = Position(**state["position"])
     stage = training.recipe.stages[position.stage_index]
     training.policy.begin_stage(stage.optimizer, keep_reference=stage.uses_reference)
@@ -193,16 +203,18 @@ def restore(training: Training) -> None:
         training.store.mark(position.best_checkpoint, "best")
 
 
-def _refuse_changes(now: Mapping[str, Any], then: Mapping[str, Any]) -> None:
+def _refuse_changes(now: Mapping[str, Any], then: Mapping[str, Any], accept_verifier: bool) -> str:
+    """The change of verifier that was accepted; "" where there is none."""
     for key, fix in (
         ("fingerprint", "restore recipe.toml"),
-        ("verifier", "install the version that it was started with"),
+        ("verifier", "install the version that it was started with, or go on all the same with --accept-verifier"),
     ):
-        if now[key] != then[key]:
+        if now[key] != then[key] and not (key == "verifier" and accept_verifier):
             raise ConfigError(
                 f"this run was started with {key} {then[key]} and would go on with {now[key]}: its numbers would not "
                 f"be comparable; {fix}, or start a new run"
             )
+    return "" if now["verifier"] == then["verifier"] else f"{then['verifier']} → {now['verifier']}"
 
 
 def _identity(recipe: Recipe, verifier: str) -> dict[str, Any]:

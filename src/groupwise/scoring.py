@@ -1,60 +1,19 @@
-"""From completions to scores, and from scores to the rewards that the learner sees.
+"""From scores to the rewards that the learner sees: weights, format bonus, process score, length, clipping.
 
-A task's `score` is foreign code: it may raise, return NaN or return nonsense. None of that is a wrong answer. It
-becomes the verdict `error`, which is counted, shown, and left out of the group's mean and of the loss.
+The order, with each step a named term so that the terms always add up to the reward:
+
+    (1 - w) × (weighted parts, format parts annealed) + w × process + format bonus - length costs, then clipped
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from groupwise.algo.advantages import soft_length_penalty
 from groupwise.algo.schedules import falling
 from groupwise.config import RewardConfig
-from groupwise.tasks.task import Task
-from groupwise.types import Finish, Group, Problem, Rollout, Score, ScoredGroup, Verdict
-
-
-def score_group(task: Task, group: Group) -> tuple[Score, ...]:
-    """One score per rollout; the same text is judged once."""
-    by_text: dict[str, Score] = {}
-    for rollout in group.rollouts:
-        if rollout.text not in by_text:
-            by_text[rollout.text] = score_completion(task, group.prompt.problem, rollout.text)
-    return tuple(by_text[rollout.text] for rollout in group.rollouts)
-
-
-def score_completion(task: Task, problem: Problem, completion: str) -> Score:
-    try:
-        score = task.score(problem, completion)
-    except Exception as error:  # noqa: BLE001 - a user's verifier may raise anything, and must not end the run
-        return _error(task, f"{type(error).__name__}: {error}")
-    fault = _fault(score)
-    return _error(task, f"score() returned {fault}") if fault else score
-
-
-def _fault(score: object) -> str:
-    """What makes this no usable score; "" when nothing does."""
-    if not isinstance(score, Score):
-        return f"{type(score).__name__} {score!r:.80}, not a Score"
-    if not isinstance(score.verdict, Verdict):
-        return f"verdict = {score.verdict!r:.80}, not a Verdict"
-    if not isinstance(score.parts, Mapping):
-        return f"parts = {score.parts!r:.80}, not a mapping of names to numbers"
-    for name, value in [("reward", score.reward), *score.parts.items()]:
-        # An int beyond the range of floats is finite and yet no reward.
-        is_number = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
-        if not is_number:
-            return f"{name} = {value!r:.80}, not a finite number"
-    total = sum(score.parts.values())
-    if score.parts and abs(total - score.reward) > 1e-6 * max(1.0, abs(total)):
-        return f"reward = {score.reward!r}, which is not the sum of its parts, {total!r}"
-    return ""
-
-
-def _error(task: Task, detail: str) -> Score:
-    return Score(0.0, Verdict.ERROR, {}, task.verifier, detail)
+from groupwise.rewards.format import has_elements
+from groupwise.types import Finish, Group, Rollout, Score, ScoredGroup, Verdict
 
 
 def shape_group(
@@ -74,17 +33,40 @@ def shape_group(
 
 
 def shape_parts(rollout: Rollout, score: Score, config: RewardConfig, stage_step: int, limit: int) -> dict[str, float]:
-    """The named terms of the reward after weights, annealing and length penalty; their sum is the reward."""
+    """The named terms of the reward; their sum is the reward."""
     format_scale = falling(stage_step, config.format_anneal_steps)
-    shaped = {}
+    process_weight = 0.0 if score.process is None else config.process_weight
+    terms = {}
     for name, value in (score.parts or {"reward": score.reward}).items():
         scale = format_scale if name in config.format_parts else 1.0
-        shaped[name] = value * config.part_weights.get(name, 1.0) * scale
+        terms[name] = value * config.part_weights.get(name, 1.0) * scale * (1 - process_weight)
+    # Added, not set: a task may have a part of any of these names.
+    for name, value in _extra_terms(rollout, score, config, format_scale, process_weight, limit).items():
+        terms[name] = terms.get(name, 0.0) + value
+    total = sum(terms.values())
+    clipped = min(max(total, config.min_reward), config.max_reward)
+    if clipped != total:
+        terms["clip"] = terms.get("clip", 0.0) + clipped - total
+    return terms
+
+
+def _extra_terms(
+    rollout: Rollout, score: Score, config: RewardConfig, format_scale: float, process_weight: float, limit: int
+) -> dict[str, float]:
+    extra = {}
+    if process_weight and score.process is not None:
+        extra["process"] = process_weight * score.process
+    if config.format_tags:
+        extra["format_bonus"] = config.format_bonus * format_scale * has_elements(rollout.text, config.format_tags)
+    num_tokens, penalty = len(rollout.token_ids), 0.0
     buffer = round(config.overlong_buffer_share * limit)
     if buffer:
-        penalty = soft_length_penalty(len(rollout.token_ids), limit, buffer, config.overlong_penalty)
-        shaped["length_penalty"] = shaped.get("length_penalty", 0.0) + penalty
-    return shaped
+        penalty += soft_length_penalty(num_tokens, limit, buffer, config.overlong_penalty)
+    if config.length_cost and score.verdict is Verdict.CORRECT:
+        penalty -= config.length_cost * num_tokens / limit
+    if buffer or config.length_cost:
+        extra["length_penalty"] = penalty
+    return extra
 
 
 def pass_rate(scored: ScoredGroup) -> float | None:

@@ -29,7 +29,7 @@ def rollout_metrics(
     lengths = [len(rollout.token_ids) for rollout in rollouts]
     distinct = sum(len({rollout.text for rollout in scored.group.rollouts}) for scored in sampled)
     dead = [pass_rate(scored) for scored in sampled if not scored.has_signal]
-    num_judged = len(scores) - verdicts[Verdict.ERROR]
+    num_judged = sum(not score.is_error for score in scores)
     metrics = {
         "reward/mean": mean(rewards) if rewards else 0.0,
         "reward/std": std(rewards) if rewards else 0.0,
@@ -39,6 +39,7 @@ def rollout_metrics(
         "score/wrong_share": verdicts[Verdict.WRONG] / len(scores),
         "score/unparsed_share": verdicts[Verdict.UNPARSED] / len(scores),
         "score/error_share": verdicts[Verdict.ERROR] / len(scores),
+        "score/timed_out_share": verdicts[Verdict.TIMED_OUT] / len(scores),
         "groups/count": float(len(sampled)),
         "groups/signal_share": 1 - len(dead) / len(sampled),
         "groups/dead_all_correct": float(dead.count(1.0)),
@@ -50,6 +51,9 @@ def rollout_metrics(
         "rollouts/length_max_tokens": float(max(lengths)),
         "rollouts/identical_share": 1 - distinct / len(rollouts),
     }
+    process = [score.process for score in scores if score.process is not None]
+    if process:
+        metrics["score/process_mean"] = mean(process)
     return metrics | _part_means(sampled) | _level_mean(sampled)
 
 

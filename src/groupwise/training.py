@@ -28,6 +28,7 @@ from groupwise.models.policy import Policy
 from groupwise.runlog.writer import RunLog
 from groupwise.tasks.task import Task
 from groupwise.types import Problem, ScoredGroup, StepRecord, UpdateStats
+from groupwise.verifiers.scorer import Scorer
 
 
 class TrainingFailed(RuntimeError):
@@ -63,6 +64,7 @@ class Training:
     recipe: Recipe
     run_dir: Path
     task: Task
+    scorer: Scorer
     train_problems: Sequence[Problem]
     held_out_problems: Sequence[Problem]
     policy: Policy
@@ -144,7 +146,7 @@ class Training:
             return
         record, groups = evaluate(
             self.recipe,
-            self.task,
+            self.scorer,
             self.held_out_problems,
             self.policy,
             self.engine,

@@ -91,7 +91,9 @@ class Verdict(StrEnum):
     UNPARSED = "unparsed"
     """No answer could be found in the completion."""
     ERROR = "error"
-    """We failed (a verifier raised, died, ran out of time). Never a wrong answer: left out of the mean and the loss."""
+    """We failed (a verifier raised or died). Never a wrong answer: left out of the mean and the loss."""
+    TIMED_OUT = "timed_out"
+    """We failed by running out of time: an error of its own kind, counted apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +108,13 @@ class Score:
     """Name and version of what scored it, as in "countdown/1"."""
     detail: str = ""
     """For people: what was extracted, or why the verifier failed."""
+    process: float | None = None
+    """How sound the reasoning is, from 0 to 1, where a process scorer was asked for and had something to judge."""
 
     @property
     def is_error(self) -> bool:
-        return self.verdict is Verdict.ERROR
+        """Whether the verifier failed, so that this says nothing of the completion."""
+        return self.verdict in (Verdict.ERROR, Verdict.TIMED_OUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +178,7 @@ class EvalRecord:
     truncated_share: float
     unparsed_share: float
     error_share: float
+    timed_out_share: float
     seconds: float
 
 

@@ -10,6 +10,7 @@ import torch
 
 from groupwise import pipeline
 from groupwise.config import Recipe
+from groupwise.models.policy import load_policy
 from groupwise.runlog.reader import Run
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with
 
@@ -24,9 +25,9 @@ CUDA_MODEL = TINY_MODEL | {"device": "cuda"}
 def test_a_run_trains_in_bf16_with_fp32_masters(lora: bool, recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
     model = CUDA_MODEL | {"gradient_checkpointing": True} | ({"lora": {"rank": 4}} if lora else {})
     recipe = recipe_with(model=model, stages=[SFT, GRPO | {"steps": 4}])
-    training = pipeline.set_up(recipe, tmp_path / "unused")
-    assert {parameter.dtype for parameter in training.policy.model.parameters()} == {torch.bfloat16}
-    assert {weight.dtype for weight in training.policy.weights.values()} == {torch.float32}
+    policy = load_policy(recipe)
+    assert {parameter.dtype for parameter in policy.model.parameters()} == {torch.bfloat16}
+    assert {weight.dtype for weight in policy.weights.values()} == {torch.float32}
     assert pipeline.train(recipe, tmp_path / "run")
     run = Run(tmp_path / "run")
     gaps = [r.metrics["engine/logprob_gap_mean"] for r in run.steps() if "engine/logprob_gap_mean" in r.metrics]
@@ -37,7 +38,7 @@ def test_a_run_trains_in_bf16_with_fp32_masters(lora: bool, recipe_with: Callabl
 
 def test_a_learning_rate_of_1e_6_moves_the_masters(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
     recipe = recipe_with(model=CUDA_MODEL, stages=[GRPO | {"optimizer": {"learning_rate": 1e-6}}])
-    initial = {n: w.cpu().clone() for n, w in pipeline.set_up(recipe, tmp_path / "unused").policy.weights.items()}
+    initial = {n: w.cpu().clone() for n, w in load_policy(recipe).weights.items()}
     pipeline.train(recipe, tmp_path / "run")
     store = pipeline.CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2)
     newest = store.newest_valid()

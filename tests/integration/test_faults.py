@@ -14,6 +14,7 @@ from groupwise import pipeline
 from groupwise.algo import losses
 from groupwise.cli import main
 from groupwise.config import Recipe, dump_toml, to_table
+from groupwise.models.policy import load_policy
 from groupwise.runlog.lock import RunLock
 from groupwise.runlog.reader import Run
 from groupwise.training import TrainingFailed
@@ -27,22 +28,28 @@ def write_recipe(recipe: Recipe, path: Path, **changes: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("fail", ["raise", "nan"])
+@pytest.mark.parametrize(
+    ("fail", "detail"),
+    [("raise", "KeyError"), ("nan", "nan"), ("hang", "more than 0.1 s of CPU time"), ("kill", "SIGKILL")],
+)
 def test_a_verifier_that_fails_is_an_error_and_never_a_wrong_answer(
-    fail: str, recipe_with: Callable[..., Recipe], tmp_path: Path
+    fail: str, detail: str, recipe_with: Callable[..., Recipe], tmp_path: Path
 ) -> None:
     task = {"name": "tests.integration.toy_task:EvenLetters", "options": {"fail": fail}}
-    assert pipeline.train(recipe_with(task=task, stages=[GRPO]), tmp_path / "run")
+    recipe = recipe_with(task=task, stages=[GRPO], verifier={"seconds": 0.1})
+    assert pipeline.train(recipe, tmp_path / "run")
     run = Run(tmp_path / "run")
-    shares = [record.metrics["score/error_share"] for record in run.steps()]
+    name = "timed_out" if fail == "hang" else "error"
+    shares = [record.metrics[f"score/{name}_share"] for record in run.steps()]
     assert 0 < sum(shares) < len(shares)
     for step in run.rollout_steps():
         for scored in run.rollouts(step):
-            valid = [r for r, s in zip(scored.rewards, scored.scores, strict=True) if s.verdict is not Verdict.ERROR]
+            valid = [r for r, s in zip(scored.rewards, scored.scores, strict=True) if not s.is_error]
             for score, advantage in zip(scored.scores, scored.advantages, strict=True):
                 if score.is_error:
                     assert advantage == 0
-                    assert ("KeyError" if fail == "raise" else "nan") in score.detail
+                    assert (score.verdict is Verdict.TIMED_OUT) == (fail == "hang")
+                    assert detail in score.detail
             assert scored.has_signal == (len(set(valid)) > 1)
 
 
@@ -81,7 +88,7 @@ def test_the_weights_are_untouched_and_the_run_stops_after_so_many_in_a_row(
     with pytest.raises(TrainingFailed, match="learning_rate"):
         pipeline.train(recipe, tmp_path / "run")
     # Nothing was ever applied: the newest checkpoint still holds the initial weights.
-    initial = pipeline.set_up(recipe, tmp_path / "initial").policy.weights
+    initial = load_policy(recipe).weights
     store = pipeline.CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2)
     newest = store.newest_valid()
     assert newest is not None
@@ -114,6 +121,10 @@ def test_a_changed_recipe_or_verifier_is_refused_on_resume(
     monkeypatch.setattr(toy_task.EvenLetters, "verifier", "even-letters/2")
     assert main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "verifier even-letters/1" in capsys.readouterr().err
+    # Unless told: and then the log tells.
+    assert main(["train", "--resume", str(tmp_path / "run"), "--accept-verifier"]) == 0
+    changes = [event["change"] for event in Run(tmp_path / "run").events() if event["kind"] == "verifier_changed"]
+    assert changes == ["even-letters/1 → even-letters/2"]
     monkeypatch.undo()
     toml = (tmp_path / "run" / "recipe.toml").read_text()
     (tmp_path / "run" / "recipe.toml").write_text(toml.replace("seed = 0", "seed = 1"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,7 +18,7 @@ class EvenLetters:
     num_train: int = 12
     num_held_out: int = 8
     fail: str = ""
-    """How the verifier fails on completions of odd length: raise, nan, or not at all."""
+    """How the verifier fails on completions of odd length: raise, nan, hang, kill, or not at all."""
 
     verifier: ClassVar[str] = "even-letters/1"
 
@@ -32,6 +34,10 @@ class EvenLetters:
         if self.fail and len(data) % 2:
             if self.fail == "raise":
                 raise KeyError("the verifier broke")
+            if self.fail == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            while self.fail == "hang":
+                pass
             return Score(float("nan"), Verdict.WRONG)
         share = sum(byte % 2 == 0 for byte in data) / max(len(data), 1)
         parts = {"even": share, "tag": 0.1 if data[:1] < b"\x80" else 0.0}

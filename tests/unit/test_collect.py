@@ -11,6 +11,7 @@ from groupwise.data.sampler import ProblemSampler
 from groupwise.engines.engine import Request
 from groupwise.models.tiny import make_tokenizer
 from groupwise.types import Finish, Group, Message, Problem, Rollout, SamplingParams, Score, Verdict
+from groupwise.verifiers.scorer import LocalScorer, ScoreFunction
 
 PROBLEMS = [Problem(f"p{n}", (Message("user", str(n)),), str(n)) for n in range(40)]
 
@@ -65,7 +66,8 @@ def make_stage(**changes: Any) -> RlStage:
 
 def collect(engine: ScriptedEngine, stage_step: int = 0, num_problems: int = 40, **changes: Any) -> Collected:
     sampler = ProblemSampler(PROBLEMS[:num_problems], CurriculumConfig(), seed=0)
-    collector = Collector(make_stage(**changes), TextTask(), engine, Prompts(make_tokenizer()), seed=0)
+    scorer = LocalScorer(ScoreFunction(TextTask()))
+    collector = Collector(make_stage(**changes), scorer, engine, Prompts(make_tokenizer()), seed=0)
     return collector.collect(sampler, stage_step, policy_version=3)
 
 

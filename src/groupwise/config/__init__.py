@@ -2,7 +2,7 @@
 
 from groupwise.config.build import ConfigError, build, nearest, to_table
 from groupwise.config.presets import ALGORITHMS, SUMMARIES
-from groupwise.config.recipe import dump_toml, fingerprint, load_recipe, make_recipe, parse_recipe
+from groupwise.config.recipe import apply_override, dump_toml, fingerprint, load_recipe, make_recipe, parse_recipe
 from groupwise.config.schema import (
     CheckpointConfig,
     EngineConfig,
@@ -12,6 +12,7 @@ from groupwise.config.schema import (
     ModelConfig,
     Recipe,
     TaskConfig,
+    VerifierConfig,
 )
 from groupwise.config.stages import (
     CurriculumConfig,
@@ -46,6 +47,8 @@ __all__ = [
     "SftStage",
     "Stage",
     "TaskConfig",
+    "VerifierConfig",
+    "apply_override",
     "build",
     "dump_toml",
     "fingerprint",

@@ -23,7 +23,7 @@ from groupwise.config.schema import Recipe
 from groupwise.config.stages import RlStage, SftStage
 
 # What may differ between two runs that must give the same numbers.
-_NOT_IN_FINGERPRINT = ("name", "description", "logging")
+_NOT_IN_FINGERPRINT = ("name", "description", "logging", "verifier.workers")
 
 
 def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
@@ -148,7 +148,13 @@ def _descend(node: Any, part: str, where: str) -> Any:
 
 def fingerprint(recipe: Recipe) -> str:
     """16 hex digits of everything in the recipe that can move a number."""
-    table = {key: value for key, value in to_table(recipe).items() if key not in _NOT_IN_FINGERPRINT}
+    table = to_table(recipe)
+    for key in _NOT_IN_FINGERPRINT:
+        *path, last = key.split(".")
+        node = table
+        for part in path:
+            node = node[part]
+        del node[last]
     return hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -63,6 +63,31 @@ class TaskConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierConfig:
+    workers: int = 2
+    """Processes that score completions while others are sampled; 0 scores in the trainer, without any limit."""
+    seconds: float = 5.0
+    """CPU time for one completion. What takes longer is `timed_out`: our failure, not a wrong answer."""
+    wall_seconds: float = 60.0
+    """The same on the clock, for a verifier that waits for something."""
+    memory_mb: int = 4096
+    """Memory that scoring one completion may take, beyond what the imported modules take."""
+    process: str = ""
+    """Scores the reasoning as well: `arithmetic` (the share of written calculations that are true), or
+    `module:function` for your own, from the steps of a completion to 0 … 1 or None. reward.process_weight blends it
+    in."""
+
+    def __post_init__(self) -> None:
+        require(0 <= self.workers <= 256, f"workers = {self.workers}: must be from 0 to 256")
+        require(self.seconds > 0, f"seconds = {self.seconds}: must be above 0")
+        require(
+            self.wall_seconds >= self.seconds,
+            f"wall_seconds = {self.wall_seconds}: must be at least seconds = {self.seconds}",
+        )
+        require(self.memory_mb >= 64, f"memory_mb = {self.memory_mb}: must be at least 64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     name: Literal["reference"] = "reference"
     """`reference`: batched sampling with the model's own forward; slow and obvious."""
@@ -148,6 +173,8 @@ class Recipe:
     """The policy."""
     task: TaskConfig
     """Where problems come from and how completions are scored."""
+    verifier: VerifierConfig = field(default_factory=VerifierConfig)
+    """How completions are scored: processes, limits, process score."""
     engine: EngineConfig = field(default_factory=EngineConfig)
     """What draws the rollouts."""
     stages: tuple[Stage, ...]
@@ -167,6 +194,11 @@ class Recipe:
             "evaluation.use_ema = true, but model.ema_decay = 0 keeps no average; set it to 0.99, say",
         )
         for index, stage in enumerate(self.stages):
+            require(
+                isinstance(stage, SftStage) or stage.reward.process_weight == 0 or self.verifier.process != "",
+                f"stages.{index}.reward.process_weight is above 0, but nothing scores the reasoning; set "
+                'verifier.process = "arithmetic", say',
+            )
             if isinstance(stage, SftStage) and stage.source == "rollouts":
                 require(
                     any(isinstance(earlier, RlStage) for earlier in self.stages[:index]),

@@ -12,6 +12,7 @@ and moves no number of the result but for the last bits of rounding.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -148,9 +149,32 @@ class RewardConfig:
     """Soft length penalty: it rises linearly over this last share of max_new_tokens; 0 is off."""
     overlong_penalty: float = 1.0
     """The soft penalty at max_new_tokens."""
+    length_cost: float = 0.0
+    """Taken off a correct completion's reward in proportion to its length: this much at max_new_tokens."""
+    format_tags: tuple[str, ...] = ()
+    """A format to reward whatever the task: these elements, once each and in this order, as in ["think", "answer"]."""
+    format_bonus: float = 0.1
+    """The reward for exactly that format; it is annealed like format_parts."""
+    process_weight: float = 0.0
+    """Blends the score of the reasoning in: (1 - w) × outcome + w × process, as in 0.3; see verifier.process. A
+    completion whose reasoning has nothing to judge keeps its outcome."""
+    min_reward: float = -math.inf
+    """Rewards below this, after all of the above, are raised to it."""
+    max_reward: float = math.inf
+    """Rewards above this are lowered to it."""
 
     def __post_init__(self) -> None:
         share = self.overlong_buffer_share
+        require(0 <= self.process_weight <= 1, f"process_weight = {self.process_weight}: must be in [0, 1]")
+        require(
+            self.min_reward < self.max_reward,
+            f"min_reward = {self.min_reward}, max_reward = {self.max_reward}: the first must be below the second",
+        )
+        for key in ("length_cost", "format_bonus"):
+            require(math.isfinite(getattr(self, key)), f"{key} = {getattr(self, key)}: must be finite")
+        for tag in self.format_tags:
+            require(re.fullmatch("[A-Za-z][A-Za-z0-9_-]*", tag) is not None, f"format_tags: {tag!r} is not a tag name")
+        require(len(set(self.format_tags)) == len(self.format_tags), f"format_tags = {self.format_tags}: one is twice")
         require(0 <= share <= 1, f"overlong_buffer_share = {share}: must be in [0, 1]; 0 is off, DAPO takes 0.2")
         require(self.format_anneal_steps >= 0, f"format_anneal_steps = {self.format_anneal_steps}: must be ≥ 0")
         require(math.isfinite(self.overlong_penalty), f"overlong_penalty = {self.overlong_penalty}: must be finite")

@@ -14,16 +14,16 @@ from groupwise.collect import Prompts
 from groupwise.config import Recipe, RlStage
 from groupwise.engines.engine import Engine, Request
 from groupwise.models.policy import Policy
-from groupwise.scoring import is_truncated, pass_rate, score_group
+from groupwise.scoring import is_truncated, pass_rate
 from groupwise.seeds import seed_of
 from groupwise.stats import mean, mean_interval, wilson_interval
-from groupwise.tasks.task import Task
-from groupwise.types import EvalRecord, Problem, SamplingParams, ScoredGroup, Verdict
+from groupwise.types import EvalRecord, Group, Problem, SamplingParams, Score, ScoredGroup, Verdict
+from groupwise.verifiers.scorer import Scorer, ScoringBatch
 
 
 def evaluate(
     recipe: Recipe,
-    task: Task,
+    scorer: Scorer,
     problems: Sequence[Problem],
     policy: Policy,
     engine: Engine,
@@ -50,14 +50,20 @@ def evaluate(
         temperature=config.temperature,
         stop_strings=config.stop_strings,
     )
-    scored: dict[int, ScoredGroup] = {}
+    batch = ScoringBatch(scorer)
+    sampled: dict[int, Group] = {}
     with policy.averaged() if config.use_ema else nullcontext(), interruptible():
         for index, group in engine.generate(requests, sampling, policy.version):
-            scores = score_group(task, group)
-            rewards = tuple(score.reward for score in scores)
-            scored[index] = ScoredGroup(group, scores, rewards, (0.0,) * len(scores), max(rewards) != min(rewards))
-    groups = [scored[index] for index in range(len(requests))]
+            batch.add(group)
+            sampled[index] = group
+        scores = dict(zip(sampled, batch.scores(), strict=True))
+    groups = [_scored(sampled[index], scores[index]) for index in range(len(requests))]
     return _summarize(groups, config.rollouts_per_problem, config.temperature, time.perf_counter() - start), groups
+
+
+def _scored(group: Group, scores: tuple[Score, ...]) -> ScoredGroup:
+    rewards = tuple(score.reward for score in scores)
+    return ScoredGroup(group, scores, rewards, (0.0,) * len(scores), max(rewards) != min(rewards))
 
 
 def eval_max_new_tokens(recipe: Recipe) -> int:
@@ -86,6 +92,7 @@ def _summarize(groups: Sequence[ScoredGroup], num_rollouts: int, temperature: fl
         mean_tokens=mean([len(rollout.token_ids) for rollout in rollouts]),
         truncated_share=mean([float(is_truncated(rollout)) for rollout in rollouts]),
         unparsed_share=mean([float(score.verdict is Verdict.UNPARSED) for score in scores]),
-        error_share=mean([float(score.is_error) for score in scores]),
+        error_share=mean([float(score.verdict is Verdict.ERROR) for score in scores]),
+        timed_out_share=mean([float(score.verdict is Verdict.TIMED_OUT) for score in scores]),
         seconds=seconds,
     )

@@ -43,7 +43,9 @@ _DECLARED = (
     Metric("score/correct_share", "Share of all rollouts whose verdict is correct", "share"),
     Metric("score/wrong_share", "Share of all rollouts whose verdict is wrong", "share"),
     Metric("score/unparsed_share", "Share of all rollouts in which no answer was found", "share"),
-    Metric("score/error_share", "Share of all rollouts that we failed to score", "share"),
+    Metric("score/error_share", "Share of all rollouts that we failed to score, time-outs apart", "share"),
+    Metric("score/timed_out_share", "Share of all rollouts whose scoring ran out of time", "share"),
+    Metric("score/process_mean", "Mean score of the reasoning, over the rollouts that have one", "share"),
     Metric("groups/count", "Groups sampled in the step, those set aside included", "count"),
     Metric(
         "groups/signal_share",
@@ -101,6 +103,7 @@ _DECLARED = (
     Metric("eval/truncated_share", "Held-out problems: share of completions cut off at the length limit", "share"),
     Metric("eval/unparsed_share", "Held-out problems: share of completions in which no answer was found", "share"),
     Metric("eval/error_share", "Held-out problems: share of completions that we failed to score", "share"),
+    Metric("eval/timed_out_share", "Held-out problems: share of completions whose scoring ran out of time", "share"),
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _DECLARED}

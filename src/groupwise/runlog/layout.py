@@ -4,6 +4,7 @@ RUN/ recipe.toml  run.json  run.lock  metrics.jsonl  evals.jsonl  events.jsonl
      rollouts/000012.jsonl        one scored group a line, one file per step
      eval_rollouts/000010.jsonl   the same for the held-out problems
      checkpoints/                 see groupwise.checkpoint
+     audit/                       page.html to label chains on, labels.jsonl: see groupwise.audit
 """
 
 from __future__ import annotations

@@ -50,16 +50,7 @@ def group_to_json(scored: ScoredGroup) -> dict[str, Any]:
             }
             for rollout in scored.group.rollouts
         ],
-        "scores": [
-            {
-                "reward": _float_to_json(score.reward),
-                "verdict": score.verdict.value,
-                "parts": {name: _float_to_json(value) for name, value in score.parts.items()},
-                "verifier": score.verifier,
-                "detail": score.detail,
-            }
-            for score in scored.scores
-        ],
+        "scores": [score_to_json(score) for score in scored.scores],
         "rewards": _floats_to_json(scored.rewards),
         "advantages": _floats_to_json(scored.advantages),
         "has_signal": bool(scored.has_signal),
@@ -83,22 +74,35 @@ def group_from_json(table: Mapping[str, Any]) -> ScoredGroup:
         )
         for entry in table["rollouts"]
     )
-    scores = tuple(
-        Score(
-            reward=float(entry["reward"]),
-            verdict=Verdict(entry["verdict"]),
-            parts={name: float(value) for name, value in entry["parts"].items()},
-            verifier=entry["verifier"],
-            detail=entry["detail"],
-        )
-        for entry in table["scores"]
-    )
+    scores = tuple(score_from_json(entry) for entry in table["scores"])
     return ScoredGroup(
         group=Group(prompt=Prompt(problem=problem, token_ids=tuple(table["prompt_token_ids"])), rollouts=rollouts),
         scores=scores,
         rewards=tuple(map(float, table["rewards"])),
         advantages=tuple(map(float, table["advantages"])),
         has_signal=table["has_signal"],
+    )
+
+
+def score_to_json(score: Score) -> dict[str, Any]:
+    return {
+        "reward": _float_to_json(score.reward),
+        "verdict": str(score.verdict),
+        "parts": {name: _float_to_json(value) for name, value in score.parts.items()},
+        "verifier": score.verifier,
+        "detail": score.detail,
+        "process": None if score.process is None else _float_to_json(score.process),
+    }
+
+
+def score_from_json(entry: Mapping[str, Any]) -> Score:
+    return Score(
+        reward=float(entry["reward"]),
+        verdict=Verdict(entry["verdict"]),
+        parts={name: float(value) for name, value in entry["parts"].items()},
+        verifier=entry["verifier"],
+        detail=entry["detail"],
+        process=None if entry.get("process") is None else float(entry["process"]),
     )
 
 
@@ -119,7 +123,8 @@ def eval_to_json(record: EvalRecord) -> dict[str, Any]:
 
 def eval_from_json(table: Mapping[str, Any]) -> EvalRecord:
     names = [field.name for field in dataclasses.fields(EvalRecord)]
-    values: dict[str, Any] = {name: math.nan if table[name] is None else table[name] for name in names}
+    # A share that an older run did not record is unknown, not 0.
+    values: dict[str, Any] = {name: math.nan if table.get(name) is None else table[name] for name in names}
     return EvalRecord(**values)
 
 
@@ -134,6 +139,7 @@ def eval_metrics(record: EvalRecord) -> dict[str, float]:
         "eval/truncated_share": record.truncated_share,
         "eval/unparsed_share": record.unparsed_share,
         "eval/error_share": record.error_share,
+        "eval/timed_out_share": record.timed_out_share,
     }
 
 

@@ -62,6 +62,7 @@ def make_eval(step: int, **changes: float) -> EvalRecord:
         "truncated_share": 0.0,
         "unparsed_share": 0.5,
         "error_share": 0.0,
+        "timed_out_share": 0.0,
         "seconds": 1.5,
     }
     return EvalRecord(
