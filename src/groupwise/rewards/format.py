@@ -56,5 +56,8 @@ def score_copy(gold: str, completion: str, verifier: str) -> Score:
 
 def excerpt(text: str, max_chars: int = 80) -> str:
     """For `Score.detail`: short, one line, printable, whatever the model wrote."""
-    text = "".join(character if character.isprintable() else " " for character in text[: 4 * max_chars]).strip()
+    text = text[: 4 * max_chars]
+    if not text.isprintable():
+        text = "".join(character if character.isprintable() else " " for character in text)
+    text = text.strip()
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"

@@ -84,10 +84,13 @@ def group_from_json(table: Mapping[str, Any]) -> ScoredGroup:
     )
 
 
+_VERDICTS = {verdict.value: verdict for verdict in Verdict}
+
+
 def score_to_json(score: Score) -> dict[str, Any]:
     return {
         "reward": _float_to_json(score.reward),
-        "verdict": str(score.verdict),
+        "verdict": score.verdict.value,
         "parts": {name: _float_to_json(value) for name, value in score.parts.items()},
         "verifier": score.verifier,
         "detail": score.detail,
@@ -98,7 +101,7 @@ def score_to_json(score: Score) -> dict[str, Any]:
 def score_from_json(entry: Mapping[str, Any]) -> Score:
     return Score(
         reward=float(entry["reward"]),
-        verdict=Verdict(entry["verdict"]),
+        verdict=_VERDICTS[entry["verdict"]],
         parts={name: float(value) for name, value in entry["parts"].items()},
         verifier=entry["verifier"],
         detail=entry["detail"],

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 from groupwise.config import ConfigError, VerifierConfig
 from groupwise.rewards.process.score import arithmetic_score, split_steps
-from groupwise.runlog.records import score_from_json, score_to_json
 from groupwise.tasks.task import Task
 from groupwise.types import Group, Problem, Score, Verdict
 from groupwise.workers import Answer, Limits, Outcome, WorkerPool
@@ -30,6 +29,9 @@ ProcessScorer = Callable[[Sequence[str]], float | None]
 
 PROCESS_SCORERS = {"arithmetic": "arithmetic/1"}
 """The built-in ones, with their versions."""
+
+
+_VERDICTS = {verdict.value: verdict for verdict in Verdict}
 
 
 class Scorer(Protocol):
@@ -48,8 +50,9 @@ class ScoreFunction:
     process: str = ""
     """A name of PROCESS_SCORERS, `module:function`, or "" for none."""
 
-    def __call__(self, problem: Problem, completion: str) -> dict[str, Any]:
-        return score_to_json(self.score(problem, completion))
+    def __call__(self, problem: Problem, completion: str) -> list[Any]:
+        score = self.score(problem, completion)
+        return [score.reward, score.verdict.value, dict(score.parts), score.verifier, score.detail, score.process]
 
     def score(self, problem: Problem, completion: str) -> Score:
         score = score_completion(self.task, problem, completion)
@@ -97,7 +100,8 @@ class PooledScorer:
 
     def _score(self, answer: Answer) -> Score:
         if answer.outcome is Outcome.DONE:
-            return score_from_json(answer.value)
+            reward, verdict, parts, verifier, detail, process = answer.value
+            return Score(reward, _VERDICTS[verdict], parts, verifier, detail, process)
         verdict = Verdict.TIMED_OUT if answer.outcome is Outcome.TIMED_OUT else Verdict.ERROR
         return Score(0.0, verdict, {}, self._verifier, answer.detail)
 
@@ -163,19 +167,28 @@ def _fault(score: object) -> str:
         return f"{type(score).__name__} {score!r:.80}, not a Score"
     if not isinstance(score.verdict, Verdict):
         return f"verdict = {score.verdict!r:.80}, not a Verdict"
-    if not isinstance(score.parts, Mapping) or not all(isinstance(name, str) for name in score.parts):
-        return f"parts = {score.parts!r:.80}, not a mapping of names to numbers"
+    reward, parts = score.reward, score.parts
+    # The first test is for speed: asking for a Mapping takes as long as all the rest.
+    if type(parts) is not dict and not isinstance(parts, Mapping):
+        return f"parts = {parts!r:.80}, not a mapping of names to numbers"
     if not isinstance(score.verifier, str) or not isinstance(score.detail, str):
         return f"verifier = {score.verifier!r:.40} and detail = {score.detail!r:.40}, which must be strings"
-    for name, value in [("reward", score.reward), *score.parts.items()]:
-        # An int beyond the range of floats is finite and yet no reward.
-        is_number = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
-        if not is_number:
+    if not _is_finite(reward):
+        return f"reward = {reward!r:.80}, not a finite number"
+    for name, value in parts.items():
+        if not isinstance(name, str):
+            return f"a part named {name!r:.80}, which is not a string"
+        if not _is_finite(value):
             return f"{name} = {value!r:.80}, not a finite number"
-    total = sum(score.parts.values())
-    if score.parts and abs(total - score.reward) > 1e-6 * max(1.0, abs(total)):
-        return f"reward = {score.reward!r}, which is not the sum of its parts, {total!r}"
+    total = sum(parts.values())
+    if parts and abs(total - reward) > 1e-6 * max(1.0, abs(total)):
+        return f"reward = {reward!r}, which is not the sum of its parts, {total!r}"
     return ""
+
+
+def _is_finite(value: object) -> bool:
+    # An int beyond the range of floats is finite and yet no reward.
+    return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
 
 
 def _error(task: Task, detail: str) -> Score:

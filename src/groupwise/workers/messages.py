@@ -2,9 +2,9 @@
 
 caller → supervisor   setup     pickle of (sys.path, number of workers, Limits, pickle of the function)
 caller → supervisor   job       JOB (id, number of items), pickle of (shared, items)
-supervisor → worker   job       JOB (id, first item to do), the same pickle
-worker → supervisor   result    RESULT (id, item, outcome, CPU seconds), value as JSON or the reason as text
-supervisor → caller   result    the same; before the first one: READY, or the reason why there is no pool
+supervisor → worker   job       SHARE (id, first item to do, end), the same pickle
+worker → supervisor   results   SHARE, an ENDING (outcome, CPU seconds) per item, JSON list of values or reasons
+supervisor → caller   results   the same; before the first one: READY, or the reason why there is no pool
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from typing import Any
 
 LENGTH = struct.Struct("<I")
 JOB = struct.Struct("<II")
-RESULT = struct.Struct("<IIBd")
+SHARE = struct.Struct("<III")
+ENDING = struct.Struct("<Bd")
 READY = b"ready"
 MAX_FRAME_BYTES = 1 << 30
-MAX_RESULT_BYTES = 1 << 20
-"""A result is a score, not a document; a longer one is an error of that item."""
+MAX_VALUE_CHARS = 1 << 20
+"""Of a value as JSON: it is a score, not a document; a longer one is an error of that item."""
 
 
 class Outcome(IntEnum):
@@ -77,10 +78,14 @@ class Channel:
         return bool(self._outgoing)
 
     def send(self, *parts: bytes) -> None:
+        self.put(*parts)
+        self.flush()
+
+    def put(self, *parts: bytes) -> None:
+        """A frame that goes with the next `flush`."""
         self._outgoing += LENGTH.pack(sum(map(len, parts)))
         for part in parts:
             self._outgoing += part
-        self.flush()
 
     def flush(self) -> None:
         while self._outgoing:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from groupwise.workers.messages import JOB, READY, RESULT, Answer, Channel, Limits, Outcome
+from groupwise.workers.messages import ENDING, JOB, READY, SHARE, Answer, Channel, Limits, Outcome
 
 ITEMS_PER_JOB = 8
 START_SECONDS = 180.0
@@ -65,7 +65,6 @@ class WorkerPool:
                 self._waiting[number] = ([None] * len(batch), pickle.dumps((shared, batch)))
                 self._send_job(number)
                 ticket.append(number)
-            self._receive()
             return tuple(ticket)
 
     def answers(self, ticket: tuple[int, ...]) -> list[Answer]:
@@ -158,10 +157,10 @@ class WorkerPool:
         assert self._channel is not None
         for frame in self._channel.receive():
             self._num_restarts = 0
-            number, item, outcome, seconds = RESULT.unpack_from(frame)
+            number, first, end = SHARE.unpack_from(frame)
             answers, _ = self._waiting[number]
-            answers[item] = _read_answer(Outcome(outcome), frame[RESULT.size :], seconds)
-            if item == len(answers) - 1:
+            answers[first:end] = read_answers(frame, end - first, self._limits)
+            if None not in answers:
                 self._done[number] = answers
                 del self._waiting[number]
 
@@ -201,10 +200,25 @@ class _StopOnInterrupt:
             self._pool.close()
 
 
-def _read_answer(outcome: Outcome, body: bytes, seconds: float) -> Answer:
-    if outcome is Outcome.DONE:
-        try:
-            return Answer(outcome, json.loads(body), "", seconds)
-        except (ValueError, RecursionError) as error:  # the function wrote to the connection itself
-            return Answer(Outcome.DIED, None, f"its answer cannot be read: {error}", seconds)
-    return Answer(outcome, None, body.decode(errors="replace"), seconds)
+_OUTCOMES = tuple(Outcome)
+
+
+def read_answers(frame: bytes, count: int, limits: Limits) -> list[Answer | None]:
+    start = SHARE.size + count * ENDING.size
+    endings = list(ENDING.iter_unpack(frame[SHARE.size : start]))
+    try:
+        values = json.loads(frame[start:])
+        if not isinstance(values, list) or len(values) != count:
+            raise ValueError("not one value per item")
+    except (ValueError, RecursionError) as error:  # the function wrote to the connection itself
+        return [Answer(Outcome.DIED, None, f"its answer cannot be read: {error}", seconds) for _, seconds in endings]
+    answers: list[Answer | None] = []
+    for (code, seconds), value in zip(endings, values, strict=True):
+        outcome = _OUTCOMES[code]
+        if outcome is Outcome.DONE:
+            answers.append(Answer(outcome, value, "", seconds))
+        elif outcome is Outcome.TIMED_OUT and seconds > limits.seconds:
+            answers.append(Answer(outcome, None, f"more than {limits.seconds:g} s of CPU time", seconds))
+        else:
+            answers.append(Answer(outcome, None, str(value), seconds))
+    return answers

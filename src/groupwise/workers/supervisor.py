@@ -3,14 +3,16 @@
 It never runs the function itself and never waits for anybody, so nothing that a function does can hold it up. Run as
 `python -m groupwise.workers.supervisor DESCRIPTOR`, with one end of a socket pair as the descriptor.
 
-A worker holds at most two jobs, so that it need not wait between them. Only its first unanswered item can be to blame
-when it dies or hangs; whatever else it held goes back to the front of the queue.
+A worker holds two jobs, and more when the queue is long, so that it need not wait between them. When it dies or hangs,
+the item that it had noted is to blame; whatever else it held and has not answered goes back to the front of the queue.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import json
+import mmap
 import os
 import pickle
 import selectors
@@ -23,10 +25,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise.workers.messages import JOB, MAX_RESULT_BYTES, READY, RESULT, BadFrame, Channel, Limits, Outcome
+from groupwise.workers.messages import ENDING, JOB, READY, SHARE, BadFrame, Channel, Limits, Outcome
 from groupwise.workers.worker import run_forked
 
-JOBS_PER_WORKER = 2
+MIN_JOBS_PER_WORKER, MAX_JOBS_PER_WORKER = 2, 16
 CHECK_SECONDS = 0.02
 """How often the clocks of busy workers are read."""
 MAX_ITEMS_PER_WORKER = 20_000
@@ -38,28 +40,46 @@ PR_SET_PDEATHSIG = 1
 
 @dataclass(slots=True)
 class Job:
+    """Some items of what the caller submitted, in a row."""
+
     number: int
-    num_items: int
-    next_item: int
+    first: int
+    end: int
     payload: bytes
+    is_alone: bool = False
+    """Its worker gets nothing else meanwhile, so that there is no doubt who is to blame."""
 
 
 class Worker:
-    def __init__(self, pid: int, connection: socket.socket) -> None:
+    def __init__(self, pid: int, connection: socket.socket, note: mmap.mmap) -> None:
         self.pid = pid
-        self.channel = Channel(connection, MAX_RESULT_BYTES + RESULT.size)
+        self.note = memoryview(note).cast("I")
+        """(item, how many items it has begun, how many jobs it has begun): written by the worker."""
+        self.channel = Channel(connection)
         self.jobs: deque[Job] = deque()
         self.num_answered = 0
-        self.marks: tuple[float, float] | None = None
-        """(CPU, wall) clock when the item at hand was first seen; None between an answer and the next look."""
+        self.num_jobs_answered = 0
+        self.marks: tuple[int, float, float] | None = None
+        """(items begun, CPU clock, wall clock) when the item at hand was first seen."""
 
     def cpu_seconds(self) -> float:
         # Linux encodes "CPU clock of process PID" in the clock's number; see clock_getcpuclockid(3).
         return time.clock_gettime((~self.pid << 3) | 2)
 
-    @property
-    def has_room(self) -> bool:
-        return len(self.jobs) < JOBS_PER_WORKER and self.num_answered < MAX_ITEMS_PER_WORKER
+    def has_room(self, job: Job, max_jobs: int) -> bool:
+        if self.jobs and (job.is_alone or self.jobs[0].is_alone):
+            return False
+        return len(self.jobs) < max_jobs and self.num_answered < MAX_ITEMS_PER_WORKER
+
+    def pop_blamed(self) -> tuple[Job, int] | None:
+        """The job that it is at, and the item; None where it has not begun any that it holds."""
+        index = self.note[2] - self.num_jobs_answered - 1
+        if not 0 <= index < len(self.jobs):
+            return None
+        job = self.jobs[index]
+        del self.jobs[index]
+        # What it noted is within the job, unless the function wrote there.
+        return job, min(max(self.note[0], job.first), job.end - 1)
 
 
 class Supervisor:
@@ -75,6 +95,7 @@ class Supervisor:
         self._queue: deque[Job] = deque()
         self._workers: list[Worker] = []
         self._num_idle_deaths = 0
+        self._next_check = 0.0
         for _ in range(num_workers):
             self._fork()
 
@@ -86,9 +107,13 @@ class Supervisor:
                     self._serve_owner(events)
                 elif key.data in self._workers:  # it may have been replaced by what came before it in this round
                     self._serve_worker(key.data, events)
-            for worker in list(self._workers):
-                self._check_limits(worker)
+            if is_busy and time.monotonic() >= self._next_check:
+                self._next_check = time.monotonic() + CHECK_SECONDS
+                for worker in list(self._workers):
+                    self._check_limits(worker)
             self._deal()
+            self._owner.flush()
+            self._watch(self._owner, None)
         for worker in self._workers:
             _kill(worker.pid)
 
@@ -98,8 +123,7 @@ class Supervisor:
         if events & selectors.EVENT_READ:
             for frame in self._owner.receive():
                 number, num_items = JOB.unpack_from(frame)
-                self._queue.append(Job(number, num_items, 0, frame[JOB.size :]))
-        self._watch(self._owner, None)
+                self._queue.append(Job(number, 0, num_items, frame[JOB.size :]))
 
     def _serve_worker(self, worker: Worker, events: int) -> None:
         if events & selectors.EVENT_WRITE:
@@ -107,59 +131,80 @@ class Supervisor:
         try:
             for frame in worker.channel.receive():
                 self._take(worker, frame)
-            is_lost = worker.channel.is_closed
         except BadFrame:  # the function got at the connection
-            is_lost = True
-        if is_lost:
+            if not worker.jobs or worker.jobs[0].is_alone:
+                self._replace(worker, Outcome.DIED)
+            else:
+                self._try_one_by_one(worker)
+            return
+        if worker.channel.is_closed:
             self._replace(worker, Outcome.DIED)
         elif worker.num_answered >= MAX_ITEMS_PER_WORKER and not worker.jobs:
-            self._replace(worker, Outcome.DONE)
+            self._replace(worker, None)
         else:
             self._watch(worker.channel, worker)
 
     def _take(self, worker: Worker, frame: bytes) -> None:
-        """Pass a result on, if it is the one that is due."""
-        if not worker.jobs or len(frame) < RESULT.size:
-            raise BadFrame("a result that nobody asked for")
-        job = worker.jobs[0]
-        number, item, outcome, seconds = RESULT.unpack_from(frame)
-        if (number, item) != (job.number, job.next_item) or outcome not in (Outcome.DONE, Outcome.RAISED):
-            raise BadFrame(f"a result for item {item} of job {number}, and {job.next_item} of {job.number} is due")
-        if seconds > self._limits.seconds:
-            # It ended before anybody looked. Whether an item is over the limit must not depend on that.
-            self._answer_for(job, Outcome.TIMED_OUT, seconds)
-        else:
-            self._tell_owner(frame)
-        worker.num_answered += 1
+        """Pass results on, if they are those that are due."""
+        job = worker.jobs[0] if worker.jobs else None
+        if job is None or frame[: SHARE.size] != SHARE.pack(job.number, job.first, job.end):
+            raise BadFrame("results that nobody asked for")
+        count = job.end - job.first
+        endings = frame[SHARE.size : SHARE.size + count * ENDING.size]
+        if len(endings) < count * ENDING.size:
+            raise BadFrame("results without endings")
+        if any(seconds > self._limits.seconds for _, seconds in ENDING.iter_unpack(endings)):
+            frame = self._with_time_outs(frame, endings)
+        self._owner.put(frame)
+        worker.num_answered += count
+        worker.num_jobs_answered += 1
         self._num_idle_deaths = 0
-        self._advance(worker)
+        worker.jobs.popleft()
 
-    def _advance(self, worker: Worker) -> None:
-        worker.marks = None
-        job = worker.jobs[0]
-        job.next_item += 1
-        if job.next_item == job.num_items:
-            worker.jobs.popleft()
+    def _with_time_outs(self, frame: bytes, endings: bytes) -> bytes:
+        """An item may end over the limit before anybody looked; its outcome must not depend on that."""
+        changed = b"".join(
+            ENDING.pack(Outcome.TIMED_OUT if seconds > self._limits.seconds else outcome, seconds)
+            for outcome, seconds in ENDING.iter_unpack(endings)
+        )
+        return frame[: SHARE.size] + changed + frame[SHARE.size + len(endings) :]
+
+    def _try_one_by_one(self, worker: Worker) -> None:
+        """Nobody knows which of its items wrote to the connection. Done again, each alone, it shows."""
+        worker.jobs = deque(
+            Job(job.number, item, item + 1, job.payload, is_alone=True)
+            for job in worker.jobs
+            for item in range(job.first, job.end)
+        )
+        self._replace(worker, None)
 
     def _check_limits(self, worker: Worker) -> None:
         if not worker.jobs:
+            worker.marks = None
             return
-        cpu, wall = worker.cpu_seconds(), time.monotonic()
-        if worker.marks is None:
-            worker.marks = (cpu, wall)
-        cpu_used, wall_used = cpu - worker.marks[0], wall - worker.marks[1]
+        num_begun, cpu, wall = worker.note[1], worker.cpu_seconds(), time.monotonic()
+        if worker.marks is None or worker.marks[0] != num_begun:
+            worker.marks = (num_begun, cpu, wall)
+        cpu_used, wall_used = cpu - worker.marks[1], wall - worker.marks[2]
         if cpu_used > self._limits.seconds or wall_used > self._limits.wall_seconds:
             self._replace(worker, Outcome.TIMED_OUT, cpu_used)
 
-    def _replace(self, worker: Worker, outcome: Outcome, seconds: float = 0.0) -> None:
-        """Kill a worker, answer for the item that it was at, put the rest back in the queue, fork another."""
+    def _replace(self, worker: Worker, outcome: Outcome | None, seconds: float = 0.0) -> None:
+        """Kill a worker, answer for the item that it was at, put the rest back in the queue, fork another.
+
+        Without an outcome nobody is to blame, and all that it held is done again.
+        """
         self._selector.unregister(worker.channel.socket)
         worker.channel.socket.close()
         self._workers.remove(worker)
         status = _kill(worker.pid)
-        if worker.jobs:
-            self._answer_for(worker.jobs[0], outcome, seconds, _ending(status))
-            self._advance(worker)
+        blamed = None if outcome is None else worker.pop_blamed()
+        if outcome is not None and blamed is not None:
+            job, item = blamed
+            self._answer_for(job.number, item, outcome, seconds, _ending(status))
+            for first, end in ((item + 1, job.end), (job.first, item)):
+                if first < end:
+                    worker.jobs.appendleft(Job(job.number, first, end, job.payload, job.is_alone))
         elif outcome is Outcome.DIED:
             self._num_idle_deaths += 1
             if self._num_idle_deaths > MAX_IDLE_DEATHS:
@@ -167,27 +212,31 @@ class Supervisor:
         self._queue.extendleft(reversed(worker.jobs))
         self._fork()
 
-    def _answer_for(self, job: Job, outcome: Outcome, seconds: float, ending: str = "") -> None:
-        if outcome is Outcome.TIMED_OUT and seconds > self._limits.seconds:
-            detail = f"more than {self._limits.seconds:g} s of CPU time"
-        elif outcome is Outcome.TIMED_OUT:
-            detail = f"no answer within {self._limits.wall_seconds:g} s"
-        else:
+    def _answer_for(self, job: int, item: int, outcome: Outcome, seconds: float, ending: str) -> None:
+        if outcome is Outcome.DIED:
             detail = f"its process ended with {ending}"
-        self._tell_owner(RESULT.pack(job.number, job.next_item, outcome, seconds) + detail.encode())
-
-    def _tell_owner(self, frame: bytes) -> None:
-        self._owner.send(frame)
-        self._watch(self._owner, None)
+        elif seconds > self._limits.seconds:
+            detail = f"more than {self._limits.seconds:g} s of CPU time"
+        else:
+            detail = f"no answer within {self._limits.wall_seconds:g} s"
+        self._owner.put(SHARE.pack(job, item, item + 1), ENDING.pack(outcome, seconds), json.dumps([detail]).encode())
 
     def _deal(self) -> None:
+        # Deep queues for workers only when the queue is far longer still: the last jobs are to be spread evenly.
+        share = len(self._queue) // (4 * len(self._workers))
+        max_jobs = min(max(share, MIN_JOBS_PER_WORKER), MAX_JOBS_PER_WORKER)
+        dealt = set()
         while self._queue:
-            worker = min(self._workers, key=lambda worker: len(worker.jobs) if worker.has_room else JOBS_PER_WORKER)
-            if not worker.has_room:
-                return
+            open_workers = [worker for worker in self._workers if worker.has_room(self._queue[0], max_jobs)]
+            if not open_workers:
+                break
+            worker = min(open_workers, key=lambda worker: len(worker.jobs))
             job = self._queue.popleft()
             worker.jobs.append(job)
-            worker.channel.send(JOB.pack(job.number, job.next_item), job.payload)
+            worker.channel.put(SHARE.pack(job.number, job.first, job.end), job.payload)
+            dealt.add(worker)
+        for worker in dealt:
+            worker.channel.flush()
             self._watch(worker.channel, worker)
 
     def _watch(self, channel: Channel, data: Worker | None) -> None:
@@ -197,6 +246,7 @@ class Supervisor:
 
     def _fork(self) -> None:
         ours, theirs = socket.socketpair()
+        note = mmap.mmap(-1, 12)  # shared with the fork, and with nobody else
         pid = os.fork()
         if pid == 0:
             os.setsid()  # so that its own children can be killed with it
@@ -206,9 +256,9 @@ class Supervisor:
             for worker in self._workers:
                 worker.channel.socket.close()
             self._selector.close()
-            run_forked(theirs, self._function, self._limits)
+            run_forked(theirs, note, self._function, self._limits)
         theirs.close()
-        worker = Worker(pid, ours)
+        worker = Worker(pid, ours, note)
         self._workers.append(worker)
         self._selector.register(ours, selectors.EVENT_READ, worker)
 

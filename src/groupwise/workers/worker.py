@@ -1,48 +1,71 @@
-"""The process that runs the function: reads a job, answers its items one by one, each before the next begins.
+"""The process that runs the function: reads a job, notes which item it is at, and sends the answers together.
 
-One answer is sent before the next item begins, so the supervisor always knows which item a dead or hung worker was at.
+The note is in memory that the supervisor shares, so it knows which item a dead or hung worker was at. Answers that were
+not sent by then are lost with the worker, and their items are done again by another.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import pickle
 import resource
+import select
 import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
-from groupwise.workers.messages import JOB, LENGTH, MAX_RESULT_BYTES, RESULT, Limits, Outcome
+from groupwise.workers.messages import ENDING, LENGTH, MAX_VALUE_CHARS, SHARE, Limits, Outcome
 
 MAX_DETAIL_CHARS = 2000
+MAX_HOLD_SECONDS = 0.005
+"""How long answers may wait for more."""
 
 
-def serve(connection: socket.socket, function: Callable[[Any, Any], Any], limits: Limits) -> None:
+def serve(connection: socket.socket, note: mmap.mmap, function: Callable[[Any, Any], Any], limits: Limits) -> None:
     """Until the supervisor closes the connection."""
     limit_memory(limits.memory_mb)
-    reader = connection.makefile("rb")
-    while (frame := _read_frame(reader)) is not None:
-        job, start = JOB.unpack_from(frame)
-        shared, items = pickle.loads(memoryview(frame)[JOB.size :])
-        for number in range(start, len(items)):
-            begin = time.process_time()
-            outcome, body = call(function, shared, items[number])
-            result = RESULT.pack(job, number, outcome, time.process_time() - begin)
-            connection.sendall(LENGTH.pack(len(result) + len(body)) + result + body)
+    reader = _Reader(connection)
+    at = memoryview(note).cast("I")
+    results, sent = bytearray(), time.monotonic()
+    while True:
+        # Answers wait for more while there is more to do, so that a long queue of quick items is not all talk.
+        is_late = time.monotonic() - sent > MAX_HOLD_SECONDS
+        if results and (is_late or not reader.has_input()):
+            connection.sendall(results)
+            results.clear()
+            sent = time.monotonic()
+        frame = reader.read()
+        if frame is None:
+            return
+        job, start, end = SHARE.unpack_from(frame)
+        at[0], at[1], at[2] = start, at[1] + 1, at[2] + 1
+        shared, items = pickle.loads(memoryview(frame)[SHARE.size :])
+        endings, values = bytearray(), []
+        before = time.process_time()
+        for number in range(start, end):
+            at[0], at[1] = number, at[1] + 1
+            outcome, value = call(function, shared, items[number])
+            now = time.process_time()
+            endings += ENDING.pack(outcome, now - before)
+            values.append(value)
+            before = now
+        body = SHARE.pack(job, start, end) + endings + f"[{','.join(values)}]".encode()
+        results += LENGTH.pack(len(body)) + body
 
 
-def call(function: Callable[[Any, Any], Any], shared: Any, item: Any) -> tuple[Outcome, bytes]:
+def call(function: Callable[[Any, Any], Any], shared: Any, item: Any) -> tuple[Outcome, str]:
+    """What came of an item, and its value or the reason, as JSON."""
     try:
-        body = json.dumps(function(shared, item)).encode()
+        value = json.dumps(function(shared, item))
     except BaseException as error:  # noqa: BLE001 - foreign code, and SystemExit must not end the worker either
-        detail = f"{type(error).__name__}: {_text_of(error)}"
-        return Outcome.RAISED, detail[:MAX_DETAIL_CHARS].encode(errors="backslashreplace")
-    if len(body) > MAX_RESULT_BYTES:
-        return Outcome.RAISED, f"returned {len(body)} bytes, more than the {MAX_RESULT_BYTES} allowed".encode()
-    return Outcome.DONE, body
+        return Outcome.RAISED, json.dumps(f"{type(error).__name__}: {_text_of(error)}"[:MAX_DETAIL_CHARS])
+    if len(value) > MAX_VALUE_CHARS:
+        return Outcome.RAISED, f'"returned {len(value)} characters of JSON, and {MAX_VALUE_CHARS} are allowed"'
+    return Outcome.DONE, value
 
 
 def _text_of(error: BaseException) -> str:
@@ -63,19 +86,41 @@ def limit_memory(memory_mb: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
 
 
-def _read_frame(reader: BinaryIO) -> bytes | None:
-    header = reader.read(LENGTH.size)
-    if len(header) < LENGTH.size:
-        return None
-    (length,) = LENGTH.unpack(header)
-    body = reader.read(length)
-    return body if len(body) == length else None
+class _Reader:
+    """Frames from a socket that blocks."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._buffer = bytearray()
+
+    def has_input(self) -> bool:
+        """Whether the next frame has begun to arrive."""
+        return bool(self._buffer) or bool(select.select([self._connection], [], [], 0)[0])
+
+    def read(self) -> bytes | None:
+        """The next frame; None when the supervisor has closed the connection."""
+        if not self._fill(LENGTH.size):
+            return None
+        (length,) = LENGTH.unpack_from(self._buffer)
+        if not self._fill(LENGTH.size + length):
+            return None
+        frame = bytes(self._buffer[LENGTH.size : LENGTH.size + length])
+        del self._buffer[: LENGTH.size + length]
+        return frame
+
+    def _fill(self, size: int) -> bool:
+        while len(self._buffer) < size:
+            data = self._connection.recv(1 << 18)
+            if not data:
+                return False
+            self._buffer += data
+        return True
 
 
-def run_forked(connection: socket.socket, function: Callable[[Any, Any], Any], limits: Limits) -> None:
+def run_forked(connection: socket.socket, note: mmap.mmap, function: Callable[[Any, Any], Any], limits: Limits) -> None:
     """`serve`, and then end the process without running the supervisor's clean-up."""
     try:
-        serve(connection, function, limits)
+        serve(connection, note, function, limits)
     except BaseException as error:  # noqa: BLE001 - a fork must never return into the supervisor's code
         print(f"groupwise: a verifier worker ended: {type(error).__name__}: {_text_of(error)}", file=sys.stderr)
         os._exit(1)

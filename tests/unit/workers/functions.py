@@ -76,9 +76,9 @@ def _write_garbage() -> None:
 
 def _forge_next() -> str:
     """Answer for an item that is not due."""
-    from groupwise.workers.messages import LENGTH, RESULT
+    from groupwise.workers.messages import ENDING, LENGTH, SHARE
 
-    body = RESULT.pack(0, 7, 0, 0.0) + b'"forged"'
+    body = SHARE.pack(0, 7, 8) + ENDING.pack(0, 0.0) + b'["forged by an item that is not due"]'
     for connection in _my_sockets():
         os.write(connection.fileno(), LENGTH.pack(len(body)) + body)
     return "forged"

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from groupwise.workers import Answer, Limits, Outcome, PoolFailed, WorkerPool
-from groupwise.workers.pool import _read_answer
+from groupwise.workers.messages import ENDING, SHARE
+from groupwise.workers.pool import read_answers
 
 from . import functions
 
@@ -88,11 +89,11 @@ def test_tickets_can_be_asked_for_in_any_order(make_pool: Any) -> None:
         ("interrupt", Outcome.RAISED, "KeyboardInterrupt"),
         ("raise", Outcome.RAISED, "ValueError: no such thing"),
         ("raise badly", Outcome.RAISED, "BadText: (its message cannot be read)"),
-        ("surrogate", Outcome.RAISED, "ValueError: \\udcff"),
+        ("surrogate", Outcome.RAISED, "ValueError: \udcff"),
         ("memory", Outcome.RAISED, "MemoryError"),
         ("not json", Outcome.RAISED, "TypeError"),
         ("deep", Outcome.RAISED, "RecursionError"),
-        ("long", Outcome.RAISED, "returned 2000002 bytes"),
+        ("long", Outcome.RAISED, "returned 2000002 characters"),
         ("close connection", Outcome.DIED, ""),
         ("write garbage", Outcome.DIED, ""),
         ("forge next", Outcome.DIED, ""),
@@ -138,11 +139,13 @@ def test_over_the_limit_is_timed_out_even_if_nobody_looked_in_time(make_pool: An
     assert answers[1].seconds >= 0.25
 
 
-def test_an_answer_that_is_not_json_is_an_answer_without_a_value() -> None:
-    for body in (b"{not json", b"\xff", b"[" * 100_000):
-        answer = _read_answer(Outcome.DONE, body, 0.1)
-        assert (answer.outcome, answer.value) == (Outcome.DIED, None)
-        assert "cannot be read" in answer.detail
+def test_answers_that_cannot_be_read_are_answers_without_a_value() -> None:
+    for body in (b"[{not json", b"\xff", b"[" * 100_000, b"[1]", b"3", b"[1,2,3]"):
+        frame = SHARE.pack(0, 0, 2) + ENDING.pack(Outcome.DONE, 0.1) * 2 + body
+        answers = read_answers(frame, 2, Limits())
+        assert [(answer and answer.outcome, answer and answer.value) for answer in answers] == [
+            (Outcome.DIED, None)
+        ] * 2
 
 
 def test_a_hundred_crashes_in_ten_thousand_items_lose_and_swap_nothing(make_pool: Any) -> None:
