@@ -46,6 +46,7 @@ ALLOWED = {
     "reports": {"types", "stats", "runlog", "reports"},
     "audit": {"types", "stats", "runlog", "rewards", "audit"},
     "reference": {"config", "runlog", "tasks"},
+    "bench": {"types", "config", "engines", "models", "bench"},
     "demo": {"", "types", "config", "pipeline", "reports", "runlog"},
     "cli": None,
     "__init__": set(),

@@ -61,6 +61,18 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_verifier_commands(commands)
 
+    bench = commands.add_parser("bench", help="measure ourselves")
+    bench_commands = bench.add_subparsers(required=True, metavar="WHAT")
+    engine = bench_commands.add_parser("engine", help="how fast rollouts are sampled")
+    engine.add_argument("--model", default="smollm2-135m", help="qwen2.5-1.5b or smollm2-135m (shapes), or a path")
+    engine.add_argument("--sequences", default="64,256", help="rollouts at once, as in 64,256,1024")
+    engine.add_argument("--engines", default="native", help="native, reference, generate; as in native,generate")
+    engine.add_argument("--prompt-tokens", type=int, default=128)
+    engine.add_argument("--new-tokens", type=int, default=256)
+    engine.add_argument("--mixed", action="store_true", help="rollouts of different lengths")
+    engine.add_argument("--json", action="store_true")
+    engine.set_defaults(command=_bench_engine)
+
     export = commands.add_parser("export", help="write a run's weights as a plain Hugging Face folder")
     export.add_argument("run", type=Path)
     export.add_argument("out", type=Path)
@@ -318,6 +330,40 @@ def _audit(options: argparse.Namespace) -> int:
     else:
         show_audit(audit, console)
         print(f"{len(audit.chains)} chains to label: {page}")
+    return 0
+
+
+def _bench_engine(options: argparse.Namespace) -> int:
+    import json
+
+    from groupwise.bench.engine import bench_engine
+    from groupwise.config import ConfigError
+
+    _quiet_libraries()
+    try:
+        counts = [int(text) for text in options.sequences.split(",")]
+    except ValueError:
+        raise ConfigError(f"--sequences {options.sequences!r}: expected numbers, as in 64,256") from None
+    if not options.json:
+        print(f"{'engine':<10} {'sequences':>9} {'tokens/s':>10} {'ms/step':>8} {'of floor':>8} {'mean length':>11}")
+    for name in options.engines.split(","):
+        for timing in bench_engine(
+            options.model,
+            name,
+            counts,
+            prompt_tokens=options.prompt_tokens,
+            new_tokens=options.new_tokens,
+            mixed=options.mixed,
+        ):
+            if options.json:
+                print(json.dumps(timing.to_json()), flush=True)
+                continue
+            share = "" if timing.floor_share is None else f"{timing.floor_share:.0%}"
+            print(
+                f"{timing.engine:<10} {timing.sequences:>9} {timing.tokens_per_s:>10,.0f} {timing.ms_per_step:>8.2f} "
+                f"{share:>8} {timing.mean_tokens:>11.1f}   first call {timing.first_s:.1f} s",
+                flush=True,
+            )
     return 0
 
 

@@ -24,6 +24,7 @@ from groupwise.checkpoint import CheckpointStore
 from groupwise.collect import Prompts
 from groupwise.config import (
     ConfigError,
+    EngineConfig,
     Recipe,
     RlStage,
     SftStage,
@@ -35,6 +36,8 @@ from groupwise.config import (
 )
 from groupwise.control import StopControl, StopRequested
 from groupwise.data.step_batch import batch_from_json
+from groupwise.engines.engine import Engine
+from groupwise.engines.native.engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.evals.held_out import eval_max_new_tokens
 from groupwise.models.chat import check_fits
@@ -143,7 +146,7 @@ def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Trainin
         train_problems=train_problems,
         held_out_problems=held_out,
         policy=policy,
-        engine=ReferenceEngine(policy.model, policy.tokenizer, policy.stop_token_ids, recipe.engine.max_batch_rollouts),
+        engine=make_engine(recipe.engine, policy),
         prompts=prompts,
         log=log,
         store=store,
@@ -151,6 +154,13 @@ def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Trainin
         position=Position(),
         identity=_identity(recipe, verifier_version(task, recipe.verifier.process)),
     )
+
+
+def make_engine(config: EngineConfig, policy: Policy) -> Engine:
+    parts = (policy.model, policy.tokenizer, policy.stop_token_ids, config.max_batch_rollouts)
+    if config.name == "native":
+        return NativeEngine(*parts, cache_tokens=config.cache_tokens)
+    return ReferenceEngine(*parts)
 
 
 def run_stages(training: Training) -> None:

@@ -89,13 +89,17 @@ class VerifierConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    name: Literal["reference"] = "reference"
-    """`reference`: batched sampling with the model's own forward; slow and obvious."""
+    name: Literal["reference", "native"] = "reference"
+    """`reference`: batched sampling with the model's own forward; slow and obvious. `native`: the same tokens from a
+    paged cache, with continuous batching and, on a GPU, one CUDA graph per decode step."""
     max_batch_rollouts: int = 256
     """How many rollouts decode at once. Memory only: but for rounding, completions do not depend on it."""
+    cache_tokens: int = 0
+    """`native`: how many tokens the cache holds; 0 is enough for max_batch_rollouts, as far as memory goes."""
 
     def __post_init__(self) -> None:
         require(self.max_batch_rollouts >= 1, f"max_batch_rollouts = {self.max_batch_rollouts}: must be at least 1")
+        require(self.cache_tokens >= 0, f"cache_tokens = {self.cache_tokens}: must not be negative; 0 is by need")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

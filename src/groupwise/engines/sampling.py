@@ -15,6 +15,8 @@ from torch import Tensor
 from groupwise.types import SamplingParams
 
 _MASK = 0xFFFFFFFF
+MAX_NOISE = 16.7
+"""Above the largest noise there is: -log(-log(1 - 2^-24)) = 16.64."""
 
 
 def draw_tokens(
@@ -30,7 +32,7 @@ def draw_tokens(
     else:
         scaled = logits_BV.float() / sampling.temperature
         log_p = truncate(scaled, sampling.top_k, sampling.top_p, sampling.min_p).log_softmax(dim=-1)
-        tokens = (log_p + gumbel_noise(seeds_B, positions_B, logits_BV.shape[1])).argmax(dim=-1)
+        tokens = _noisy_argmax(log_p, _row_keys(seeds_B, positions_B))
     return tokens, log_p.gather(1, tokens[:, None])[:, 0]
 
 
@@ -53,12 +55,33 @@ def truncate(logits_BV: Tensor, top_k: int, top_p: float, min_p: float) -> Tenso
     return logits_BV
 
 
+def _noisy_argmax(log_p_BV: Tensor, keys_B: Tensor) -> Tensor:
+    """The token with the largest log p + noise. The noise is bounded, so most of the vocabulary cannot win.
+
+    What the likeliest token scores is a lower bound on the winner; only tokens within the largest possible noise of it
+    get theirs computed. The result is that of computing it for all.
+    """
+    likeliest = log_p_BV.argmax(dim=-1)
+    bound = log_p_BV.gather(1, likeliest[:, None])[:, 0] + _noise(keys_B, likeliest)
+    rows, tokens = torch.nonzero(log_p_BV >= (bound - MAX_NOISE)[:, None], as_tuple=True)
+    scores = torch.full_like(log_p_BV, -torch.inf)
+    scores[rows, tokens] = log_p_BV[rows, tokens] + _noise(keys_B[rows], tokens)
+    return scores.argmax(dim=-1)
+
+
 def gumbel_noise(seeds_B: Tensor, positions_B: Tensor, vocab_size: int) -> Tensor:
     """[B, V] standard Gumbel noise, a function of (seed, position, token id)."""
-    low, high = seeds_B & _MASK, (seeds_B >> 32) & _MASK
-    key = _mix(_mix(low ^ _mix(positions_B + 1)) ^ high)
     tokens = torch.arange(vocab_size, device=seeds_B.device, dtype=torch.int64)
-    bits = _mix(key[:, None] ^ _mix(tokens * 0x9E3779B9 & _MASK)[None, :])
+    return _noise(_row_keys(seeds_B, positions_B)[:, None], tokens[None, :])
+
+
+def _row_keys(seeds_B: Tensor, positions_B: Tensor) -> Tensor:
+    low, high = seeds_B & _MASK, (seeds_B >> 32) & _MASK
+    return _mix(_mix(low ^ _mix(positions_B + 1)) ^ high)
+
+
+def _noise(keys: Tensor, tokens: Tensor) -> Tensor:
+    bits = _mix(keys ^ _mix(tokens * 0x9E3779B9 & _MASK))
     # 23 bits and a half: the largest value below 1 that float32 still tells from 1, so the logs stay finite.
     uniform = ((bits >> 9).float() + 0.5) / 2**23
     return -(-uniform.log()).log()

@@ -1,0 +1,133 @@
+"""Which rollouts decode now, in which row, on which blocks of the cache. Bookkeeping on the host; no tensors.
+
+A rollout enters with all the blocks that it can ever need, so nothing has to be thrown out later. The prompt of a group
+is prefilled once, all but its last token: full blocks are read by all its rollouts, and the last, partial one is copied
+to each, which goes on writing in it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from groupwise.engines.engine import Request
+from groupwise.engines.native.blocks import BlockPool
+
+
+@dataclass(slots=True)
+class Prefix:
+    """The part of a prompt that is prefilled, while rollouts of its group still have to enter."""
+
+    token_ids: Sequence[int]
+    blocks: list[int]
+    num_full: int
+    """How many of the blocks are full, and so shared and not copied."""
+    num_waiting: int
+
+
+@dataclass(slots=True)
+class Decoding:
+    """A rollout that is being drawn."""
+
+    request: int
+    number: int
+    """In its group."""
+    seed: int
+    last_prompt_token: int
+    position: int
+    """Of the last prompt token: where the first step begins."""
+    blocks: list[int] = field(default_factory=list)
+    """In order; the shared ones first."""
+    num_checked: int = 0
+    """Tokens that were searched for stop strings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What has to be done for rollouts to enter."""
+
+    prefixes: list[Prefix]
+    """To prefill."""
+    rollouts: list[Decoding]
+    copies: list[tuple[int, int]]
+    """(from, to): blocks to copy, after the prefill."""
+
+
+class Schedule:
+    def __init__(
+        self, requests: Sequence[Request], *, pool: BlockPool, block_tokens: int, num_rows: int, max_new_tokens: int
+    ) -> None:
+        self._pool = pool
+        self._block_tokens = block_tokens
+        self._num_rows = num_rows
+        self._max_new_tokens = max_new_tokens
+        self._prefixes: dict[int, Prefix] = {}
+        self._used_up: list[Prefix] = []
+        """All their rollouts have entered."""
+        self._prompts = [request.prompt.token_ids for request in requests]
+        self._waiting: deque[Decoding] = deque()
+        for index, request in enumerate(requests):
+            prompt = request.prompt.token_ids
+            for number, seed in enumerate(request.seeds):
+                self._waiting.append(Decoding(index, number, seed, prompt[-1], len(prompt) - 1))
+        self._sizes = [len(request.seeds) for request in requests]
+        self.active: list[Decoding] = []
+        """By row."""
+
+    @property
+    def is_finished(self) -> bool:
+        return not self.active and not self._waiting
+
+    def enter(self) -> Entry:
+        """Let in as many as there are rows and blocks for, in the order of the requests."""
+        # Not when the last rollout enters: the prefix is still to be prefilled, and its partial block to be copied.
+        for prefix in self._used_up:
+            self._pool.give(prefix.blocks)
+        self._used_up.clear()
+        entry = Entry([], [], [])
+        while self._waiting and len(self.active) < self._num_rows:
+            rollout = self._waiting[0]
+            known = self._prefixes.get(rollout.request)
+            num_new = self._blocks_of(rollout) - rollout.position // self._block_tokens
+            num_prefix = 0 if known else -(-rollout.position // self._block_tokens)
+            if num_new + num_prefix > self._pool.num_free:
+                break
+            self._waiting.popleft()
+            prefix = known or self._begin_prefix(rollout, num_prefix)
+            if prefix.token_ids and not known:
+                entry.prefixes.append(prefix)
+            own = self._pool.take(num_new)
+            shared = prefix.blocks[: prefix.num_full]
+            self._pool.share(shared)
+            rollout.blocks = shared + own
+            if prefix.num_full < len(prefix.blocks):
+                entry.copies.append((prefix.blocks[-1], own[0]))
+            prefix.num_waiting -= 1
+            if prefix.num_waiting == 0:
+                self._used_up.append(self._prefixes.pop(rollout.request))
+            entry.rollouts.append(rollout)
+            self.active.append(rollout)
+        return entry
+
+    def leave(self, rows: set[int]) -> list[int]:
+        """Take these rows out; the rows that stay, in their order."""
+        for row in rows:
+            self._pool.give(self.active[row].blocks)
+        stay = [row for row in range(len(self.active)) if row not in rows]
+        self.active = [self.active[row] for row in stay]
+        return stay
+
+    def _begin_prefix(self, rollout: Decoding, num_blocks: int) -> Prefix:
+        tokens = self._prompts[rollout.request][:-1]
+        full = len(tokens) // self._block_tokens
+        prefix = Prefix(tokens, self._pool.take(num_blocks), full, self._sizes[rollout.request])
+        self._prefixes[rollout.request] = prefix
+        return prefix
+
+    def _blocks_of(self, rollout: Decoding) -> int:
+        return blocks_for(rollout.position + self._max_new_tokens, self._block_tokens)
+
+
+def blocks_for(num_tokens: int, block_tokens: int) -> int:
+    return -(-num_tokens // block_tokens)
