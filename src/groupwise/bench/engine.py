@@ -21,6 +21,7 @@ from groupwise.engines.engine import Engine, Request
 from groupwise.engines.native.engine import NativeEngine
 from groupwise.engines.native.runner import cache_shape
 from groupwise.engines.reference import ReferenceEngine
+from groupwise.models.fused import fuse
 from groupwise.models.load import load_model
 from groupwise.types import Problem, Prompt, SamplingParams
 
@@ -126,7 +127,9 @@ def load_shape(name: str) -> Any:
     """A shape by name, with random weights, or real weights by path."""
     if name not in SHAPES:
         if name.startswith("tiny-") or "/" in name or name.endswith(".gguf"):
-            return load_model(ModelConfig(path=name), seed=0).model
+            model = load_model(ModelConfig(path=name), seed=0).model
+            fuse(model)
+            return model
         raise ConfigError(f"--model {name!r}: expected one of {', '.join(SHAPES)}, or the path of a model")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
@@ -137,6 +140,7 @@ def load_shape(name: str) -> Any:
             model = AutoModelForCausalLM.from_config(SHAPES[name], attn_implementation="sdpa")
     finally:
         torch.set_default_dtype(dtype)
+    fuse(model)
     return model.eval().requires_grad_(False)
 
 

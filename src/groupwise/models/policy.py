@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from groupwise.algo.logprobs import token_entropy, token_logprobs
 from groupwise.config import OptimizerConfig, Recipe
 from groupwise.data.batch import Example, Microbatch, make_microbatches
+from groupwise.models.fused import attending, fuse, packed_logits
 from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
 from groupwise.models.lora import add_lora, trainable_parameters, without_lora
 from groupwise.models.optimizer import MasterAdamW
@@ -37,6 +38,7 @@ class Policy:
         self.device = loaded.device
         self.context_tokens = loaded.context_tokens
         self.stop_token_ids = stop_token_ids(loaded.tokenizer, loaded.model)
+        self._is_packed = fuse(loaded.model)
         self.version = 0
         self._has_lora = has_lora
         self._ema_decay = ema_decay
@@ -63,6 +65,8 @@ class Policy:
 
     def completion_logits(self, microbatch: Microbatch, model: Any = None) -> Tensor:
         """[N, V]: the logits that each completion token was (or would be) drawn from."""
+        if self._is_packed:
+            return packed_logits(model or self.model, microbatch)
         output = (model or self.model)(
             input_ids=microbatch.input_ids,
             attention_mask=microbatch.attention_mask,
@@ -97,12 +101,13 @@ class Policy:
         # A completion without tokens has no logprobs, and a rectangle of such completions no columns.
         with_tokens = [index for index, example in enumerate(examples) if example.completion_ids]
         chosen = [examples[index] for index in with_tokens]
-        for microbatch in make_microbatches(chosen, [1.0] * len(chosen), max_tokens, self.device):
-            logits = self.completion_logits(microbatch, model)
-            logprobs = token_logprobs(logits, microbatch.completion_ids, temperature).cpu()
-            lengths = microbatch.completion_mask.sum(dim=1).tolist()
-            for row, piece in zip(microbatch.example_indices, logprobs.split(lengths), strict=True):
-                result[with_tokens[row]] = piece
+        with attending(model) if self._is_packed else nullcontext():
+            for microbatch in make_microbatches(chosen, [1.0] * len(chosen), max_tokens, self.device):
+                logits = self.completion_logits(microbatch, model)
+                logprobs = token_logprobs(logits, microbatch.completion_ids, temperature).cpu()
+                lengths = microbatch.completion_mask.sum(dim=1).tolist()
+                for row, piece in zip(microbatch.example_indices, logprobs.split(lengths), strict=True):
+                    result[with_tokens[row]] = piece
         return result
 
     @contextmanager
@@ -110,7 +115,8 @@ class Policy:
         """Dropout of adapters and gradient checkpointing are on in here, and off for whoever samples."""
         set_training(self.model, True)
         try:
-            yield
+            with attending(self.model) if self._is_packed else nullcontext():
+                yield
         finally:
             set_training(self.model, False)
 

@@ -21,9 +21,9 @@ from transformers import (
 
 from groupwise.config import LoraConfig
 from groupwise.engines.engine import Request
-from groupwise.engines.native.attention import UnsupportedModel
 from groupwise.engines.native.engine import CacheTooSmall, NativeEngine
 from groupwise.engines.reference import ReferenceEngine
+from groupwise.kernels.seam import UnsupportedModel, _attention, attending
 from groupwise.models.lora import add_lora
 from groupwise.models.tiny import make_tokenizer
 from groupwise.types import Finish, Group, Problem, Prompt, SamplingParams
@@ -246,11 +246,9 @@ def test_a_cache_that_cannot_hold_one_group_is_refused_with_the_arithmetic() -> 
 
 
 def test_attention_sinks_are_refused() -> None:
-    from groupwise.engines.native.attention import _attention, attending
-
     model = make_model()
     x = torch.zeros(1, 4, 1, 8)
-    with attending(model, None), pytest.raises(RuntimeError, match="outside of the engine"):  # type: ignore[arg-type]
+    with attending(model, None), pytest.raises(RuntimeError, match="without a step"):  # type: ignore[arg-type]
         _attention(model, x, x, x, None)
     with attending(model, object()), pytest.raises(UnsupportedModel, match="reference"):  # type: ignore[arg-type]
         _attention(model, x, x, x, None, s_aux=torch.zeros(4))

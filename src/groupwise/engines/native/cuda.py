@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from groupwise.engines.native import kernels
-from groupwise.engines.native.attention import AttentionForm, attending
-from groupwise.engines.native.fused import fused
 from groupwise.engines.native.runner import Piece, Runner
 from groupwise.engines.sampling import truncate
+from groupwise.kernels import attention as kernels
+from groupwise.kernels.drawing import draw_and_advance
+from groupwise.kernels.head import fp32_logits, has_plain_head
+from groupwise.kernels.seam import AttentionForm, attending
 from groupwise.types import SamplingParams
 
 
@@ -21,8 +22,7 @@ class CudaRunner(Runner):
         super().__init__(model, **sizes)
         self._graphs: dict[tuple[Any, ...], torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
-        head = self._head
-        self._has_plain_head = type(head) is nn.Linear and head.bias is None and head.weight.dtype == torch.bfloat16
+        self._has_plain_head = has_plain_head(model)
 
     def _prefill_step(self, pieces: Sequence[Piece], positions: Sequence[int]) -> Any:
         return CudaPrefill(self, pieces)
@@ -30,9 +30,7 @@ class CudaRunner(Runner):
     def head(self, hidden: Tensor) -> Tensor:
         if not self._has_plain_head:
             return super().head(hidden)
-        # bf16 logits would be rounded to 1/16 or worse; the products are summed up in fp32 anyway.
-        logits = torch.mm(hidden, self._head.weight.t(), out_dtype=torch.float32)
-        return torch.tanh(logits / self._softcap) * self._softcap if self._softcap else logits
+        return fp32_logits(hidden, self._head.weight)
 
     @torch.inference_mode()
     def decode(self, num_rows: int, num_steps: int, sampling: SamplingParams, stops: Tensor) -> None:
@@ -53,7 +51,7 @@ class CudaRunner(Runner):
         self.rows.is_done.fill_(1)
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with attending(self.model, CudaDecode(self, num_rows)), fused(self.model):
+        with attending(self.model, CudaDecode(self, num_rows)):
             with torch.cuda.stream(stream):
                 self._step(num_rows, sampling, stops)
             torch.cuda.current_stream().wait_stream(stream)
@@ -69,7 +67,7 @@ class CudaRunner(Runner):
         if temperature and (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
             logits = truncate(logits / temperature, sampling.top_k, sampling.top_p, sampling.min_p)
             temperature = 1.0
-        kernels.draw_and_advance(logits, self.rows, stops, temperature)
+        draw_and_advance(logits, self.rows, stops, temperature)
 
 
 def graph_size(num_rows: int) -> int:
@@ -122,6 +120,6 @@ class CudaDecode:
         out = kernels.decode_attention(
             query.reshape(count, heads, size), key.reshape(count, kv_heads, size), value.reshape(count, kv_heads, size),
             (keys, values), rows.tables, rows.positions, rows.is_done,
-            scale=form.scale, softcap=form.softcap, window=form.window, splits=kernels.num_splits(count, kv_heads),
+            scale=form.scale, softcap=form.softcap, window=form.window,
         )  # fmt: skip
         return out[:, None]

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.engines.native.attention import AttentionForm, attending, gather, may_see, plain_attention
+from groupwise.engines.native.attention import gather, may_see, plain_attention
 from groupwise.engines.native.rows import Rows
 from groupwise.engines.sampling import draw_tokens
+from groupwise.kernels.seam import AttentionForm, attending
 from groupwise.types import SamplingParams
 
 

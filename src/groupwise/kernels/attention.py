@@ -1,0 +1,295 @@
+"""Attention over packed sequences and over a cache of blocks: one arithmetic, so that the two agree bit for bit.
+
+Shapes: T packed tokens, B rows that decode one token, H heads, K key-value heads, D head size. The cache is [blocks,
+block size, K, D] for keys and for values; a row's table lists its blocks in order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+TILE = 64
+"""Keys that are read at once."""
+QUERY_TILE = 64
+CHUNK = 256
+"""Keys whose sums are made by themselves and then joined in order: the unit in which a sequence may be split."""
+NUM_SMS = 132
+
+LOWEST: tl.constexpr = tl.constexpr(-1e30)
+LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr):
+    """Scores in the logarithm to base 2."""
+    x = tl.dot(q, tl.trans(k)) * scale
+    if HAS_SOFTCAP:
+        x = softcap * (2 / (1 + tl.exp(-2 * x / softcap)) - 1)
+    return x * LOG2_E
+
+
+@triton.jit
+def _absorb(x, v, peak, total, acc):
+    """One tile more. The running peak is a whole number, so that all rescaling is by powers of two, which is exact.
+
+    Probabilities are rounded to the values' type before the product; with exact rescaling they round alike whatever
+    the peak was when their tile came.
+    """
+    new_peak = tl.maximum(peak, tl.ceil(tl.max(x, 1)))
+    p = tl.where(x > LOWEST / 2, tl.exp2(x - new_peak[:, None]), 0.0).to(v.dtype)
+    shrink = tl.exp2(peak - new_peak)
+    total = total * shrink + tl.sum(p.to(tl.float32), 1)
+    acc = acc * shrink[:, None] + tl.dot(p, v)
+    return new_peak, total, acc
+
+
+@triton.jit
+def _join(peak, total, acc, peak_2, total_2, acc_2):
+    """Two chunks as one. Chunks are always joined in order, so a split sequence gives the same bits as a whole one."""
+    new_peak = tl.maximum(peak, peak_2)
+    shrink, shrink_2 = tl.exp2(peak - new_peak), tl.exp2(peak_2 - new_peak)
+    total = total * shrink + total_2 * shrink_2
+    acc = acc * shrink[:, None] + acc_2 * shrink_2[:, None]
+    return new_peak, total, acc
+
+
+@triton.jit
+def _decode_attention(
+    q_ptr, k_ptr, v_ptr, k_cache, v_cache, table_ptr, position_ptr, is_done_ptr, out_ptr, acc_ptr, peak_ptr, total_ptr,
+    scale, softcap, window, table_stride,
+    BLOCK: tl.constexpr, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, GP: tl.constexpr,
+    CHUNKS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
+):  # fmt: skip
+    """One row, one key-value head and its G query heads; all chunks of the sequence, or one of CHUNKS.
+
+    Whoever reads the newest token also stores its key and value in the cache.
+    """
+    row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    G: tl.constexpr = H // K
+    position = tl.load(position_ptr + row).to(tl.int32)
+    g, d, t = tl.arange(0, GP), tl.arange(0, DP), tl.arange(0, TILE)
+    is_head, is_dim = g < G, d < D
+    q_offset = (row * H + head * G + g[:, None]) * D + d[None, :]
+    q_mask = is_head[:, None] & is_dim[None, :]
+    q = tl.load(q_ptr + q_offset, mask=q_mask, other=0.0)
+    first = tl.maximum(0, position + 1 - window)
+    low_chunk, end_chunk = first // CHUNK, tl.cdiv(position + 1, CHUNK)
+    if CHUNKS > 1:
+        low_chunk, end_chunk = tl.maximum(low_chunk, split), tl.minimum(end_chunk, split + 1)
+    if (end_chunk * CHUNK > position) & (low_chunk < end_chunk):
+        new = (row * K + head) * D + d
+        k_new = tl.load(k_ptr + new, mask=is_dim, other=0.0)
+        v_new = tl.load(v_ptr + new, mask=is_dim, other=0.0)
+        if tl.load(is_done_ptr + row) == 0:
+            block = tl.load(table_ptr + row * table_stride + position // BLOCK).to(tl.int64)
+            place = ((block * BLOCK + position % BLOCK) * K + head) * D + d
+            tl.store(k_cache + place, k_new, mask=is_dim)
+            tl.store(v_cache + place, v_new, mask=is_dim)
+        tl.debug_barrier()
+    peak = tl.full((GP,), LOWEST, tl.float32)
+    total = tl.zeros((GP,), tl.float32)
+    acc = tl.zeros((GP, DP), tl.float32)
+    for chunk in range(low_chunk, end_chunk):
+        c_peak = tl.full((GP,), LOWEST, tl.float32)
+        c_total = tl.zeros((GP,), tl.float32)
+        c_acc = tl.zeros((GP, DP), tl.float32)
+        low = tl.maximum(chunk * CHUNK, first // TILE * TILE)
+        for start in range(low, tl.minimum((chunk + 1) * CHUNK, position + 1), TILE):
+            index = start + t
+            is_token = (index <= position) & (index >= first)
+            block = tl.load(table_ptr + row * table_stride + index // BLOCK, mask=is_token, other=0).to(tl.int64)
+            place = ((block * BLOCK + index % BLOCK) * K + head)[:, None] * D + d[None, :]
+            mask = is_token[:, None] & is_dim[None, :]
+            k = tl.load(k_cache + place, mask=mask, other=0.0)
+            v = tl.load(v_cache + place, mask=mask, other=0.0)
+            x = _scores(q, k, scale, softcap, HAS_SOFTCAP)
+            c_peak, c_total, c_acc = _absorb(tl.where(is_token[None, :], x, LOWEST), v, c_peak, c_total, c_acc)
+        peak, total, acc = _join(peak, total, acc, c_peak, c_total, c_acc)
+    if CHUNKS == 1:
+        tl.store(out_ptr + q_offset, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=q_mask)
+    elif low_chunk < end_chunk:
+        part = (row * CHUNKS + split) * H + head * G + g
+        tl.store(acc_ptr + part[:, None] * D + d[None, :], acc, mask=q_mask)
+        tl.store(peak_ptr + part, peak, mask=is_head)
+        tl.store(total_ptr + part, total, mask=is_head)
+
+
+@triton.jit
+def _join_chunks(
+    acc_ptr, peak_ptr, total_ptr, position_ptr, out_ptr, window,
+    H: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, CHUNKS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0), tl.program_id(1)
+    h, d = tl.arange(0, 1), tl.arange(0, DP)
+    position = tl.load(position_ptr + row).to(tl.int32)
+    peak = tl.full((1,), LOWEST, tl.float32)
+    total = tl.zeros((1,), tl.float32)
+    acc = tl.zeros((1, DP), tl.float32)
+    for chunk in range(tl.maximum(0, position + 1 - window) // CHUNK, tl.cdiv(position + 1, CHUNK)):
+        part = (row * CHUNKS + chunk) * H + head + h
+        mask = (h[:, None] == 0) & (d[None, :] < D)
+        c_acc = tl.load(acc_ptr + part[:, None] * D + d[None, :], mask=mask, other=0.0)
+        peak, total, acc = _join(peak, total, acc, tl.load(peak_ptr + part), tl.load(total_ptr + part), c_acc)
+    place = (row * H + head) * D + h[:, None] + d[None, :]
+    tl.store(out_ptr + place, (acc / total[:, None]).to(out_ptr.dtype.element_ty), mask=d[None, :] < D)
+
+
+def decode_attention(
+    query: Tensor, key: Tensor, value: Tensor, cache: Any, tables: Tensor, positions: Tensor, is_done: Tensor,
+    *, scale: float, softcap: float, window: int,
+) -> Tensor:  # fmt: skip
+    """[B, H, D] from query [B, H, D], key and value [B, K, D] of the newest token; `cache` is (keys, values)."""
+    rows, heads, size = query.shape
+    keys, values = cache
+    kv_heads, block = key.shape[1], keys.shape[1]
+    out = torch.empty_like(query)
+    padded = triton.next_power_of_2(size)
+    # With few rows a sequence is split, so that there is a program for each processor; the bits stay the same.
+    chunks = triton.cdiv(tables.shape[1] * block, CHUNK) if rows * kv_heads < 2 * NUM_SMS else 1
+    accs = peaks = totals = out
+    if chunks > 1:
+        accs = torch.empty(rows, chunks, heads, size, device=query.device, dtype=torch.float32)
+        peaks = torch.empty(rows, chunks, heads, device=query.device, dtype=torch.float32)
+        totals = torch.empty_like(peaks)
+    _decode_attention[(rows, kv_heads, chunks)](
+        query, key, value, keys, values, tables, positions, is_done, out, accs, peaks, totals,
+        scale, softcap or 1.0, window or 2**30, tables.stride(0),
+        BLOCK=block, H=heads, K=kv_heads, D=size, DP=padded,
+        GP=max(16, triton.next_power_of_2(heads // kv_heads)), CHUNKS=chunks, TILE=TILE, CHUNK=CHUNK,
+        HAS_SOFTCAP=bool(softcap), num_warps=4, num_stages=3 if size <= 128 else 2,
+    )  # fmt: skip
+    if chunks > 1:
+        _join_chunks[(rows, heads)](
+            accs, peaks, totals, positions, out, window or 2**30,
+            H=heads, D=size, DP=padded, CHUNKS=chunks, CHUNK=CHUNK, num_warps=2,
+        )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _prefill_attention(
+    q_ptr, k_cache, v_cache, table_ptr, row_ptr, start_ptr, position_ptr, length_ptr, out_ptr, lse_ptr,
+    scale, softcap, window, table_stride, num_tokens,
+    BLOCK: tl.constexpr, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
+    QT: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, HAS_SOFTCAP: tl.constexpr, IS_PACKED: tl.constexpr,
+):  # fmt: skip
+    """One tile of queries of one sequence, one head. Keys and values: in the cache, where they were just put; or packed
+    like the queries (IS_PACKED), and then the logarithm of the sum is stored for the backward pass."""
+    tile, head = tl.program_id(0), tl.program_id(1)
+    row = tl.load(row_ptr + tile)
+    start = tl.load(start_ptr + tile)  # of the tile in the packed queries
+    position = tl.load(position_ptr + tile)  # of its first token in its sequence
+    length = tl.load(length_ptr + tile)  # tokens in it
+    kv: tl.constexpr = H // K
+    i, d, t = tl.arange(0, QT), tl.arange(0, DP), tl.arange(0, TILE)
+    q_mask = (i[:, None] < length) & (d[None, :] < D)
+    q_offset = ((start + i[:, None]) * H + head) * D + d[None, :]
+    q = tl.load(q_ptr + q_offset, mask=q_mask, other=0.0)
+    peak = tl.full((QT,), LOWEST, tl.float32)
+    total = tl.zeros((QT,), tl.float32)
+    acc = tl.zeros((QT, DP), tl.float32)
+    low = tl.maximum(0, position + 1 - window)
+    end = position + length
+    for chunk in range(low // CHUNK, tl.cdiv(end, CHUNK)):
+        c_peak = tl.full((QT,), LOWEST, tl.float32)
+        c_total = tl.zeros((QT,), tl.float32)
+        c_acc = tl.zeros((QT, DP), tl.float32)
+        for first in range(tl.maximum(chunk * CHUNK, low // TILE * TILE), tl.minimum((chunk + 1) * CHUNK, end), TILE):
+            index = first + t
+            is_token = index < end
+            if IS_PACKED:
+                token = (start - position + index).to(tl.int64)
+            else:
+                block = tl.load(table_ptr + row * table_stride + index // BLOCK, mask=is_token, other=0).to(tl.int64)
+                token = block * BLOCK + index % BLOCK
+            place = (token * K + head // kv)[:, None] * D + d[None, :]
+            mask = is_token[:, None] & (d[None, :] < D)
+            k = tl.load(k_cache + place, mask=mask, other=0.0)
+            v = tl.load(v_cache + place, mask=mask, other=0.0)
+            x = _scores(q, k, scale, softcap, HAS_SOFTCAP)
+            seen = (index[None, :] <= position + i[:, None]) & (index[None, :] > position + i[:, None] - window)
+            c_peak, c_total, c_acc = _absorb(tl.where(seen, x, LOWEST), v, c_peak, c_total, c_acc)
+        peak, total, acc = _join(peak, total, acc, c_peak, c_total, c_acc)
+    safe = tl.where(total > 0, total, 1.0)
+    tl.store(out_ptr + q_offset, (acc / safe[:, None]).to(out_ptr.dtype.element_ty), mask=q_mask)
+    if IS_PACKED:
+        lse = (peak + tl.log2(safe)) / LOG2_E
+        tl.store(lse_ptr + head * num_tokens + start + i, lse, mask=i < length)
+
+
+def prefill_attention(
+    query: Tensor, cache: Any, tables: Tensor, tiles: tuple[Tensor, Tensor, Tensor, Tensor],
+    *, scale: float, softcap: float, window: int,
+) -> Tensor:  # fmt: skip
+    """[T, H, D] from packed queries [T, H, D]; `tiles` is (row, start, position, length) of each tile of queries."""
+    _, heads, size = query.shape
+    keys, values = cache
+    out = torch.empty_like(query)
+    _prefill_attention[(tiles[0].shape[0], heads)](
+        query, keys, values, tables, *tiles, out, out,
+        scale, softcap or 1.0, window or 2**30, tables.stride(0), query.shape[0],
+        BLOCK=keys.shape[1], H=heads, K=keys.shape[2], D=size, DP=triton.next_power_of_2(size),
+        QT=QUERY_TILE, TILE=TILE, CHUNK=CHUNK, HAS_SOFTCAP=bool(softcap), IS_PACKED=False, num_warps=4, num_stages=2,
+    )  # fmt: skip
+    return out
+
+
+class _PackedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: int, tiles: Any, scale: float,
+        window: int,
+    ) -> Tensor:  # fmt: skip
+        tokens, heads, size = query.shape
+        out = torch.empty_like(query)
+        lse = torch.empty(heads, tokens, device=query.device, dtype=torch.float32)
+        _prefill_attention[(tiles[0].shape[0], heads)](
+            query, key, value, starts, *tiles, out, lse,
+            scale, 1.0, window or 2**30, 0, tokens,
+            BLOCK=1, H=heads, K=key.shape[1], D=size, DP=triton.next_power_of_2(size),
+            QT=QUERY_TILE, TILE=TILE, CHUNK=CHUNK, HAS_SOFTCAP=False, IS_PACKED=True, num_warps=4, num_stages=2,
+        )  # fmt: skip
+        ctx.save_for_backward(query, key, value, out, lse, starts)
+        ctx.form = (longest, scale, window)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out, lse, starts = ctx.saved_tensors
+        longest, scale, window = ctx.form
+        nothing = torch.empty(0, device=query.device, dtype=torch.uint64)
+        grads = torch.ops.aten._flash_attention_backward(
+            grad.contiguous(), query, key, value, out, lse, starts, starts, longest, longest, 0.0, True,
+            nothing, nothing, scale=scale,
+            window_size_left=window - 1 if window else None, window_size_right=0 if window else None,
+        )  # fmt: skip
+        return (*grads, None, None, None, None, None)
+
+
+def packed_attention(
+    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: int, tiles: Any, *, scale: float, window: int
+) -> Tensor:
+    """[T, H, D], causal within each sequence; `starts` has where each begins, and the end. bf16, for training.
+
+    Forward it is this module's arithmetic; backward it is torch's flash attention.
+    """
+    result: Tensor = _PackedAttention.apply(
+        query.contiguous(), key.contiguous(), value.contiguous(), starts, longest, tiles, scale, window
+    )
+    return result
+
+
+def packed_tiles(lengths: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The tiles of queries of packed sequences: (row, start in the pack, position in its sequence, length)."""
+    tiles, start = [], 0
+    for row, length in enumerate(lengths):
+        for offset in range(0, length, QUERY_TILE):
+            tiles.append((row, start + offset, offset, min(QUERY_TILE, length - offset)))
+        start += length
+    columns = torch.tensor(tiles, dtype=torch.int32).t().contiguous().to(device)
+    return columns[0], columns[1], columns[2], columns[3]

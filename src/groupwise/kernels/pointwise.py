@@ -1,0 +1,222 @@
+"""What stands between the matrix products: norm, rotary embedding, gated activation, with their backward passes.
+
+Forward, each rounds where eager torch rounds, and works row by row, so that a token's result does not depend on how
+many others there are: the engine and the learner run this very code, and agree bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+# ---- RMS norm ----
+
+
+@triton.jit
+def _rms_norm(x_ptr, w_ptr, out_ptr, size, eps, ONE_PLUS: tl.constexpr, N: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    n = tl.arange(0, N)
+    mask = n < size
+    x = tl.load(x_ptr + row * size + n, mask=mask, other=0.0)
+    wide = x.to(tl.float32)
+    scaled = wide * tl.rsqrt(tl.sum(wide * wide, 0) / size + eps)
+    w = tl.load(w_ptr + n, mask=mask, other=0.0)
+    if ONE_PLUS:  # Gemma: all in fp32, and the weight is an offset from 1
+        out = scaled * (1.0 + w.to(tl.float32))
+    else:  # Llama, Qwen, Mistral: rounded before the weight
+        out = scaled.to(x.dtype) * w
+    tl.store(out_ptr + row * size + n, out.to(x.dtype), mask=mask)
+
+
+@triton.jit
+def _rms_norm_backward(
+    grad_ptr, x_ptr, w_ptr, dx_ptr, dw_ptr, rows, size, eps, per_program, ONE_PLUS: tl.constexpr, N: tl.constexpr
+):
+    """Some rows each; the weight's gradient is summed over them and stored as one partial sum per program."""
+    program = tl.program_id(0)
+    n = tl.arange(0, N)
+    mask = n < size
+    w = tl.load(w_ptr + n, mask=mask, other=0.0).to(tl.float32)
+    if ONE_PLUS:
+        w += 1.0
+    dw = tl.zeros((N,), tl.float32)
+    for index in range(per_program):
+        row = (program * per_program + index).to(tl.int64)
+        live = mask & (row < rows)
+        x = tl.load(x_ptr + row * size + n, mask=live, other=0.0).to(tl.float32)
+        grad = tl.load(grad_ptr + row * size + n, mask=live, other=0.0).to(tl.float32)
+        inverse = tl.rsqrt(tl.sum(x * x, 0) / size + eps)
+        scaled = x * inverse
+        inner = grad * w
+        dx = inverse * (inner - scaled * (tl.sum(inner * scaled, 0) / size))
+        dw += grad * scaled
+        tl.store(dx_ptr + row * size + n, dx.to(dx_ptr.dtype.element_ty), mask=live)
+    tl.store(dw_ptr + program * size + n, dw, mask=mask)
+
+
+class _RmsNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, one_plus: bool) -> Tensor:
+        x = x.contiguous()
+        size = x.shape[-1]
+        out = torch.empty_like(x)
+        padded = triton.next_power_of_2(size)
+        _rms_norm[(x.numel() // size,)](
+            x, weight, out, size, eps, ONE_PLUS=one_plus, N=padded, num_warps=4 if padded <= 2048 else 8
+        )
+        ctx.save_for_backward(x, weight)
+        ctx.form = (eps, one_plus)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        x, weight = ctx.saved_tensors
+        eps, one_plus = ctx.form
+        size = x.shape[-1]
+        rows = x.numel() // size
+        per_program = max(1, triton.cdiv(rows, 528))
+        programs = triton.cdiv(rows, per_program)
+        dx = torch.empty_like(x)
+        parts = torch.empty(programs, size, device=x.device, dtype=torch.float32)
+        padded = triton.next_power_of_2(size)
+        _rms_norm_backward[(programs,)](
+            grad.contiguous(), x, weight, dx, parts, rows, size, eps, per_program,
+            ONE_PLUS=one_plus, N=padded, num_warps=4 if padded <= 2048 else 8,
+        )  # fmt: skip
+        return dx, parts.sum(0).to(weight.dtype), None, None
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, one_plus: bool) -> Tensor:
+    """As Llama's, or with `one_plus` as Gemma's."""
+    result: Tensor = _RmsNorm.apply(x, weight, eps, one_plus)
+    return result
+
+
+# ---- rotary embedding ----
+
+
+@triton.jit
+def _rotate(
+    q_ptr, k_ptr, cos_ptr, sin_ptr, q_out, k_out, num_tokens, q_b, q_h, q_t, k_b, k_h, k_t, sign,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr,
+):  # fmt: skip
+    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    batch, place = token // num_tokens, token % num_tokens
+    h = tl.arange(0, HALF)
+    mask = h < D // 2
+    c1 = tl.load(cos_ptr + token * D + h, mask=mask, other=0.0)
+    c2 = tl.load(cos_ptr + token * D + D // 2 + h, mask=mask, other=0.0)
+    s1 = tl.load(sin_ptr + token * D + h, mask=mask, other=0.0)
+    s2 = tl.load(sin_ptr + token * D + D // 2 + h, mask=mask, other=0.0)
+    if head < H:
+        source = q_ptr + batch * q_b + head * q_h + place * q_t
+        target = q_out + (token * H + head) * D
+    else:
+        source = k_ptr + batch * k_b + (head - H) * k_h + place * k_t
+        target = k_out + (token * K + head - H) * D
+    first = tl.load(source + h, mask=mask, other=0.0)
+    second = tl.load(source + D // 2 + h, mask=mask, other=0.0)
+    dtype = first.dtype
+    s1 = (s1.to(tl.float32) * sign).to(dtype)
+    s2 = (s2.to(tl.float32) * sign).to(dtype)
+    # Eager torch rounds each product before the sum, and so do we.
+    a = (first * c1).to(dtype) + (-second * s1).to(dtype)
+    b = (second * c2).to(dtype) + (first * s2).to(dtype)
+    tl.store(target + h, a.to(dtype), mask=mask)
+    tl.store(target + D // 2 + h, b.to(dtype), mask=mask)
+
+
+def _run_rotate(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, sign: float) -> tuple[Tensor, Tensor]:
+    batch, heads, tokens, size = query.shape
+    kv_heads = key.shape[1]
+    q_out = torch.empty(batch, tokens, heads, size, device=query.device, dtype=query.dtype)
+    k_out = torch.empty(batch, tokens, kv_heads, size, device=query.device, dtype=query.dtype)
+    _rotate[(batch * tokens, heads + kv_heads)](
+        query, key, cos, sin, q_out, k_out, tokens,
+        query.stride(0), query.stride(1), query.stride(2), key.stride(0), key.stride(1), key.stride(2), sign,
+        H=heads, K=kv_heads, D=size, HALF=triton.next_power_of_2(size // 2), num_warps=1,
+    )  # fmt: skip
+    return q_out.transpose(1, 2), k_out.transpose(1, 2)
+
+
+class _Rotate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = cos.contiguous(), sin.contiguous()
+        ctx.save_for_backward(cos, sin)
+        return _run_rotate(query, key, cos, sin, 1.0)
+
+    @staticmethod
+    def backward(ctx: Any, grad_query: Tensor, grad_key: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        cos, sin = ctx.saved_tensors
+        # A rotation's transpose is the rotation back.
+        query, key = _run_rotate(_with_unit_stride(grad_query), _with_unit_stride(grad_key), cos, sin, -1.0)
+        return query, key, None, None
+
+
+def _with_unit_stride(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def rotate(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Query [B, H, T, D], key [B, K, T, D], cos and sin [B, T, D]; the last dimension is contiguous."""
+    q, k = _Rotate.apply(query, key, cos, sin)
+    return q, k
+
+
+# ---- SiLU gate ----
+
+
+@triton.jit
+def _silu_mul(gate_ptr, up_ptr, out_ptr, count, N: tl.constexpr):
+    n = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
+    mask = n < count
+    gate = tl.load(gate_ptr + n, mask=mask, other=0.0)
+    up = tl.load(up_ptr + n, mask=mask, other=0.0)
+    wide = gate.to(tl.float32)
+    active = (wide / (1 + tl.exp(-wide))).to(gate.dtype)
+    tl.store(out_ptr + n, active * up, mask=mask)
+
+
+@triton.jit
+def _silu_mul_backward(grad_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, count, N: tl.constexpr):
+    n = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
+    mask = n < count
+    grad = tl.load(grad_ptr + n, mask=mask, other=0.0).to(tl.float32)
+    gate = tl.load(gate_ptr + n, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(up_ptr + n, mask=mask, other=0.0).to(tl.float32)
+    sigmoid = 1 / (1 + tl.exp(-gate))
+    tl.store(dup_ptr + n, (grad * gate * sigmoid).to(dup_ptr.dtype.element_ty), mask=mask)
+    slope = sigmoid * (1 + gate * (1 - sigmoid))
+    tl.store(dgate_ptr + n, (grad * up * slope).to(dgate_ptr.dtype.element_ty), mask=mask)
+
+
+class _SiluMul(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        gate, up = gate.contiguous(), up.contiguous()
+        ctx.save_for_backward(gate, up)
+        out = torch.empty_like(gate)
+        count = gate.numel()
+        _silu_mul[(triton.cdiv(count, 2048),)](gate, up, out, count, N=2048, num_warps=4)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        dgate, dup = torch.empty_like(gate), torch.empty_like(up)
+        count = gate.numel()
+        _silu_mul_backward[(triton.cdiv(count, 2048),)](
+            grad.contiguous(), gate, up, dgate, dup, count, N=2048, num_warps=4
+        )
+        return dgate, dup
+
+
+def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
+    """silu(gate) × up."""
+    result: Tensor = _SiluMul.apply(gate, up)
+    return result
