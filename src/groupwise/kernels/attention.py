@@ -1,4 +1,4 @@
-"""Attention over packed sequences and over a cache of blocks: one arithmetic, so that the two agree bit for bit.
+"""Attention over packed sequences and over a cache of blocks: one arithmetic for both, so that the two agree.
 
 Shapes: T packed tokens, B rows that decode one token, H heads, K key-value heads, D head size. The cache is [blocks,
 block size, K, D] for keys and for values; a row's table lists its blocks in order.

@@ -1,7 +1,7 @@
 """What stands between the matrix products: norm, rotary embedding, gated activation, with their backward passes.
 
 Forward, each rounds where eager torch rounds, and works row by row, so that a token's result does not depend on how
-many others there are: the engine and the learner run this very code, and agree bit for bit.
+many others there are: the engine and the learner run this very code.
 """
 
 from __future__ import annotations
