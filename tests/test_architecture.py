@@ -47,6 +47,7 @@ ALLOWED = {
     "reports": {"types", "stats", "runlog", "reports"},
     "audit": {"types", "stats", "runlog", "rewards", "audit"},
     "reference": {"config", "runlog", "tasks"},
+    "sample": {"types", "config", "engines", "models", "rewards", "seeds", "tasks", "verifiers", "workers"},
     "bench": {"types", "config", "engines", "models", "bench"},
     "demo": {"", "types", "config", "pipeline", "reports", "runlog"},
     "cli": None,

@@ -61,17 +61,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_verifier_commands(commands)
 
-    bench = commands.add_parser("bench", help="measure ourselves")
-    bench_commands = bench.add_subparsers(required=True, metavar="WHAT")
-    engine = bench_commands.add_parser("engine", help="how fast rollouts are sampled")
-    engine.add_argument("--model", default="smollm2-135m", help="qwen2.5-1.5b or smollm2-135m (shapes), or a path")
-    engine.add_argument("--sequences", default="64,256", help="rollouts at once, as in 64,256,1024")
-    engine.add_argument("--engines", default="native", help="native, reference, generate; as in native,generate")
-    engine.add_argument("--prompt-tokens", type=int, default=128)
-    engine.add_argument("--new-tokens", type=int, default=256)
-    engine.add_argument("--mixed", action="store_true", help="rollouts of different lengths")
-    engine.add_argument("--json", action="store_true")
-    engine.set_defaults(command=_bench_engine)
+    _add_engine_commands(commands)
 
     export = commands.add_parser("export", help="write a run's weights as a plain Hugging Face folder")
     export.add_argument("run", type=Path)
@@ -86,6 +76,33 @@ def _parser() -> argparse.ArgumentParser:
     merge.add_argument("--out", type=Path, default=Path("merged"), help="a new folder; by default ./merged")
     merge.set_defaults(command=_merge)
     return parser
+
+
+def _add_engine_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sample = commands.add_parser("sample", help="several completions of one question, and the best of them")
+    sample.add_argument("model", help="a hub id, a folder, a .gguf file, or tiny-qwen3")
+    sample.add_argument("question")
+    sample.add_argument("--n", type=int, default=4, help="how many; default 4")
+    sample.add_argument("--best-of", choices=("none", "majority", "verifier"), default="none")
+    sample.add_argument("--task", help="whose verifier judges the completions")
+    sample.add_argument("--fields", default="{}", metavar="JSON", help='what the verifier needs, as in {"answer": 18}')
+    sample.add_argument("--temperature", type=float, default=1.0)
+    sample.add_argument("--max-new-tokens", type=int, default=512)
+    sample.add_argument("--seed", type=int, default=0)
+    sample.add_argument("--json", action="store_true", help="a JSON line for each completion, and one for the choice")
+    sample.set_defaults(command=_sample)
+
+    bench = commands.add_parser("bench", help="measure ourselves")
+    bench_commands = bench.add_subparsers(required=True, metavar="WHAT")
+    engine = bench_commands.add_parser("engine", help="how fast rollouts are sampled")
+    engine.add_argument("--model", default="smollm2-135m", help="qwen2.5-1.5b or smollm2-135m (shapes), or a path")
+    engine.add_argument("--sequences", default="64,256", help="rollouts at once, as in 64,256,1024")
+    engine.add_argument("--engines", default="native", help="native, reference, generate; as in native,generate")
+    engine.add_argument("--prompt-tokens", type=int, default=128)
+    engine.add_argument("--new-tokens", type=int, default=256)
+    engine.add_argument("--mixed", action="store_true", help="rollouts of different lengths")
+    engine.add_argument("--json", action="store_true")
+    engine.set_defaults(command=_bench_engine)
 
 
 def _add_verifier_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -330,6 +347,44 @@ def _audit(options: argparse.Namespace) -> int:
     else:
         show_audit(audit, console)
         print(f"{len(audit.chains)} chains to label: {page}")
+    return 0
+
+
+def _sample(options: argparse.Namespace) -> int:
+    import json
+
+    from groupwise.config import ConfigError
+    from groupwise.runlog.text import printable
+    from groupwise.sample import choose, judge, sample
+    from groupwise.tasks import make_task
+    from groupwise.types import SamplingParams
+
+    try:
+        fields = json.loads(options.fields)
+    except ValueError as error:
+        raise ConfigError(f"--fields {options.fields!r}: not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise ConfigError(f'--fields {options.fields!r}: expected an object, as in {{"answer": 18}}')
+    if options.best_of == "verifier" and options.task is None:
+        raise ConfigError("--best-of verifier: name the task whose verifier is to judge, with --task")
+    _quiet_libraries()
+    sampling = SamplingParams(max_new_tokens=options.max_new_tokens, temperature=options.temperature)
+    rollouts = sample(options.model, options.question, n=options.n, sampling=sampling, seed=options.seed)
+    task = None if options.task is None else make_task(options.task, {})
+    sampled = judge(rollouts, options.question, task, fields)
+    choice = choose(sampled, options.best_of)
+    if options.json:
+        for entry in sampled:
+            print(json.dumps(entry.to_json()))
+        if choice is not None:
+            print(json.dumps({"best": choice.index, "why": choice.why}))
+        return 0
+    for index, entry in enumerate(sampled):
+        judged = "" if entry.score is None else f", {entry.score.verdict}"
+        print(f"--- {index + 1} of {len(sampled)}: {len(entry.rollout.token_ids)} tokens{judged}")
+        print(printable(entry.rollout.text, keep_newlines=True))
+    if options.best_of != "none":
+        print(f"=== best: {choice.index + 1}; {printable(choice.why)}" if choice else "=== none is best")
     return 0
 
 
