@@ -17,6 +17,8 @@ from groupwise.types import SamplingParams
 _MASK = 0xFFFFFFFF
 MAX_NOISE = 16.7
 """Above the largest noise there is: -log(-log(1 - 2^-24)) = 16.64."""
+FEW = 10
+"""Less than one in so many tokens that can win: few enough to be handled one by one."""
 
 
 def draw_tokens(
@@ -56,14 +58,18 @@ def truncate(logits_BV: Tensor, top_k: int, top_p: float, min_p: float) -> Tenso
 
 
 def _noisy_argmax(log_p_BV: Tensor, keys_B: Tensor) -> Tensor:
-    """The token with the largest log p + noise. The noise is bounded, so most of the vocabulary cannot win.
+    """The token with the largest log p + noise.
 
-    What the likeliest token scores is a lower bound on the winner; only tokens within the largest possible noise of it
-    get theirs computed. The result is that of computing it for all.
+    The noise is bounded: what the likeliest token scores is a lower bound on the winner, and tokens further below it
+    than the largest possible noise cannot win. Where few are left, only they get their noise computed.
     """
     likeliest = log_p_BV.argmax(dim=-1)
     bound = log_p_BV.gather(1, likeliest[:, None])[:, 0] + _noise(keys_B, likeliest)
-    rows, tokens = torch.nonzero(log_p_BV >= (bound - MAX_NOISE)[:, None], as_tuple=True)
+    can_win = log_p_BV >= (bound - MAX_NOISE)[:, None]
+    if can_win.sum() * FEW > can_win.numel():
+        tokens = torch.arange(log_p_BV.shape[1], device=keys_B.device)
+        return (log_p_BV + _noise(keys_B[:, None], tokens[None, :])).argmax(dim=-1)
+    rows, tokens = torch.nonzero(can_win, as_tuple=True)
     scores = torch.full_like(log_p_BV, -torch.inf)
     scores[rows, tokens] = log_p_BV[rows, tokens] + _noise(keys_B[rows], tokens)
     return scores.argmax(dim=-1)
@@ -81,10 +87,27 @@ def _row_keys(seeds_B: Tensor, positions_B: Tensor) -> Tensor:
 
 
 def _noise(keys: Tensor, tokens: Tensor) -> Tensor:
-    bits = _mix(keys ^ _mix(tokens * 0x9E3779B9 & _MASK))
+    """Of each pair of a row's key and a token, broadcast."""
+    bits = _mix_in_place(_to_int32(keys) ^ _to_int32(_mix(tokens * 0x9E3779B9 & _MASK)))
     # 23 bits and a half: the largest value below 1 that float32 still tells from 1, so the logs stay finite.
-    uniform = ((bits >> 9).float() + 0.5) / 2**23
-    return -(-uniform.log()).log()
+    uniform = bits.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF).float().add_(0.5).div_(2**23)
+    return uniform.log_().neg_().log_().neg_()
+
+
+def _to_int32(x: Tensor) -> Tensor:
+    """The low 32 bits, as a signed number: half the memory to go through, and products wrap by themselves."""
+    return ((x ^ 0x80000000) - 0x80000000).to(torch.int32)
+
+
+def _mix_in_place(x: Tensor) -> Tensor:
+    """`_mix` on the bits of int32 numbers. A shift copies the sign, so what it shifts in is masked out."""
+    scratch = torch.empty_like(x)
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32), (16, 1)):
+        torch.bitwise_right_shift(x, shift, out=scratch)
+        x.bitwise_xor_(scratch.bitwise_and_((1 << (32 - shift)) - 1))
+        if factor != 1:
+            x.mul_(factor)
+    return x
 
 
 def _mix(x: Tensor) -> Tensor:

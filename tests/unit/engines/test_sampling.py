@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import pytest
@@ -168,3 +169,39 @@ def test_every_bit_of_the_seed_matters(bit: int) -> None:
     zero = torch.zeros_like(seed)
     assert not torch.equal(gumbel_noise(seed, zero, 20), gumbel_noise(seed ^ (1 << bit), zero, 20))
     assert not torch.equal(gumbel_noise(seed, zero, 20), gumbel_noise(seed, zero + 1, 20))
+
+
+def slow_noise(seed: int, position: int, token: int) -> float:
+    """The definition, in Python's own integers."""
+
+    def mix(x: int) -> int:
+        x ^= x >> 16
+        x = x * 0x7FEB352D % 2**32
+        x ^= x >> 15
+        x = x * 0x846CA68B % 2**32
+        return x ^ (x >> 16)
+
+    key = mix(mix(seed % 2**32 ^ mix(position + 1)) ^ (seed >> 32) % 2**32)
+    bits = mix(key ^ mix(token * 0x9E3779B9 % 2**32))
+    return -math.log(-math.log(((bits >> 9) + 0.5) / 2**23))
+
+
+def test_the_noise_is_its_definition() -> None:
+    dice = random.Random(0)
+    seeds = [0, 1, 2**63 - 1, 2**32, 2**31, *(dice.getrandbits(63) for _ in range(20))]
+    positions = [dice.randrange(5000) for _ in seeds]
+    noise = gumbel_noise(torch.tensor(seeds), torch.tensor(positions), 3000)
+    for row, (seed, position) in enumerate(zip(seeds, positions, strict=True)):
+        for token in (0, 1, 2999, dice.randrange(3000)):
+            assert noise[row, token].item() == pytest.approx(slow_noise(seed, position, token), abs=1e-4, rel=1e-5)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0, 5.0, 30.0, 300.0])
+def test_leaving_out_what_cannot_win_changes_nothing(spread: float) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(64, 2000, generator=generator) * spread
+    seeds = torch.randint(0, 2**62, (64,), generator=generator)
+    positions = torch.arange(64)
+    tokens, _ = draw_tokens(logits, SamplingParams(max_new_tokens=1), seeds, positions)
+    scores = logits.log_softmax(dim=-1) + gumbel_noise(seeds, positions, 2000)
+    assert torch.equal(tokens, scores.argmax(dim=-1))
