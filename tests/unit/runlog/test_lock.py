@@ -19,8 +19,8 @@ from pathlib import Path
 from groupwise.runlog.lock import RunLock
 with RunLock(Path(sys.argv[1])):
     child = os.fork() if sys.argv[2] == "fork" else 0
-    if child or sys.argv[2] != "fork":
-        print(child, flush=True)
+    if not child:  # the worker tells of itself, and so has run past the fork when it is heard of
+        print(os.getpid() if sys.argv[2] == "fork" else 0, flush=True)
     time.sleep(60)
 """
 
