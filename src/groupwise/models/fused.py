@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.data.batch import Microbatch
-from groupwise.kernels.seam import AttentionForm, attend_with, attending
+from groupwise.kernels.seam import AttentionForm, attend_with
 
 
 def fuse(model: Any) -> bool:
@@ -172,6 +172,3 @@ def packed_logits(model: Any, microbatch: Microbatch) -> Tensor:
     # The hidden state of column t predicts the token in column t + 1.
     predicts[:, -columns - 1 : -1] = microbatch.completion_mask
     return fp32_logits(hidden[predicts[is_token]], model.get_output_embeddings().weight)
-
-
-__all__ = ["attending", "fuse", "packed_logits"]

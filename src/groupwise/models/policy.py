@@ -17,7 +17,8 @@ from torch import Tensor
 from groupwise.algo.logprobs import token_entropy, token_logprobs
 from groupwise.config import OptimizerConfig, Recipe
 from groupwise.data.batch import Example, Microbatch, make_microbatches
-from groupwise.models.fused import attending, fuse, packed_logits
+from groupwise.kernels.seam import attending
+from groupwise.models.fused import fuse, packed_logits
 from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
 from groupwise.models.lora import add_lora, trainable_parameters, without_lora
 from groupwise.models.optimizer import MasterAdamW

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from groupwise.config.build import ConfigError
 from groupwise.rewards.json.score import SchemaError, compile_schema, score_document, score_json
 from groupwise.rewards.json.text import NotJsonError, parse_json
-from groupwise.tasks.sources import Row, load_rows, plain_text, share_of, stable_id
+from groupwise.tasks.sources import Row, load_rows, load_split, plain_text, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score, Verdict
 
@@ -54,17 +54,10 @@ class JsonSchema:
             raise ConfigError(f"paths_reward = {self.paths_reward}: expected at least 0 and below 1")
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        if not self.train:
-            raise ConfigError("task.options.train: missing; set it to a .jsonl path with prompts and schemas")
-        if self.held_out is None and not self.held_out_share:
-            raise ConfigError("set either held_out (a file of its own) or held_out_share (as in 0.1)")
-        if self.held_out is not None and split == "held_out":
-            return [self._problem(row) for row in load_rows(self.held_out, "test", key="task.options.held_out")]
-        problems = [self._problem(row) for row in load_rows(self.train, "train", key="task.options.train")]
-        if self.held_out is not None:
-            return problems
-        is_held_out = split == "held_out"
-        return [problem for problem in problems if (share_of(problem.id) < self.held_out_share) == is_held_out]
+        return load_split(self._load, split == "held_out", self.train, self.held_out, self.held_out_share)
+
+    def _load(self, source: str, hub_split: str, key: str) -> list[Problem]:
+        return [self._problem(row) for row in load_rows(source, hub_split, key=key)]
 
     def _problem(self, row: Row) -> Problem:
         prompt = row.text(self.prompt_key)

@@ -11,7 +11,7 @@ from groupwise.rewards.extract import AnswerMark, check_marks, describe_missing,
 from groupwise.rewards.format import excerpt
 from groupwise.rewards.math.score import is_right_answer
 from groupwise.rewards.numbers import parse_number, same_number
-from groupwise.tasks.sources import Row, load_rows, plain_text, share_of, stable_id
+from groupwise.tasks.sources import Row, load_rows, load_split, plain_text, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score, Verdict
 
@@ -64,15 +64,10 @@ class Jsonl:
         return self.answer_marks or _MARKS[self.match]
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        if not self.train:
-            raise ConfigError("task.options.train: missing; name a .jsonl file or a hub data set with your problems")
-        if self.held_out is not None and split == "held_out":
-            return [self._problem(row) for row in load_rows(self.held_out, "test", key="task.options.held_out")]
-        problems = [self._problem(row) for row in load_rows(self.train, "train", key="task.options.train")]
-        if self.held_out is not None:
-            return problems
-        is_held_out = split == "held_out"
-        return [problem for problem in problems if (share_of(problem.id) < self.held_out_share) == is_held_out]
+        return load_split(self._load, split == "held_out", self.train, self.held_out, self.held_out_share)
+
+    def _load(self, source: str, hub_split: str, key: str) -> list[Problem]:
+        return [self._problem(row) for row in load_rows(source, hub_split, key=key)]
 
     def _problem(self, row: Row) -> Problem:
         prompt, answer = row.text(self.prompt_key), self._answer(row)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from groupwise.config.build import ConfigError
+from groupwise.types import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,29 @@ def load_rows(source: str, split: str, name: str | None = None, *, key: str = "t
     if not found:
         raise ConfigError(f"{key} = {source!r}: no rows; an empty data set cannot be trained or evaluated on")
     return found
+
+
+def load_split(
+    load: Callable[[str, str, str], Sequence[Problem]],
+    is_held_out: bool,
+    train: str,
+    held_out: str | None,
+    held_out_share: float,
+) -> Sequence[Problem]:
+    """One side of a task whose held-out problems have a source of their own, or are a share of `train` by hash.
+
+    `load` makes problems of (source, split on the hub, key of the recipe).
+    """
+    if not train:
+        raise ConfigError("task.options.train: missing; set it to a .jsonl path or hub name with your problems")
+    if held_out is None and not held_out_share:
+        raise ConfigError("set either held_out (a file of its own) or held_out_share (as in 0.1)")
+    if held_out is not None and is_held_out:
+        return load(held_out, "test", "task.options.held_out")
+    problems = load(train, "train", "task.options.train")
+    if held_out is not None:
+        return problems
+    return [problem for problem in problems if (share_of(problem.id) < held_out_share) == is_held_out]
 
 
 def stable_id(prefix: str, *parts: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from groupwise.config.build import ConfigError
 from groupwise.rewards.sql.score import EmptyGoldError, GoldError, gold_results, score_sql
 from groupwise.rewards.sql.sqlite_reader import DatabaseError, Limits, schema_text
-from groupwise.tasks.sources import Row, load_rows, plain_text, share_of, stable_id
+from groupwise.tasks.sources import Row, load_rows, load_split, plain_text, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score
 
@@ -80,17 +80,7 @@ class SqlJsonl:
         return Limits(max_operations=self.max_operations, max_rows=self.max_rows)
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        if not self.train:
-            raise ConfigError("task.options.train: missing; set it to a .jsonl path with questions and gold queries")
-        if self.held_out is None and not self.held_out_share:
-            raise ConfigError("set either held_out (a file of its own) or held_out_share (as in 0.1)")
-        if self.held_out is not None and split == "held_out":
-            return self._load(self.held_out, "test", "task.options.held_out")
-        problems = self._load(self.train, "train", "task.options.train")
-        if self.held_out is not None:
-            return problems
-        is_held_out = split == "held_out"
-        return [problem for problem in problems if (share_of(problem.id) < self.held_out_share) == is_held_out]
+        return load_split(self._load, split == "held_out", self.train, self.held_out, self.held_out_share)
 
     def _load(self, source: str, hub_split: str, key: str) -> list[Problem]:
         rows = load_rows(source, hub_split, key=key)
