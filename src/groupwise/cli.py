@@ -101,6 +101,9 @@ def _add_engine_commands(commands: argparse._SubParsersAction[argparse.ArgumentP
     engine.add_argument("--prompt-tokens", type=int, default=128)
     engine.add_argument("--new-tokens", type=int, default=256)
     engine.add_argument("--mixed", action="store_true", help="rollouts of different lengths")
+    engine.add_argument(
+        "--at-once", type=int, default=0, help="so many rollouts decode at once, the others wait; 0 is all"
+    )
     engine.add_argument("--json", action="store_true")
     engine.set_defaults(command=_bench_engine)
 
@@ -409,6 +412,7 @@ def _bench_engine(options: argparse.Namespace) -> int:
             prompt_tokens=options.prompt_tokens,
             new_tokens=options.new_tokens,
             mixed=options.mixed,
+            at_once=options.at_once,
         ):
             if options.json:
                 print(json.dumps(timing.to_json()), flush=True)

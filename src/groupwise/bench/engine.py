@@ -70,7 +70,7 @@ class EngineTiming:
     ms_per_step: float
     """Seconds over `new_tokens`: prefill and scheduling included."""
     floor_share: float | None
-    """Of the bandwidth floor; None on a CPU and with mixed lengths."""
+    """Of the bandwidth floor; None on a CPU, with mixed lengths, and where some rollouts wait."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -92,6 +92,7 @@ def bench_engine(
     new_tokens: int = 256,
     group_size: int = 8,
     mixed: bool = False,
+    at_once: int = 0,
 ) -> list[EngineTiming]:
     model = load_shape(name)
     stops = _stops_for(model, new_tokens) if mixed else ()
@@ -99,10 +100,10 @@ def bench_engine(
     for count in sequences:
         requests = make_requests(count, group_size, prompt_tokens, model.config.get_text_config().vocab_size)
         sampling = SamplingParams(max_new_tokens=new_tokens)
-        engine = make_engine(engine_name, model, stops, count)
+        engine = make_engine(engine_name, model, stops, min(count, at_once or count))
         first, _ = _time(engine, requests, sampling)
         seconds, num_tokens = _time(engine, requests, sampling)
-        is_floor_known = model.device.type == "cuda" and not mixed
+        is_floor_known = model.device.type == "cuda" and not mixed and not at_once
         step = seconds / new_tokens
         timings.append(
             EngineTiming(

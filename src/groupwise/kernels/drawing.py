@@ -25,8 +25,20 @@ def _mix(x):
 
 
 @triton.jit
+def _minus_log_uniform(bits):
+    """-log u of u = (b + 1/2) / 2^23, where b is the upper 23 bits."""
+    # By way of the bits of a float from 1 to 2, which is exact and spares a conversion.
+    u = ((bits >> 9) | 0x3F800000).to(tl.float32, bitcast=True) - 1.0 + 1.0 / 16777216.0
+    log2 = tl.inline_asm_elementwise("lg2.approx.f32 $0, $1;", "=f,f", [u], dtype=tl.float32, is_pure=True, pack=1)
+    # The fast logarithm is not good near 1, where the winners are: a few terms of the series there.
+    w = 1.0 - u
+    return tl.where(w < 0.015625, w * (1.0 + w * (0.5 + w * (1.0 / 3.0 + w * 0.25))), log2 * -0.6931471805599453)
+
+
+@triton.jit
 def _draw_tiles(
-    logits_ptr, seed_ptr, count_ptr, peak_ptr, total_ptr, best_ptr, index_ptr, inverse_temperature, vocab, tiles,
+    logits_ptr, slot_ptr, seed_ptr, count_ptr, peak_ptr, total_ptr, best_ptr, index_ptr, inverse_temperature, vocab,
+    tiles,
     IS_GREEDY: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
     """Of one row and one tile of the vocabulary: the sum of exponentials, and the best of logit + noise."""
@@ -36,20 +48,24 @@ def _draw_tiles(
     x = tl.load(logits_ptr + row * vocab + n, mask=mask, other=-float("inf")) * inverse_temperature
     peak = tl.max(x, 0)
     safe = tl.where(peak == -float("inf"), 0.0, peak)
-    total = tl.sum(tl.exp(x - safe), 0)
+    weight = tl.exp(x - safe)
+    total = tl.sum(weight, 0)
     if IS_GREEDY:
         score = x
     else:
-        seed = tl.load(seed_ptr + row)
-        position = tl.load(count_ptr + row).to(tl.uint32)
+        slot = tl.load(slot_ptr + row)
+        seed = tl.load(seed_ptr + slot)
+        position = tl.load(count_ptr + slot).to(tl.uint32)
         low = (seed & 0xFFFFFFFF).to(tl.uint32)
         high = ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
         key = _mix(_mix(low ^ _mix(position + 1)) ^ high)
         bits = _mix(key ^ _mix(n.to(tl.uint32) * 0x9E3779B9))
-        uniform = ((bits >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608.0)
-        score = x - tl.log(-tl.log(uniform))
+        # The largest weight / -log(uniform) is the largest logit - log(-log(uniform)), with one logarithm less.
+        score = weight / _minus_log_uniform(bits)
     best = tl.max(score, 0)
     index = tl.min(tl.where(score == best, n, 2147483647), 0)
+    if not IS_GREEDY:
+        best = safe + tl.log(best)
     place = row * tiles + tile
     tl.store(peak_ptr + place, peak)
     tl.store(total_ptr + place, total)
@@ -59,7 +75,7 @@ def _draw_tiles(
 
 @triton.jit
 def _finish_draw(
-    logits_ptr, peak_ptr, total_ptr, best_ptr, index_ptr, stop_ptr,
+    logits_ptr, slot_ptr, peak_ptr, total_ptr, best_ptr, index_ptr, stop_ptr,
     token_ptr, position_ptr, count_ptr, limit_ptr, is_done_ptr, out_token_ptr, out_logprob_ptr,
     inverse_temperature, vocab, tiles, out_stride, num_stops, T: tl.constexpr, STOPS: tl.constexpr,
 ):  # fmt: skip
@@ -74,24 +90,26 @@ def _finish_draw(
     lse = top + tl.log(tl.sum(tl.where(total > 0, total * tl.exp(peak - top), 0.0), 0))
     best = tl.load(best_ptr + place, mask=mask, other=-float("inf"))
     index = tl.load(index_ptr + place, mask=mask, other=2147483647)
-    token = tl.min(tl.where(best == tl.max(best, 0), index, 2147483647), 0)
+    token = tl.min(tl.where(best == tl.max(best, 0), index, vocab - 1), 0)
+    token = tl.minimum(token, vocab - 1)  # should logits not be numbers
     logprob = tl.load(logits_ptr + row * vocab + token) * inverse_temperature - lse
-    if tl.load(is_done_ptr + row) == 0:
-        count = tl.load(count_ptr + row)
-        tl.store(out_token_ptr + row * out_stride + count, token)
-        tl.store(out_logprob_ptr + row * out_stride + count, logprob)
+    slot = tl.load(slot_ptr + row)
+    if tl.load(is_done_ptr + slot) == 0:
+        count = tl.load(count_ptr + slot)
+        tl.store(out_token_ptr + slot * out_stride + count, token)
+        tl.store(out_logprob_ptr + slot * out_stride + count, logprob)
         s = tl.arange(0, STOPS)
         stops = tl.load(stop_ptr + s, mask=s < num_stops, other=-1)
         is_stop = tl.max((stops == token).to(tl.int32), 0)
-        is_last = (count + 1 >= tl.load(limit_ptr + row)).to(tl.int32)
-        tl.store(is_done_ptr + row, tl.where(is_stop == 1, 1, tl.where(is_last == 1, 2, 0)))
-        tl.store(count_ptr + row, count + 1)
-        tl.store(token_ptr + row, token.to(tl.int64))
-        tl.store(position_ptr + row, tl.load(position_ptr + row) + 1)
+        is_last = (count + 1 >= tl.load(limit_ptr + slot)).to(tl.int32)
+        tl.store(is_done_ptr + slot, tl.where(is_stop == 1, 1, tl.where(is_last == 1, 2, 0)))
+        tl.store(count_ptr + slot, count + 1)
+        tl.store(token_ptr + slot, token.to(tl.int64))
+        tl.store(position_ptr + slot, tl.load(position_ptr + slot) + 1)
 
 
-def draw_and_advance(logits: Tensor, rows: Any, stops: Tensor, temperature: float) -> None:
-    """Draw a token for each of the first `len(logits)` rows and move them on. `rows` holds the rows' state."""
+def draw_and_advance(logits: Tensor, slots: Any, stops: Tensor, temperature: float) -> None:
+    """Draw a token for each of the `len(logits)` rows of `slots.order`, and move their slots on."""
     batch, vocab = logits.shape
     tiles = triton.cdiv(vocab, VOCAB_TILE)
     device = logits.device
@@ -99,12 +117,12 @@ def draw_and_advance(logits: Tensor, rows: Any, stops: Tensor, temperature: floa
     indices = torch.empty(batch, tiles, device=device, dtype=torch.int32)
     inverse = 1.0 / temperature if temperature else 1.0
     _draw_tiles[(batch, tiles)](
-        logits, rows.seeds, rows.counts, peaks, totals, bests, indices, inverse, vocab, tiles,
+        logits, slots.order, slots.seeds, slots.counts, peaks, totals, bests, indices, inverse, vocab, tiles,
         IS_GREEDY=temperature == 0, N=VOCAB_TILE, num_warps=8,
     )  # fmt: skip
     _finish_draw[(batch,)](
-        logits, peaks, totals, bests, indices, stops,
-        rows.tokens, rows.positions, rows.counts, rows.limits, rows.is_done, rows.out_tokens, rows.out_logprobs,
-        inverse, vocab, tiles, rows.out_tokens.stride(0), stops.shape[0],
+        logits, slots.order, peaks, totals, bests, indices, stops, slots.tokens, slots.positions, slots.counts,
+        slots.limits, slots.is_done, slots.out_tokens, slots.out_logprobs,
+        inverse, vocab, tiles, slots.out_tokens.stride(0), stops.shape[0],
         T=triton.next_power_of_2(tiles), STOPS=triton.next_power_of_2(max(1, stops.shape[0])), num_warps=1,
     )  # fmt: skip

@@ -33,7 +33,9 @@ class _Fp32Logits(torch.autograd.Function):
         return grad_hidden, grad.t() @ hidden if ctx.needs_input_grad[1] else None
 
 
-def fp32_logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    """[N, V] in fp32 from hidden states [N, D] and the head's weight [V, D], both bf16."""
+def fp32_logits(hidden: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
+    """[N, V] in fp32 from hidden states [N, D] and the head's weight [V, D], both bf16. Into `out` without gradient."""
+    if out is not None:
+        return torch.mm(hidden, weight.t(), out_dtype=torch.float32, out=out)
     logits: Tensor = _Fp32Logits.apply(hidden, weight)
     return logits

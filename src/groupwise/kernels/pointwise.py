@@ -13,15 +13,26 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+EXACT = {"enable_fp_fusion": False}
+"""For kernels whose results must agree: no product and sum joined into one operation that rounds once, here so and in
+another kernel otherwise."""
+
 # ---- RMS norm ----
 
 
 @triton.jit
-def _rms_norm(x_ptr, w_ptr, out_ptr, size, eps, ONE_PLUS: tl.constexpr, N: tl.constexpr):
+def _rms_norm(
+    x_ptr, y_ptr, w_ptr, sum_ptr, out_ptr, size, eps, heads, x_stride,
+    HAS_SUM: tl.constexpr, ONE_PLUS: tl.constexpr, N: tl.constexpr,
+):  # fmt: skip
+    """One row of x; with HAS_SUM of x + y, which is stored as well. A row is one of `heads` in a row of x_stride."""
     row = tl.program_id(0).to(tl.int64)
     n = tl.arange(0, N)
     mask = n < size
-    x = tl.load(x_ptr + row * size + n, mask=mask, other=0.0)
+    x = tl.load(x_ptr + row // heads * x_stride + row % heads * size + n, mask=mask, other=0.0)
+    if HAS_SUM:
+        x += tl.load(y_ptr + row * size + n, mask=mask, other=0.0)
+        tl.store(sum_ptr + row * size + n, x, mask=mask)
     wide = x.to(tl.float32)
     scaled = wide * tl.rsqrt(tl.sum(wide * wide, 0) / size + eps)
     w = tl.load(w_ptr + n, mask=mask, other=0.0)
@@ -30,6 +41,11 @@ def _rms_norm(x_ptr, w_ptr, out_ptr, size, eps, ONE_PLUS: tl.constexpr, N: tl.co
     else:  # Llama, Qwen, Mistral: rounded before the weight
         out = scaled.to(x.dtype) * w
     tl.store(out_ptr + row * size + n, out.to(x.dtype), mask=mask)
+
+
+def _norm_warps(padded: int) -> int:
+    """The same for all who call the kernel: the order of a sum depends on it."""
+    return 4 if padded <= 2048 else 8
 
 
 @triton.jit
@@ -66,8 +82,9 @@ class _RmsNorm(torch.autograd.Function):
         out = torch.empty_like(x)
         padded = triton.next_power_of_2(size)
         _rms_norm[(x.numel() // size,)](
-            x, weight, out, size, eps, ONE_PLUS=one_plus, N=padded, num_warps=4 if padded <= 2048 else 8
-        )
+            x, x, weight, x, out, size, eps, 1, size,
+            HAS_SUM=False, ONE_PLUS=one_plus, N=padded, num_warps=_norm_warps(padded), **EXACT,
+        )  # fmt: skip
         ctx.save_for_backward(x, weight)
         ctx.form = (eps, one_plus)
         return out
@@ -85,7 +102,7 @@ class _RmsNorm(torch.autograd.Function):
         padded = triton.next_power_of_2(size)
         _rms_norm_backward[(programs,)](
             grad.contiguous(), x, weight, dx, parts, rows, size, eps, per_program,
-            ONE_PLUS=one_plus, N=padded, num_warps=4 if padded <= 2048 else 8,
+            ONE_PLUS=one_plus, N=padded, num_warps=_norm_warps(padded), **EXACT,
         )  # fmt: skip
         return dx, parts.sum(0).to(weight.dtype), None, None
 
@@ -96,7 +113,35 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, one_plus: bool) -> Tensor:
     return result
 
 
+def add_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float, out: Tensor) -> None:
+    """x += y, and `out` is its norm (as Llama's). [T, D], for sampling: no gradient."""
+    tokens, size = x.shape
+    padded = triton.next_power_of_2(size)
+    _rms_norm[(tokens,)](
+        x, x if y is None else y, weight, x, out, size, eps, 1, size,
+        HAS_SUM=y is not None, ONE_PLUS=False, N=padded, num_warps=_norm_warps(padded), **EXACT,
+    )  # fmt: skip
+
+
+def head_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The norm of each head by itself: [T, H, D], whose rows of heads may stand apart. No gradient."""
+    tokens, heads, size = x.shape
+    out = torch.empty(tokens, heads, size, device=x.device, dtype=x.dtype)
+    padded = triton.next_power_of_2(size)
+    _rms_norm[(tokens * heads,)](
+        x, x, weight, x, out, size, eps, heads, x.stride(0),
+        HAS_SUM=False, ONE_PLUS=False, N=padded, num_warps=_norm_warps(padded), **EXACT,
+    )  # fmt: skip
+    return out
+
+
 # ---- rotary embedding ----
+
+
+@triton.jit
+def turn(own, pair, cos, sin):
+    """own · cos + pair · sin, each product rounded before the sum, as eager torch does."""
+    return (own * cos).to(own.dtype) + (pair * sin).to(own.dtype)
 
 
 @triton.jit
@@ -123,9 +168,8 @@ def _rotate(
     dtype = first.dtype
     s1 = (s1.to(tl.float32) * sign).to(dtype)
     s2 = (s2.to(tl.float32) * sign).to(dtype)
-    # Eager torch rounds each product before the sum, and so do we.
-    a = (first * c1).to(dtype) + (-second * s1).to(dtype)
-    b = (second * c2).to(dtype) + (first * s2).to(dtype)
+    a = turn(first, -second, c1, s1)
+    b = turn(second, first, c2, s2)
     tl.store(target + h, a.to(dtype), mask=mask)
     tl.store(target + D // 2 + h, b.to(dtype), mask=mask)
 
@@ -138,7 +182,7 @@ def _run_rotate(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor, sign: floa
     _rotate[(batch * tokens, heads + kv_heads)](
         query, key, cos, sin, q_out, k_out, tokens,
         query.stride(0), query.stride(1), query.stride(2), key.stride(0), key.stride(1), key.stride(2), sign,
-        H=heads, K=kv_heads, D=size, HALF=triton.next_power_of_2(size // 2), num_warps=1,
+        H=heads, K=kv_heads, D=size, HALF=triton.next_power_of_2(size // 2), num_warps=1, **EXACT,
     )  # fmt: skip
     return q_out.transpose(1, 2), k_out.transpose(1, 2)
 
@@ -183,6 +227,24 @@ def _silu_mul(gate_ptr, up_ptr, out_ptr, count, N: tl.constexpr):
 
 
 @triton.jit
+def _silu_mul_joined(joined_ptr, out_ptr, count, size, N: tl.constexpr):
+    n = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
+    mask = n < count
+    place = n // size * 2 * size + n % size
+    gate = tl.load(joined_ptr + place, mask=mask, other=0.0)
+    up = tl.load(joined_ptr + place + size, mask=mask, other=0.0)
+    wide = gate.to(tl.float32)
+    active = (wide / (1 + tl.exp(-wide))).to(gate.dtype)
+    tl.store(out_ptr + n, active * up, mask=mask)
+
+
+def silu_mul_joined(joined: Tensor, out: Tensor) -> None:
+    """`out` [T, N] from gate and up side by side, [T, 2 N]. No gradient."""
+    count = out.numel()
+    _silu_mul_joined[(triton.cdiv(count, 1024),)](joined, out, count, out.shape[1], N=1024, num_warps=4, **EXACT)
+
+
+@triton.jit
 def _silu_mul_backward(grad_ptr, gate_ptr, up_ptr, dgate_ptr, dup_ptr, count, N: tl.constexpr):
     n = tl.program_id(0).to(tl.int64) * N + tl.arange(0, N)
     mask = n < count
@@ -202,7 +264,7 @@ class _SiluMul(torch.autograd.Function):
         ctx.save_for_backward(gate, up)
         out = torch.empty_like(gate)
         count = gate.numel()
-        _silu_mul[(triton.cdiv(count, 2048),)](gate, up, out, count, N=2048, num_warps=4)
+        _silu_mul[(triton.cdiv(count, 2048),)](gate, up, out, count, N=2048, num_warps=4, **EXACT)
         return out
 
     @staticmethod

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.data.batch import Microbatch
+from groupwise.kernels.joined import lay_side_by_side
 from groupwise.kernels.seam import AttentionForm, attend_with
 
 
@@ -37,6 +38,10 @@ def fuse(model: Any) -> bool:
             if forward is not None:
                 # A bound method and not a closure: a deep copy of the model binds it to its own module.
                 module.forward = types.MethodType(forward, module)
+        for module in model.modules():
+            for names in (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")):
+                if all(hasattr(module, name) for name in names):
+                    lay_side_by_side([getattr(module, name) for name in names])
     for place in _rotary_places(model):
         if not isinstance(place.apply_rotary_pos_emb, partial):
             place.apply_rotary_pos_emb = partial(_fast_rotary, place.apply_rotary_pos_emb)
@@ -90,12 +95,10 @@ def _fast_mlp(module: Any) -> Callable[[Any, Tensor], Tensor] | None:
     return forward if _mlp_forms[cls] else None
 
 
-MIN_ROWS, LONG_SUM = 160, 4096
-
-
 def _unsplit_linear(module: Any) -> Callable[[Any, Tensor], Tensor] | None:
-    """A product with a long sum and few rows. With K unsplit the library picks a kernel that is ten times too slow for
-    fewer rows than this, so they are padded; the bits of the rows that count are the same."""
+    """A product with a long sum, padded where it has few rows."""
+    from groupwise.kernels.products import LONG_SUM, MIN_ROWS
+
     if type(module) is not nn.Linear or module.in_features < LONG_SUM or module.weight.dtype != torch.bfloat16:
         return None
 

@@ -22,6 +22,7 @@ from transformers import (
 from groupwise.config import LoraConfig
 from groupwise.engines.engine import Request
 from groupwise.engines.native.engine import CacheTooSmall, NativeEngine
+from groupwise.engines.native.runner import Runner
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.kernels.seam import UnsupportedModel, _attention, attending
 from groupwise.models.lora import add_lora
@@ -128,6 +129,21 @@ def test_how_it_is_scheduled_moves_nothing(options: dict[str, Any]) -> None:
     assert_same(sample(native(model, **options), requests), sample(native(model), requests))
 
 
+@pytest.mark.parametrize("rows", [256, 5])
+@pytest.mark.parametrize(("ahead", "steps"), [(0, 8), (1, 1), (1, 8), (2, 3)])
+def test_when_the_host_looks_moves_nothing(rows: int, ahead: int, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: several steps at a time, and the next ones begin before it is known who is done."""
+    model, requests = make_model(), make_requests(MIXED)
+    text = sample(native(model, stops=()), requests)[0].rollouts[0].text
+    for sampling in (SAMPLING, SamplingParams(max_new_tokens=24, stop_strings=(text[3:5],))):
+        with monkeypatch.context() as patch:
+            patch.setattr(Runner, "looks_ahead", ahead)
+            patch.setattr(Runner, "steps_per_look", steps)
+            patch.setattr(Runner, "entry_share", 0.4 * ahead)
+            ours = sample(native(model, rows), requests, sampling)
+        assert_same(ours, sample(reference(model), requests, sampling))
+
+
 def test_a_shared_prompt_is_like_prompts_of_their_own() -> None:
     model, requests = make_model(), make_requests([(40, 6), (33, 3)])
     alone = [Request(request.prompt, (seed,)) for request in requests for seed in request.seeds]
@@ -174,6 +190,30 @@ def test_stop_strings_end_a_rollout_where_the_reference_ends_it() -> None:
         assert_same(sample(native(model, rows, stops=()), requests, sampling), expected)
 
 
+class RoundedLinear(torch.nn.Module):
+    """A linear layer with int8 weights, as quantization puts in a model's place for one."""
+
+    def __init__(self, linear: torch.nn.Linear) -> None:
+        super().__init__()
+        self.scale = linear.weight.detach().abs().amax(dim=1, keepdim=True) / 127
+        self.rounded = (linear.weight.detach() / self.scale).round().to(torch.int8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.rounded * self.scale)
+
+
+def test_quantized_layers_are_run_as_they_are() -> None:
+    model, requests = make_model(), make_requests(MIXED)
+    before = sample(native(model), requests)
+    for layer in model.get_decoder().layers:
+        layer.self_attn.q_proj = RoundedLinear(layer.self_attn.q_proj)
+        layer.mlp.down_proj = RoundedLinear(layer.mlp.down_proj)
+    after = sample(native(model), requests)
+    assert_same(after, sample(reference(model), requests))
+    logprobs = [[r.rollout_logprobs for group in groups.values() for r in group.rollouts] for groups in (before, after)]
+    assert logprobs[0] != logprobs[1]  # the layers were used
+
+
 def test_groups_come_out_as_they_complete() -> None:
     model, requests = make_model(), make_requests([(9, 2)] * 6)
     engine = native(model, rows=2, stops=())
@@ -185,9 +225,11 @@ def test_groups_come_out_as_they_complete() -> None:
     assert seen == list(range(6))
 
 
-def test_a_cancelled_run_leaves_the_engine_usable() -> None:
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_cancelled_run_leaves_the_engine_usable(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, requests = make_model(), make_requests(MIXED)
     engine = native(model, rows=4)
+    monkeypatch.setattr(Runner, "looks_ahead", ahead)
     running = engine.generate(requests, SAMPLING, 5)
     next(running)
     next(running)

@@ -1,4 +1,4 @@
-"""Blocks and rows: nothing is given twice, nothing is lost, whatever enters and leaves in whatever order."""
+"""Blocks and slots: nothing is given twice, nothing is lost, whatever enters and leaves in whatever order."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_mistakes_are_caught() -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     shapes=st.lists(st.tuples(st.integers(1, 14), st.integers(1, 5)), min_size=1, max_size=8),
-    num_rows=st.integers(1, 6),
+    num_slots=st.integers(1, 6),
     new_tokens=st.integers(1, 9),
     spare=st.integers(0, 20),
     seed=st.integers(0, 1000),
 )
 def test_nobody_writes_where_another_reads(
-    shapes: list[tuple[int, int]], num_rows: int, new_tokens: int, spare: int, seed: int
+    shapes: list[tuple[int, int]], num_slots: int, new_tokens: int, spare: int, seed: int
 ) -> None:
     dice = random.Random(seed)
     requests = [
@@ -54,20 +54,21 @@ def test_nobody_writes_where_another_reads(
     ]
     largest = max(-(-(length - 1) // BLOCK) + -(-(length - 1 + new_tokens) // BLOCK) for length, _ in shapes)
     pool = BlockPool(largest + spare)
-    schedule = Schedule(requests, pool=pool, block_tokens=BLOCK, num_rows=num_rows, max_new_tokens=new_tokens)
+    schedule = Schedule(requests, pool=pool, block_tokens=BLOCK, num_slots=num_slots, max_new_tokens=new_tokens)
     entered = []
     while not schedule.is_finished:
         entry = schedule.enter()
         entered += [(rollout.request, rollout.number) for rollout in entry.rollouts]
         assert schedule.active, "somebody can always enter when nobody is there"
-        assert len(schedule.active) <= num_rows
+        assert len(schedule.active) <= num_slots
         prefilled = [block for prefix in entry.prefixes for block in prefix.blocks]
         written: list[int] = []
-        for rollout in schedule.active:
+        for slot, rollout in schedule.active.items():
+            assert rollout.slot == slot
             num_shared = rollout.position // BLOCK
             assert len(rollout.blocks) == -(-(rollout.position + new_tokens) // BLOCK)
             written += rollout.blocks[num_shared:]
-        shared = {b for rollout in schedule.active for b in rollout.blocks[: rollout.position // BLOCK]}
+        shared = {b for rollout in schedule.active.values() for b in rollout.blocks[: rollout.position // BLOCK]}
         assert len(set(written)) == len(written)
         assert not shared & set(written)
         assert len(set(prefilled)) == len(prefilled)
@@ -76,9 +77,10 @@ def test_nobody_writes_where_another_reads(
         for source, target in entry.copies:
             assert source in {b for prefix in entry.prefixes for b in prefix.blocks} | set(range(pool.num_blocks))
             assert target in written
-        leaving = {row for row in range(len(schedule.active)) if dice.random() < 0.5} or {0}
-        stay = schedule.leave(leaving)
-        assert len(stay) == len(schedule.active)
+        leaving = [slot for slot in schedule.active if dice.random() < 0.5] or [next(iter(schedule.active))]
+        for slot in leaving:
+            schedule.leave(slot)
+            assert slot not in schedule.active
     schedule.enter()
     assert pool.num_free == pool.num_blocks
     assert entered == [(n, number) for n, (_, size) in enumerate(shapes) for number in range(size)]

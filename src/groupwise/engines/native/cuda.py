@@ -1,14 +1,22 @@
-"""The runner on a GPU: kernels for attention, norms and drawing, and one captured graph per number of rows."""
+"""The runner on a GPU: kernels for attention, norms and drawing, and one captured graph per number of rows.
+
+Models of the Llama kind go through `StraightDecoder`, prefill included, with all large buffers in memory that `sleep`
+hands back while the graphs stay. Others run their own forward, decode steps in graphs, prefill without.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from groupwise.engines.native.runner import Piece, Runner
+from groupwise.engines.native.decoder import StraightDecoder, is_straight
+from groupwise.engines.native.memory import DeviceMemoryError, ReleasableMemory
+from groupwise.engines.native.runner import Look, Piece, Progress, Runner
 from groupwise.engines.sampling import truncate
 from groupwise.kernels import attention as kernels
 from groupwise.kernels.drawing import draw_and_advance
@@ -16,58 +24,136 @@ from groupwise.kernels.head import fp32_logits, has_plain_head
 from groupwise.kernels.seam import AttentionForm, attending
 from groupwise.types import SamplingParams
 
+MAX_GRAPHS = 64
+"""Beyond that the one that was used longest ago is dropped."""
+MAX_PIECES = 128
+"""Of prompts, in one prefill."""
+
 
 class CudaRunner(Runner):
-    def __init__(self, model: Any, **sizes: int) -> None:
-        super().__init__(model, **sizes)
-        self._graphs: dict[tuple[Any, ...], torch.cuda.CUDAGraph] = {}
+    looks_ahead = 1
+    steps_per_look = 4
+    entry_share = 1 / 16
+
+    def __init__(self, model: Any, *, prefill_tokens: int, **sizes: int) -> None:
+        self._memory = ReleasableMemory(model.device)
+        super().__init__(model, prefill_tokens=prefill_tokens, **sizes)
+        self._graphs: OrderedDict[tuple[Any, ...], torch.cuda.CUDAGraph] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()
-        self._has_plain_head = has_plain_head(model)
+        self._reader = torch.cuda.Stream()
+        self._straight: StraightDecoder | None = None
+        if is_straight(model):
+            tokens = max(prefill_tokens, self.slots.num_slots)
+            self._straight = StraightDecoder(model, tokens, self.row_tokens, self._memory.tensor)
+            self._inputs = PrefillInputs(prefill_tokens, self.slots.tables.shape[1], self.device)
+        self._logits: Tensor | None = None
+        if has_plain_head(model):
+            self._logits = self._memory.tensor((self.slots.num_slots, self._head.weight.shape[0]), torch.float32)
 
-    def _prefill_step(self, pieces: Sequence[Piece], positions: Sequence[int]) -> Any:
-        return CudaPrefill(self, pieces)
+    def _allocate_cache(self, shape: tuple[int, ...]) -> Tensor:
+        # One block more, where padding of a prefill goes.
+        layers, two, blocks, *rest = shape
+        return self._memory.tensor((layers, two, blocks + 1, *rest), self.model.dtype)
 
-    def head(self, hidden: Tensor) -> Tensor:
-        if not self._has_plain_head:
-            return super().head(hidden)
-        return fp32_logits(hidden, self._head.weight)
+    def sleep(self) -> None:
+        self._memory.release()
+
+    def wake(self) -> bool:
+        try:
+            self._memory.restore()
+        except DeviceMemoryError as error:
+            if not error.is_out_of_memory:
+                raise
+            return False
+        return True
+
+    # -- prefill --
 
     @torch.inference_mode()
-    def decode(self, num_rows: int, num_steps: int, sampling: SamplingParams, stops: Tensor) -> None:
-        graph = self._graph(min(graph_size(num_rows), self.num_rows), sampling, stops)
-        for _ in range(num_steps):
-            graph.replay()
+    def prefill(self, pieces: Sequence[Piece]) -> None:
+        if self._straight is None:
+            super().prefill(pieces)
+            return
+        for first in range(0, len(pieces), MAX_PIECES):
+            some = pieces[first : first + MAX_PIECES]
+            count = sum(len(piece.token_ids) for piece in some)
+            size = min(self.prefill_tokens, max(64, 1 << (count - 1).bit_length()))
+            scratch = self.num_blocks * self.block_tokens
+            self._inputs.fill(some, self.places(some), size, scratch)
+            self._graph(("prefill", size), partial(self._prefill_straight, size)).replay()
 
-    def _graph(self, num_rows: int, sampling: SamplingParams, stops: Tensor) -> torch.cuda.CUDAGraph:
+    def _prefill_straight(self, size: int) -> None:
+        assert self._straight is not None
+        self._straight(self._inputs.token_ids[:size], StraightPrefill(self, self._inputs, size))
+
+    def _prefill_step(self, pieces: Sequence[Piece]) -> Any:
+        return CudaPrefill(self, pieces)
+
+    # -- decode --
+
+    @torch.inference_mode()
+    def decode(self, slots: Sequence[int], num_steps: int, sampling: SamplingParams, stops: Tensor) -> None:
+        num_rows = min(graph_size(len(slots)), self.slots.num_slots)
         form = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
         key = (num_rows, *form, stops.data_ptr())
         if key not in self._graphs:
-            self._graphs[key] = self._capture(num_rows, sampling, stops)
+            self.slots.arrange(())  # a captured step is run once before: on no slot
+        graph = self._graph(key, lambda: self._step(num_rows, sampling, stops))
+        self.slots.arrange(slots)
+        for _ in range(num_steps):
+            graph.replay()
+
+    def _graph(self, key: tuple[Any, ...], work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        if key not in self._graphs:
+            if len(self._graphs) >= MAX_GRAPHS:
+                torch.cuda.synchronize()
+                self._graphs.popitem(last=False)
+            self._graphs[key] = self._capture(work)
+        self._graphs.move_to_end(key)
         return self._graphs[key]
 
-    def _capture(self, num_rows: int, sampling: SamplingParams, stops: Tensor) -> torch.cuda.CUDAGraph:
-        # Warming up must not move the rows on: with all of them done, a step changes nothing that lasts.
-        is_done = self.rows.is_done.clone()
-        self.rows.is_done.fill_(1)
+    def _capture(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with attending(self.model, CudaDecode(self, num_rows)):
-            with torch.cuda.stream(stream):
-                self._step(num_rows, sampling, stops)
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
-                self._step(num_rows, sampling, stops)
-        self.rows.is_done.copy_(is_done)
+        with torch.cuda.stream(stream):
+            work()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
         return graph
 
     def _step(self, num_rows: int, sampling: SamplingParams, stops: Tensor) -> None:
-        logits = self.logits(num_rows)
+        if self._straight is None:
+            with attending(self.model, CudaDecode(self)):
+                logits = self.logits(num_rows)
+        else:
+            order = self.slots.order[:num_rows]
+            logits = self.head(self._straight(self.slots.tokens.index_select(0, order), CudaDecode(self)))
         temperature = sampling.temperature
         if temperature and (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
             logits = truncate(logits / temperature, sampling.top_k, sampling.top_p, sampling.min_p)
             temperature = 1.0
-        draw_and_advance(logits, self.rows, stops, temperature)
+        draw_and_advance(logits, self.slots, stops, temperature)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        if self._logits is None:
+            return super().head(hidden)
+        return fp32_logits(hidden, self._head.weight, out=self._logits[: hidden.shape[0]])
+
+    # -- what came of it --
+
+    def look(self) -> Look:
+        progress = torch.empty(self.slots.progress.shape, dtype=torch.int64, pin_memory=True)
+        progress.copy_(self.slots.progress, non_blocking=True)
+        event = torch.cuda.Event()
+        event.record()
+        return CudaLook(progress, event)
+
+    def drawn(self, slots: Sequence[int]) -> tuple[list[list[int]], list[list[float]]]:
+        # On a stream of its own: what is read was written before the look that it follows, and steps go on meanwhile.
+        with torch.cuda.stream(self._reader):
+            return super().drawn(slots)
 
 
 def graph_size(num_rows: int) -> int:
@@ -78,21 +164,95 @@ def graph_size(num_rows: int) -> int:
     return -(-num_rows // step) * step
 
 
+class CudaLook(Look):
+    def __init__(self, progress: Tensor, event: torch.cuda.Event) -> None:
+        super().__init__(progress)
+        self._event = event
+
+    def read(self) -> Progress:
+        self._event.synchronize()
+        return super().read()
+
+
+class PrefillInputs:
+    """What a captured prefill reads: tokens, where they are, where they go, and the tiles of queries."""
+
+    def __init__(self, max_tokens: int, max_blocks: int, device: torch.device) -> None:
+        def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(*shape, dtype=dtype, device=device)
+
+        self._tokens = zeros(3, max_tokens)
+        self.token_ids, self.positions, self.places = self._tokens
+        self._tiles = zeros(4, max_tokens // kernels.QUERY_TILE + MAX_PIECES, dtype=torch.int32)
+        self.tables = zeros(MAX_PIECES, max_blocks, dtype=torch.int32)
+
+    def tiles(self, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(row, start, position, length) of each tile that a prefill of this size may have."""
+        count = size // kernels.QUERY_TILE + min(size, MAX_PIECES)
+        row, start, position, length = (column[:count] for column in self._tiles)
+        return row, start, position, length
+
+    def fill(self, pieces: Sequence[Piece], places: Sequence[int], size: int, scratch: int) -> None:
+        """With these pieces, and padding that goes to the place `scratch`."""
+        token_ids = [token for piece in pieces for token in piece.token_ids]
+        positions = [piece.position + offset for piece in pieces for offset in range(len(piece.token_ids))]
+        missing = size - len(token_ids)
+        padded = [token_ids + [0] * missing, positions + [0] * missing, [*places, *[scratch] * missing]]
+        self._tokens[:, :size].copy_(_pinned(padded, torch.int64), non_blocking=True)
+        tiles = query_tiles(pieces)
+        width, most = self.tables.shape[1], self._tiles.shape[1]
+        columns = [[*column, *[0] * (most - len(column))] for column in zip(*tiles, strict=True)]
+        self._tiles.copy_(_pinned(columns, torch.int32), non_blocking=True)
+        tables = [[*piece.blocks, *[0] * (width - len(piece.blocks))] for piece in pieces]
+        self.tables[: len(tables)].copy_(_pinned(tables, torch.int32), non_blocking=True)
+
+
+def _pinned(values: Sequence[Any], dtype: torch.dtype) -> Tensor:
+    return torch.tensor(values, dtype=dtype, pin_memory=True)
+
+
+def query_tiles(pieces: Sequence[Piece]) -> list[tuple[int, int, int, int]]:
+    """(piece, start in the pack, position in the prompt, length) of each tile of queries."""
+    tiles, start = [], 0
+    for row, piece in enumerate(pieces):
+        count = len(piece.token_ids)
+        for offset in range(0, count, kernels.QUERY_TILE):
+            length = min(kernels.QUERY_TILE, count - offset)
+            tiles.append((row, start + offset, piece.position + offset, length))
+        start += count
+    return tiles
+
+
+class StraightPrefill:
+    def __init__(self, runner: CudaRunner, inputs: PrefillInputs, size: int) -> None:
+        self._cache = runner.cache
+        self._inputs = inputs
+        self._size = size
+
+    def attend_straight(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm, rotary: Any, out: Tensor
+    ) -> None:
+        keys, values = self._cache[layer]
+        cos, sin, turned = rotary
+        turned = turned.view(query.shape)
+        positions, places = self._inputs.positions[: self._size], self._inputs.places[: self._size]
+        kernels.rotate_and_store(query, key, value, (keys, values), positions, places, (cos, sin), turned)
+        kernels.prefill_attention(
+            turned, (keys, values), self._inputs.tables, self._inputs.tiles(self._size),
+            scale=form.scale, softcap=form.softcap, window=form.window, out=out,
+        )  # fmt: skip
+
+
 class CudaPrefill:
+    """For models that run their own forward."""
+
     def __init__(self, runner: CudaRunner, pieces: Sequence[Piece]) -> None:
         self._cache = runner.cache
-        self._places = runner.places(pieces)
+        self._places = torch.tensor(runner.places(pieces), device=runner.device)
         width = max(len(piece.blocks) for piece in pieces)
         tables = [[*piece.blocks, *[0] * (width - len(piece.blocks))] for piece in pieces]
         self._tables = torch.tensor(tables, device=runner.device, dtype=torch.int32)
-        tiles, start = [], 0
-        for row, piece in enumerate(pieces):
-            count = len(piece.token_ids)
-            for offset in range(0, count, kernels.QUERY_TILE):
-                length = min(kernels.QUERY_TILE, count - offset)
-                tiles.append((row, start + offset, piece.position + offset, length))
-            start += count
-        columns = torch.tensor(tiles, device=runner.device, dtype=torch.int32).t().contiguous()
+        columns = torch.tensor(query_tiles(pieces), device=runner.device, dtype=torch.int32).t().contiguous()
         self._tiles = (columns[0], columns[1], columns[2], columns[3])
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
@@ -108,18 +268,25 @@ class CudaPrefill:
 
 
 class CudaDecode:
-    def __init__(self, runner: CudaRunner, num_rows: int) -> None:
+    def __init__(self, runner: CudaRunner) -> None:
         self._runner = runner
-        self._num_rows = num_rows
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
-        runner, rows = self._runner, self._runner.rows
         count, heads, _, size = query.shape
         kv_heads = key.shape[1]
-        keys, values = runner.cache[layer]
+        keys, values = self._runner.cache[layer]
         out = kernels.decode_attention(
             query.reshape(count, heads, size), key.reshape(count, kv_heads, size), value.reshape(count, kv_heads, size),
-            (keys, values), rows.tables, rows.positions, rows.is_done,
-            scale=form.scale, softcap=form.softcap, window=form.window,
+            (keys, values), self._runner.slots, scale=form.scale, softcap=form.softcap, window=form.window,
         )  # fmt: skip
         return out[:, None]
+
+    def attend_straight(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm, rotary: Any, out: Tensor
+    ) -> None:
+        keys, values = self._runner.cache[layer]
+        cos, sin, _ = rotary
+        kernels.decode_attention(
+            query, key, value, (keys, values), self._runner.slots,
+            scale=form.scale, softcap=form.softcap, window=form.window, rotary=(cos, sin), out=out,
+        )  # fmt: skip

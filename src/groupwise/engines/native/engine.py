@@ -2,7 +2,9 @@
 
     requests ──▶ wait ──▶ enter: prefill the prompt once per group, copy its partial block ──▶ decode a few steps ──┐
                    ▲                                                                                              │
-                   └──────── rows and blocks are free again ◀── leave: groups that are complete are handed out ◀──┘
+                   └──────── slots and blocks are free again ◀── leave: groups that are complete are handed out ◀─┘
+
+On a GPU the host looks at what a block of steps did while the next block runs, so neither waits for the other.
 
 Contract: as of `engines.engine.Engine`; and the same tokens as the reference engine where arithmetic is exact enough
 (fp32). What it does not do: speculative decoding, several GPUs for one model, throwing out a rollout for another one.
@@ -10,22 +12,21 @@ Contract: as of `engines.engine.Engine`; and the same tokens as the reference en
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from groupwise.engines.engine import Request
 from groupwise.engines.native.blocks import BlockPool
-from groupwise.engines.native.runner import Piece, Runner
+from groupwise.engines.native.runner import Look, Piece, Progress, Runner
 from groupwise.engines.native.schedule import Decoding, Entry, Schedule, blocks_for
 from groupwise.types import Finish, Group, Rollout, SamplingParams
 
 BLOCK_TOKENS = 16
-PREFILL_TOKENS = 8192
+PREFILL_TOKENS = 2048
 """Prompt tokens that go through the model at once; a longer prompt goes through in pieces."""
-STEPS_PER_LOOK = 8
-"""Decode steps between two looks at which rollouts are done."""
 MEMORY_SHARE = 0.8
 """Of the free memory, for the cache."""
 
@@ -48,7 +49,7 @@ class NativeEngine:
         self._model = model
         self._tokenizer = tokenizer
         self._stops = torch.tensor(sorted(stop_token_ids), device=model.device, dtype=torch.int64)
-        self._max_rows = max_batch_rollouts
+        self._max_rollouts = max_batch_rollouts
         self._cache_tokens = cache_tokens
         self._prefill_tokens = prefill_tokens
         self._runner: Runner | None = None
@@ -57,7 +58,6 @@ class NativeEngine:
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        groups: list[dict[int, Rollout]] = [{} for _ in requests]
         yield from ((i, Group(request.prompt, ())) for i, request in enumerate(requests) if not request.seeds)
         if sampling.max_new_tokens == 0:
             empty = Rollout((), (), "", Finish.LENGTH, policy_version)
@@ -67,28 +67,53 @@ class NativeEngine:
         if not asked:
             return
         runner = self._runner_for(asked, sampling)
+        try:
+            yield from self._run(runner, requests, sampling, policy_version)
+        finally:
+            # The cache is held while rollouts are drawn, and not while the policy learns from them.
+            runner.sleep()
+
+    def _run(
+        self, runner: Runner, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
+    ) -> Iterator[tuple[int, Group]]:
+        groups: list[dict[int, Rollout]] = [{} for _ in requests]
         schedule = Schedule(
             requests,
             pool=BlockPool(runner.num_blocks),
             block_tokens=BLOCK_TOKENS,
-            num_rows=runner.num_rows,
+            num_slots=runner.slots.num_slots,
             max_new_tokens=sampling.max_new_tokens,
         )
+        looks: deque[tuple[Look, dict[int, Decoding]]] = deque()
         while not schedule.is_finished:
-            self._let_in(runner, schedule.enter(), len(schedule.active), sampling)
-            num_steps = 1 if not self._is_cuda else STEPS_PER_LOOK
-            runner.decode(len(schedule.active), num_steps, sampling, self._stops)
-            for request, number, rollout in self._take_out(runner, schedule, sampling, policy_version):
-                group = groups[request]
-                group[number] = rollout
-                if len(group) == len(requests[request].seeds):
-                    yield request, Group(requests[request].prompt, tuple(group[n] for n in range(len(group))))
+            if schedule.has_room(runner.entry_share):
+                self._let_in(runner, schedule.enter(), sampling)
+            going = schedule.going()
+            if going:
+                left = sampling.max_new_tokens - min(rollout.num_steps for rollout in going)
+                num_steps = min(runner.steps_per_look, left)
+                runner.decode([rollout.slot for rollout in going], num_steps, sampling, self._stops)
+                for rollout in going:
+                    rollout.num_steps += num_steps
+                # With who was in the slots: by the time it is read, others may have entered.
+                looks.append((runner.look(), dict(schedule.active)))
+            if going and len(looks) <= runner.looks_ahead:
+                continue
+            look, seen = looks.popleft()
+            present = {slot: rollout for slot, rollout in seen.items() if schedule.active.get(slot) is rollout}
+            for rollout, made in self._take_out(runner, look.read(), present, sampling, policy_version):
+                schedule.leave(rollout.slot)
+                group = groups[rollout.request]
+                group[rollout.number] = made
+                if len(group) == len(requests[rollout.request].seeds):
+                    whole = tuple(group[number] for number in range(len(group)))
+                    yield rollout.request, Group(requests[rollout.request].prompt, whole)
 
-    def _let_in(self, runner: Runner, entry: Entry, num_active: int, sampling: SamplingParams) -> None:
+    def _let_in(self, runner: Runner, entry: Entry, sampling: SamplingParams) -> None:
         if not entry.rollouts:
             return
         pieces: list[Piece] = []
-        room = self._prefill_tokens
+        room = runner.prefill_tokens
         for prefix in entry.prefixes:
             position = 0
             while position < len(prefix.token_ids):
@@ -97,55 +122,50 @@ class NativeEngine:
                 position, room = position + count, room - count
                 if room == 0:
                     runner.prefill(pieces)
-                    pieces, room = [], self._prefill_tokens
+                    pieces, room = [], runner.prefill_tokens
         if pieces:
             runner.prefill(pieces)
         runner.copy_blocks([source for source, _ in entry.copies], [target for _, target in entry.copies])
-        rollouts = entry.rollouts
-        width = runner.rows.tables.shape[1]
-        runner.rows.put(
-            num_active - len(rollouts),
-            {
-                "tokens": torch.tensor([rollout.last_prompt_token for rollout in rollouts]),
-                "positions": torch.tensor([rollout.position for rollout in rollouts]),
-                "counts": torch.zeros(len(rollouts), dtype=torch.int64),
-                "limits": torch.full((len(rollouts),), sampling.max_new_tokens),
-                "seeds": torch.tensor([rollout.seed for rollout in rollouts]),
-                "is_done": torch.zeros(len(rollouts), dtype=torch.int32),
-                "tables": torch.tensor(
-                    [rollout.blocks + [0] * (width - len(rollout.blocks)) for rollout in rollouts], dtype=torch.int32
-                ),
-            },
+        runner.slots.put(
+            [rollout.slot for rollout in entry.rollouts],
+            tokens=[rollout.last_prompt_token for rollout in entry.rollouts],
+            positions=[rollout.position for rollout in entry.rollouts],
+            seeds=[rollout.seed for rollout in entry.rollouts],
+            limit=sampling.max_new_tokens,
+            tables=[rollout.blocks for rollout in entry.rollouts],
         )
 
     def _take_out(
-        self, runner: Runner, schedule: Schedule, sampling: SamplingParams, policy_version: int
-    ) -> list[tuple[int, int, Rollout]]:
-        """The rollouts that are done, as (request, number, rollout). The rows of the others move together."""
-        rows, num_active = runner.rows, len(schedule.active)
-        is_done = rows.is_done[:num_active].tolist()
-        counts = rows.counts[:num_active].tolist()
-        finishes = {row: Finish.STOP if done == 1 else Finish.LENGTH for row, done in enumerate(is_done) if done}
+        self,
+        runner: Runner,
+        progress: Progress,
+        present: Mapping[int, Decoding],
+        sampling: SamplingParams,
+        policy_version: int,
+    ) -> list[tuple[Decoding, Rollout]]:
+        """Those of the slots in `present` that are done."""
+        counts = {slot: progress.counts[slot] for slot in present}
+        finishes = {
+            slot: Finish.STOP if progress.is_done[slot] == 1 else Finish.LENGTH
+            for slot in present
+            if progress.is_done[slot]
+        }
         if sampling.stop_strings:
-            tokens = rows.out_tokens[:num_active].tolist()
-            for row, rollout in enumerate(schedule.active):
-                cut = self._first_stop(tokens[row][: counts[row]], rollout, sampling.stop_strings)
+            tokens, _ = runner.drawn(list(present))
+            for (slot, rollout), row in zip(present.items(), tokens, strict=True):
+                cut = self._first_stop(row[: counts[slot]], rollout, sampling.stop_strings)
                 if cut is not None:
-                    counts[row], finishes[row] = cut, Finish.STOP
+                    counts[slot], finishes[slot] = cut, Finish.STOP
         if not finishes:
             return []
-        done = torch.tensor(list(finishes), device=rows.tokens.device)
-        tokens, logprobs = rows.out_tokens[done].tolist(), rows.out_logprobs[done].tolist()
+        tokens, logprobs = runner.drawn(list(finishes))
         found = []
-        for place, (row, finish) in enumerate(finishes.items()):
-            rollout, count = schedule.active[row], counts[row]
+        for place, (slot, finish) in enumerate(finishes.items()):
+            count = counts[slot]
             drawn = tokens[place][:count]
             text = self._tokenizer.decode(drawn, skip_special_tokens=True, clean_up_tokenization_spaces=False)
             made = Rollout(tuple(drawn), tuple(logprobs[place][:count]), text, finish, policy_version)
-            found.append((rollout.request, rollout.number, made))
-        stay = schedule.leave(set(finishes))
-        rows.keep(torch.tensor(stay, device=rows.tokens.device, dtype=torch.int64))
-        rows.is_done[len(stay) : num_active] = 1
+            found.append((present[slot], made))
         return found
 
     def _first_stop(self, tokens: list[int], rollout: Decoding, stop_strings: Sequence[str]) -> int | None:
@@ -161,26 +181,27 @@ class NativeEngine:
         return None
 
     def _runner_for(self, requests: Sequence[Request], sampling: SamplingParams) -> Runner:
-        """The runner that is there, if it is large enough; else a new one."""
+        """The runner that is there, if it is large enough and its memory can be had again; else a new one."""
         new_tokens = sampling.max_new_tokens
         row_tokens = max(len(request.prompt.token_ids) for request in requests) - 1 + new_tokens
-        num_rows = min(self._max_rows, sum(len(request.seeds) for request in requests))
+        num_slots = min(self._max_rollouts, sum(len(request.seeds) for request in requests))
         runner = self._runner
-        if runner is not None and runner.fits(num_rows, row_tokens, new_tokens):
-            self._refuse_too_small(requests, runner.num_blocks, num_rows, new_tokens)
+        if runner is not None and runner.fits(num_slots, row_tokens, new_tokens) and runner.wake():
+            self._refuse_too_small(requests, runner.num_blocks, num_slots, new_tokens)
             return runner
-        self._runner = None
+        self._runner = runner = None
         row_tokens = blocks_for(row_tokens, 64) * 64
         # One row more than there are: a prompt whose rollouts enter one after the other has blocks of its own.
-        wanted = self._cache_tokens or (num_rows + 1) * row_tokens
+        wanted = self._cache_tokens or (num_slots + 1) * row_tokens
         num_blocks = max(1, min(blocks_for(wanted, BLOCK_TOKENS), self._affordable_blocks()))
-        self._refuse_too_small(requests, num_blocks, num_rows, new_tokens)
+        self._refuse_too_small(requests, num_blocks, num_slots, new_tokens)
         self._runner = self._make_runner(
             num_blocks=num_blocks,
             block_tokens=BLOCK_TOKENS,
-            num_rows=num_rows,
+            num_slots=num_slots,
             row_tokens=row_tokens,
             max_new_tokens=new_tokens,
+            prefill_tokens=self._prefill_tokens,
         )
         return self._runner
 
@@ -198,9 +219,9 @@ class NativeEngine:
         free, _ = torch.cuda.mem_get_info(self._model.device)
         return int(free * MEMORY_SHARE) // Runner.block_bytes(self._model, BLOCK_TOKENS)
 
-    def _refuse_too_small(self, requests: Sequence[Request], num_blocks: int, num_rows: int, new_tokens: int) -> None:
+    def _refuse_too_small(self, requests: Sequence[Request], num_blocks: int, num_slots: int, new_tokens: int) -> None:
         for request in requests:
-            prefix, size = len(request.prompt.token_ids) - 1, min(len(request.seeds), num_rows)
+            prefix, size = len(request.prompt.token_ids) - 1, min(len(request.seeds), num_slots)
             own = blocks_for(prefix + new_tokens, BLOCK_TOKENS) - prefix // BLOCK_TOKENS
             needed = blocks_for(prefix, BLOCK_TOKENS) + size * own
             if needed > num_blocks:

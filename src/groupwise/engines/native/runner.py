@@ -1,9 +1,10 @@
-"""Runs the model for the engine: prefills prompts into the cache, and decodes one token for each of the first n rows.
+"""Runs the model for the engine: prefills prompts into the cache, and decodes tokens for the slots that go on.
 
     prefill:  packed tokens of several prompts, in chunks ──▶ keys and values in the prompts' blocks
-    decode:   tokens[:n] ──model, attention over the cache──▶ logits ──draw──▶ tokens[:n], counts, is_done, out_*
+    decode:   tokens of the slots ──model, attention over the cache──▶ logits ──draw──▶ tokens, counts, is_done, out_*
+    look:     what the host needs to know of the slots; on a GPU it is on its way while the next steps run
 
-On a GPU a decode step is one CUDA graph per n, captured when it is first needed; on a CPU it is the same code without.
+Here in plain torch, for the CPU and as the oracle; `cuda.py` has the same with kernels and graphs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 
 from groupwise.engines.native.attention import gather, may_see, plain_attention
-from groupwise.engines.native.rows import Rows
+from groupwise.engines.native.slots import Slots
 from groupwise.engines.sampling import draw_tokens
 from groupwise.kernels.seam import AttentionForm, attending
 from groupwise.types import SamplingParams
@@ -33,27 +34,63 @@ class Piece:
     """All blocks of the prompt, in order."""
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Of each slot, at some moment."""
+
+    counts: list[int]
+    is_done: list[int]
+
+
+class Look:
+    """The slots' progress as it was when this was asked for."""
+
+    def __init__(self, progress: Tensor) -> None:
+        self._progress = progress
+
+    def read(self) -> Progress:
+        counts, is_done = self._progress.tolist()
+        return Progress(counts, is_done)
+
+
 class Runner:
-    """Holds the cache and the rows. `num_rows` rows of up to `row_tokens` tokens, `max_new_tokens` of them drawn."""
+    """Holds the cache and the slots: `num_slots` of up to `row_tokens` tokens, `max_new_tokens` of them drawn."""
+
+    looks_ahead = 0
+    """How many blocks of steps may be on their way before the oldest is looked at."""
+    steps_per_look = 1
+    entry_share = 0.0
+    """Of the slots, that are free before others enter: a prefill of few tokens takes as long as one of many."""
 
     def __init__(
-        self, model: Any, *, num_blocks: int, block_tokens: int, num_rows: int, row_tokens: int, max_new_tokens: int
+        self,
+        model: Any,
+        *,
+        num_blocks: int,
+        block_tokens: int,
+        num_slots: int,
+        row_tokens: int,
+        max_new_tokens: int,
+        prefill_tokens: int,
     ) -> None:
         self.model = model
         self.device = model.device
         self.block_tokens = block_tokens
-        self.num_rows = num_rows
         self.row_tokens = row_tokens
         self.max_new_tokens = max_new_tokens
+        self.prefill_tokens = prefill_tokens
+        """How many may be prefilled at once."""
         self._decoder = model.get_decoder()
         self._head = model.get_output_embeddings()
         config = model.config.get_text_config()
         heads, size = cache_shape(config)
         self._softcap = getattr(config, "final_logit_softcapping", None)
-        shape = (config.num_hidden_layers, 2, num_blocks, block_tokens, heads, size)
         self.num_blocks = num_blocks
-        self.cache = torch.zeros(shape, device=self.device, dtype=model.dtype)
-        self.rows = Rows.make(num_rows, -(-row_tokens // block_tokens), max_new_tokens, self.device)
+        self.cache = self._allocate_cache((config.num_hidden_layers, 2, num_blocks, block_tokens, heads, size))
+        self.slots = Slots(num_slots, -(-row_tokens // block_tokens), max_new_tokens, self.device)
+
+    def _allocate_cache(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.zeros(shape, device=self.device, dtype=self.model.dtype)
 
     @staticmethod
     def block_bytes(model: Any, block_tokens: int) -> int:
@@ -62,9 +99,16 @@ class Runner:
         bytes_each = torch.finfo(model.dtype).bits // 8
         return int(config.num_hidden_layers * 2 * block_tokens * heads * size * bytes_each)
 
-    def fits(self, num_rows: int, row_tokens: int, max_new_tokens: int) -> bool:
-        has_rows = num_rows <= self.num_rows and row_tokens <= self.row_tokens
-        return has_rows and max_new_tokens <= self.max_new_tokens
+    def fits(self, num_slots: int, row_tokens: int, max_new_tokens: int) -> bool:
+        has_slots = num_slots <= self.slots.num_slots and row_tokens <= self.row_tokens
+        return has_slots and max_new_tokens <= self.max_new_tokens
+
+    def sleep(self) -> None:
+        """Hand memory back until `wake`, where there is memory worth it. No rollout may be on its way."""
+
+    def wake(self) -> bool:
+        """Whether the memory is there again."""
+        return True
 
     # -- prefill --
 
@@ -72,23 +116,23 @@ class Runner:
     def prefill(self, pieces: Sequence[Piece]) -> None:
         """The pieces' keys and values, and nothing else: the first token is drawn by a decode step."""
         tokens = [token for piece in pieces for token in piece.token_ids]
-        positions = [piece.position + offset for piece in pieces for offset in range(len(piece.token_ids))]
         ids = torch.tensor([tokens], device=self.device)
-        with attending(self.model, self._prefill_step(pieces, positions)):
-            self._decoder(input_ids=ids, position_ids=torch.tensor([positions], device=self.device), use_cache=False)
+        with attending(self.model, self._prefill_step(pieces)):
+            self._decoder(
+                input_ids=ids, position_ids=torch.tensor([_positions(pieces)], device=self.device), use_cache=False
+            )
 
-    def _prefill_step(self, pieces: Sequence[Piece], positions: Sequence[int]) -> PlainPrefill:
+    def _prefill_step(self, pieces: Sequence[Piece]) -> Any:
         return PlainPrefill(self, pieces)
 
-    def places(self, pieces: Sequence[Piece]) -> Tensor:
+    def places(self, pieces: Sequence[Piece]) -> list[int]:
         """Where in the flattened blocks each packed token goes."""
         size = self.block_tokens
-        found = [
+        return [
             piece.blocks[position // size] * size + position % size
             for piece in pieces
             for position in range(piece.position, piece.position + len(piece.token_ids))
         ]
-        return torch.tensor(found, device=self.device)
 
     def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         if sources:
@@ -98,30 +142,34 @@ class Runner:
     # -- decode --
 
     @torch.inference_mode()
-    def decode(self, num_rows: int, num_steps: int, sampling: SamplingParams, stops: Tensor) -> None:
+    def decode(self, slots: Sequence[int], num_steps: int, sampling: SamplingParams, stops: Tensor) -> None:
+        """`num_steps` tokens for each of these slots, less where one is done before."""
+        self.slots.arrange(slots)
         for _ in range(num_steps):
-            self._decode_once(num_rows, sampling, stops)
+            self._decode_once(len(slots), sampling, stops)
 
     def _decode_once(self, num_rows: int, sampling: SamplingParams, stops: Tensor) -> None:
-        rows = self.rows
+        slots, order = self.slots, self.slots.order[:num_rows]
         with attending(self.model, PlainDecode(self, num_rows)):
             logits = self.logits(num_rows)
-        tokens, logprobs = draw_tokens(logits, sampling, rows.seeds[:num_rows], rows.counts[:num_rows])
-        going = torch.nonzero(rows.is_done[:num_rows] == 0)[:, 0]
-        tokens, logprobs, counts = tokens[going], logprobs[going], rows.counts[going]
-        rows.out_tokens[going, counts] = tokens
-        rows.out_logprobs[going, counts] = logprobs
-        rows.counts[going] += 1
-        rows.positions[going] += 1
-        rows.tokens[going] = tokens
-        is_last = (rows.counts[going] >= rows.limits[going]).int() * 2
-        rows.is_done[going] = torch.where(torch.isin(tokens, stops), torch.ones_like(is_last), is_last)
+        tokens, logprobs = draw_tokens(logits, sampling, slots.seeds[order], slots.counts[order])
+        rows = torch.nonzero(slots.is_done[order] == 0)[:, 0]
+        going, tokens, logprobs = order[rows], tokens[rows], logprobs[rows]
+        counts = slots.counts[going]
+        slots.out_tokens[going, counts] = tokens
+        slots.out_logprobs[going, counts] = logprobs
+        slots.counts[going] += 1
+        slots.positions[going] += 1
+        slots.tokens[going] = tokens
+        is_last = (slots.counts[going] >= slots.limits[going]).long() * 2
+        slots.is_done[going] = torch.where(torch.isin(tokens, stops), torch.ones_like(is_last), is_last)
 
     def logits(self, num_rows: int) -> Tensor:
         """[B, V] in fp32 for the next token of each of the first rows."""
+        order = self.slots.order[:num_rows]
         hidden = self._decoder(
-            input_ids=self.rows.tokens[:num_rows, None],
-            position_ids=self.rows.positions[:num_rows, None],
+            input_ids=self.slots.tokens[order][:, None],
+            position_ids=self.slots.positions[order][:, None],
             use_cache=False,
         ).last_hidden_state[:, 0]
         return self.head(hidden)
@@ -131,6 +179,20 @@ class Runner:
         if self._softcap:
             logits = torch.tanh(logits / self._softcap) * self._softcap
         return logits
+
+    # -- what came of it --
+
+    def look(self) -> Look:
+        return Look(self.slots.progress.clone())
+
+    def drawn(self, slots: Sequence[int]) -> tuple[list[list[int]], list[list[float]]]:
+        """The tokens that each of these slots has drawn so far, and their logprobs, up to its limit."""
+        where = torch.tensor(slots, device=self.device, dtype=torch.int64)
+        return self.slots.out_tokens[where].tolist(), self.slots.out_logprobs[where].tolist()
+
+
+def _positions(pieces: Sequence[Piece]) -> list[int]:
+    return [piece.position + offset for piece in pieces for offset in range(len(piece.token_ids))]
 
 
 def cache_shape(config: Any) -> tuple[int, int]:
@@ -143,7 +205,7 @@ class PlainPrefill:
     def __init__(self, runner: Runner, pieces: Sequence[Piece]) -> None:
         self._runner = runner
         self._pieces = pieces
-        self._places = runner.places(pieces)
+        self._places = torch.tensor(runner.places(pieces), device=runner.device)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
         keys, values = self._runner.cache[layer]
@@ -164,11 +226,12 @@ class PlainPrefill:
 
 class PlainDecode:
     def __init__(self, runner: Runner, num_rows: int) -> None:
-        rows = runner.rows
+        slots = runner.slots
+        order = slots.order[:num_rows]
         self._cache = runner.cache
-        self._positions = rows.positions[:num_rows]
-        self._tables = rows.tables[:num_rows]
-        self._is_going = rows.is_done[:num_rows] == 0
+        self._is_going = slots.is_done[order] == 0
+        self._positions = slots.positions[order] * self._is_going  # one that is done may stand behind its last block
+        self._tables = slots.tables[order]
         self._length = int(self._positions.max()) + 1
         size = runner.block_tokens
         blocks = self._tables.gather(1, (self._positions // size)[:, None])[:, 0]

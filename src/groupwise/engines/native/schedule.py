@@ -1,4 +1,4 @@
-"""Which rollouts decode now, in which row, on which blocks of the cache. Bookkeeping on the host; no tensors.
+"""Which rollouts decode now, in which slot, on which blocks of the cache. Bookkeeping on the host; no tensors.
 
 A rollout enters with all the blocks that it can ever need, so nothing has to be thrown out later. The prompt of a group
 is prefilled once, all but its last token: full blocks are read by all its rollouts, and the last, partial one is copied
@@ -39,6 +39,9 @@ class Decoding:
     """Of the last prompt token: where the first step begins."""
     blocks: list[int] = field(default_factory=list)
     """In order; the shared ones first."""
+    slot: int = -1
+    num_steps: int = 0
+    """Steps that were run, or are about to be."""
     num_checked: int = 0
     """Tokens that were searched for stop strings."""
 
@@ -56,11 +59,12 @@ class Entry:
 
 class Schedule:
     def __init__(
-        self, requests: Sequence[Request], *, pool: BlockPool, block_tokens: int, num_rows: int, max_new_tokens: int
+        self, requests: Sequence[Request], *, pool: BlockPool, block_tokens: int, num_slots: int, max_new_tokens: int
     ) -> None:
         self._pool = pool
         self._block_tokens = block_tokens
-        self._num_rows = num_rows
+        self._num_slots = num_slots
+        self._free_slots = list(range(num_slots - 1, -1, -1))
         self._max_new_tokens = max_new_tokens
         self._prefixes: dict[int, Prefix] = {}
         self._used_up: list[Prefix] = []
@@ -72,21 +76,26 @@ class Schedule:
             for number, seed in enumerate(request.seeds):
                 self._waiting.append(Decoding(index, number, seed, prompt[-1], len(prompt) - 1))
         self._sizes = [len(request.seeds) for request in requests]
-        self.active: list[Decoding] = []
-        """By row."""
+        self.active: dict[int, Decoding] = {}
+        """By slot."""
 
     @property
     def is_finished(self) -> bool:
         return not self.active and not self._waiting
 
+    def has_room(self, share: float) -> bool:
+        """Whether this share of the slots is free, or as many as anybody waits for, or all."""
+        wanted = min(share * self._num_slots, len(self._waiting))
+        return not self.active or len(self._free_slots) >= max(1, wanted)
+
     def enter(self) -> Entry:
-        """Let in as many as there are rows and blocks for, in the order of the requests."""
+        """Let in as many as there are slots and blocks for, in the order of the requests."""
         # Not when the last rollout enters: the prefix is still to be prefilled, and its partial block to be copied.
         for prefix in self._used_up:
             self._pool.give(prefix.blocks)
         self._used_up.clear()
         entry = Entry([], [], [])
-        while self._waiting and len(self.active) < self._num_rows:
+        while self._waiting and self._free_slots:
             rollout = self._waiting[0]
             known = self._prefixes.get(rollout.request)
             num_new = self._blocks_of(rollout) - rollout.position // self._block_tokens
@@ -106,17 +115,18 @@ class Schedule:
             prefix.num_waiting -= 1
             if prefix.num_waiting == 0:
                 self._used_up.append(self._prefixes.pop(rollout.request))
+            rollout.slot = self._free_slots.pop()
             entry.rollouts.append(rollout)
-            self.active.append(rollout)
+            self.active[rollout.slot] = rollout
         return entry
 
-    def leave(self, rows: set[int]) -> list[int]:
-        """Take these rows out; the rows that stay, in their order."""
-        for row in rows:
-            self._pool.give(self.active[row].blocks)
-        stay = [row for row in range(len(self.active)) if row not in rows]
-        self.active = [self.active[row] for row in stay]
-        return stay
+    def going(self) -> list[Decoding]:
+        """Those that may have a step to run: the others are at their limit, whether or not that has been seen yet."""
+        return [rollout for rollout in self.active.values() if rollout.num_steps < self._max_new_tokens]
+
+    def leave(self, slot: int) -> None:
+        self._pool.give(self.active.pop(slot).blocks)
+        self._free_slots.append(slot)
 
     def _begin_prefix(self, rollout: Decoding, num_blocks: int) -> Prefix:
         tokens = self._prompts[rollout.request][:-1]

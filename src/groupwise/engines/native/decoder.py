@@ -1,0 +1,140 @@
+"""A decoder of the Llama kind as one straight pass over its own weights: eight launches a layer instead of fifteen.
+
+The modules' own forward would do; but each small kernel costs as much as a product of 64 rows, so here the projections
+that share an input are one product, the residual is added where the norm reads it, and rotation is left to attention.
+Arithmetic and rounding are those of the modules with the forms of `models.fused`: the same bits.
+
+Projections of another kind than a matrix with or without an adapter (quantized weights, say) are called as modules.
+
+Shapes: T tokens, D hidden size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from groupwise.kernels.joined import join
+from groupwise.kernels.seam import AttentionForm
+
+KNOWN_DECODERS = {"LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model"}
+KNOWN_ROTARY = {"default", "linear", "llama3", "yarn"}
+"""Kinds whose angles depend on the position alone."""
+
+Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]
+
+
+class StraightStep(Protocol):
+    def attend_straight(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm, rotary: Any, out: Tensor
+    ) -> None:
+        """`out` [T, H, D] from query [T, H, D], key and value [T, K, D], which are not rotated yet."""
+        ...
+
+
+def is_straight(model: Any) -> bool:
+    """Whether this model is one that the straight pass knows."""
+    decoder = model.get_decoder()
+    rotary = getattr(decoder, "rotary_emb", None)
+    if type(decoder).__name__ not in KNOWN_DECODERS or model.dtype != torch.bfloat16 or rotary is None:
+        return False
+    has_silu = type(decoder.layers[0].mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
+    return has_silu and getattr(rotary, "rope_type", "default") in KNOWN_ROTARY
+
+
+class StraightDecoder:
+    def __init__(self, model: Any, max_tokens: int, max_positions: int, allocate: Allocate) -> None:
+        from groupwise.kernels.products import MIN_ROWS
+
+        self._decoder = model.get_decoder()
+        max_tokens = max(max_tokens, MIN_ROWS)
+        config = model.config.get_text_config()
+        attention = self._decoder.layers[0].self_attn
+        self._head_size = attention.head_dim
+        self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
+        size, width = config.hidden_size, config.intermediate_size
+        inner = self._heads * self._head_size
+        # Buffers of our own and not torch's, so that they can be handed back while the graphs that use them stay.
+        self._residual, self._normed, self._delta = (allocate((max_tokens, size), model.dtype) for _ in range(3))
+        self._projected = allocate((max_tokens, inner + 2 * self._kv_heads * self._head_size), model.dtype)
+        self._attended, self._query = (allocate((max_tokens, inner), model.dtype) for _ in range(2))
+        self._gates = allocate((max_tokens, 2 * width), model.dtype)
+        self._active = allocate((max_tokens, width), model.dtype)
+        with torch.no_grad():
+            places = torch.arange(max_positions, device=model.device)[None]
+            cos, sin = self._decoder.rotary_emb(self._decoder.embed_tokens.weight[:1, None], places)
+        self._rotary = (cos[0].contiguous(), sin[0].contiguous())
+
+    def __call__(self, token_ids: Tensor, step: StraightStep) -> Tensor:
+        """[T, D]: the last hidden states of tokens [T]; good until the next call."""
+        from groupwise.kernels.pointwise import add_norm
+
+        count = token_ids.shape[0]
+        residual, normed = self._residual[:count], self._normed[:count]
+        torch.index_select(self._decoder.embed_tokens.weight, 0, token_ids, out=residual)
+        delta = None
+        for index, layer in enumerate(self._decoder.layers):
+            norm = layer.input_layernorm
+            add_norm(residual, delta, norm.weight, norm.variance_epsilon, normed)
+            delta = self._attend(index, layer.self_attn, normed, step)
+            norm = layer.post_attention_layernorm
+            add_norm(residual, delta, norm.weight, norm.variance_epsilon, normed)
+            delta = self._transform(layer.mlp, normed)
+        norm = self._decoder.norm
+        add_norm(residual, delta, norm.weight, norm.variance_epsilon, normed)
+        return normed
+
+    def _attend(self, index: int, attention: Any, x: Tensor, step: StraightStep) -> Tensor:
+        from groupwise.kernels.pointwise import head_norm
+
+        count, size = x.shape[0], self._head_size
+        modules = (attention.q_proj, attention.k_proj, attention.v_proj)
+        query, key, value = (part.view(count, -1, size) for part in project(modules, x, self._projected[:count]))
+        if hasattr(attention, "q_norm"):
+            query = head_norm(query, attention.q_norm.weight, attention.q_norm.variance_epsilon)
+            key = head_norm(key, attention.k_norm.weight, attention.k_norm.variance_epsilon)
+        attended = self._attended[:count]
+        form = AttentionForm(attention.scaling, 0.0, _window(attention))
+        out = attended.view(count, self._heads, size)
+        step.attend_straight(index, query, key, value, form, (*self._rotary, self._query[:count]), out)
+        return project((attention.o_proj,), attended, self._delta[:count])[0]
+
+    def _transform(self, mlp: Any, x: Tensor) -> Tensor:
+        from groupwise.kernels.pointwise import silu_mul, silu_mul_joined
+        from groupwise.kernels.products import apply_joined, gated, is_ours, padded_rows
+
+        count = x.shape[0]
+        active = self._active[:count]
+        joined = join((mlp.gate_proj, mlp.up_proj))
+        if joined is None:
+            active.copy_(silu_mul(mlp.gate_proj(x), mlp.up_proj(x)))
+        elif joined.adapter is None and joined.bias is None and is_ours(count, mlp.gate_proj.weight):
+            gate, up = joined.weight.split(joined.sizes)
+            gated(x, gate, up, active)
+        else:
+            apply_joined(x, joined, self._gates[:count])
+            silu_mul_joined(self._gates[:count], active)
+        down = join((mlp.down_proj,))
+        rows = count if down is None else padded_rows(count, down.weight)
+        return project((mlp.down_proj,), self._active[:rows], self._delta[:rows])[0][:count]
+
+
+def project(modules: Sequence[nn.Module], x: Tensor, out: Tensor) -> Sequence[Tensor]:
+    """What each module makes of x. In one go into `out` where they are matrices side by side in memory."""
+    from groupwise.kernels.products import apply_joined
+
+    joined = join(modules)
+    if joined is None:
+        return [module(x) for module in modules]
+    apply_joined(x, joined, out)
+    return out.split(joined.sizes, dim=1)
+
+
+def _window(attention: Any) -> int:
+    """As the attention module hands it to the interface: Mistral's is in the config, Llama has none."""
+    if type(attention).__name__ == "MistralAttention":
+        return attention.config.sliding_window or 0
+    return getattr(attention, "sliding_window", None) or 0
