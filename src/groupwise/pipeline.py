@@ -39,9 +39,15 @@ from groupwise.data.step_batch import batch_from_json
 from groupwise.engines.engine import Engine
 from groupwise.engines.native.engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
+from groupwise.engines.vllm.backend import Backend
+from groupwise.engines.vllm.engine import VllmEngine
+from groupwise.engines.vllm.in_process import InProcess
+from groupwise.engines.vllm.server import Server
 from groupwise.evals.held_out import eval_max_new_tokens
 from groupwise.models.chat import check_fits
+from groupwise.models.export import save_folder
 from groupwise.models.policy import Policy, load_policy
+from groupwise.models.publish import PublishedWeights
 from groupwise.runlog import layout
 from groupwise.runlog.lock import RunLock
 from groupwise.runlog.reader import Run
@@ -114,6 +120,8 @@ def _run(
     finally:
         training.scorer.close()
         training.log.close()
+        if isinstance(training.engine, VllmEngine):
+            training.engine.close()
 
 
 def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Training:
@@ -131,6 +139,8 @@ def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Trainin
             check_fits([prompts[p] for p in train_problems], stage.sampling.max_new_tokens, policy.context_tokens)
     evaluated = held_out[: recipe.evaluation.num_problems or None]
     check_fits([prompts[p] for p in evaluated], eval_max_new_tokens(recipe), policy.context_tokens)
+    # Before anything is written: an engine that others provide may not be there.
+    engine = make_engine(recipe.engine, policy)
     named_sinks = [make_sink(name, run_dir, run_dir.name, to_table(recipe)) for name in recipe.logging.sinks]
     log = RunLog(run_dir, [*sinks, *named_sinks])
     store = CheckpointStore(
@@ -146,7 +156,7 @@ def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Trainin
         train_problems=train_problems,
         held_out_problems=held_out,
         policy=policy,
-        engine=make_engine(recipe.engine, policy),
+        engine=engine,
         prompts=prompts,
         log=log,
         store=store,
@@ -157,10 +167,31 @@ def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Trainin
 
 
 def make_engine(config: EngineConfig, policy: Policy) -> Engine:
+    if config.name == "vllm":
+        weights = PublishedWeights(policy.model)
+        return VllmEngine(_make_backend(config, policy), weights, policy.tokenizer, policy.stop_token_ids)
     parts = (policy.model, policy.tokenizer, policy.stop_token_ids, config.max_batch_rollouts)
     if config.name == "native":
         return NativeEngine(*parts, cache_tokens=config.cache_tokens)
     return ReferenceEngine(*parts)
+
+
+def _make_backend(config: EngineConfig, policy: Policy) -> Backend:
+    if config.url:
+        return Server(
+            config.url,
+            weights_folder=config.weights_folder,
+            max_batch_rollouts=config.max_batch_rollouts,
+            timeout_s=config.timeout_s,
+        )
+    return InProcess(
+        lambda folder: save_folder(policy, folder),
+        dtype=str(policy.model.dtype).removeprefix("torch."),
+        device=policy.device.type,
+        context_tokens=policy.context_tokens,
+        max_batch_rollouts=config.max_batch_rollouts,
+        memory_share=config.memory_share,
+    )
 
 
 def run_stages(training: Training) -> None:

@@ -59,6 +59,12 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
+ENGINE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    # It computes with other kernels than the trainer, so its probabilities are not quite the policy's.
+    "vllm": {"loss": {"importance": "truncated"}},
+}
+"""What an engine changes in the defaults of an RL stage; the algorithm's preset and the recipe win."""
+
 SUMMARIES: Mapping[str, str] = {
     "sft": "imitate demonstrations; loss on the completion alone",
     "grpo": "group mean and std, clipped ratio, mean per completion, KL k3 in the loss (DeepSeekMath)",

@@ -1,6 +1,7 @@
 """A TOML file → one frozen, validated `Recipe`; and back to TOML, with a fingerprint.
 
-Order of precedence: `--set a.b=c`, then the file, then the algorithm's preset, then the schema's defaults.
+Order of precedence: `--set a.b=c`, then the file, then the algorithm's preset, then what the engine needs, then the
+schema's defaults.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config.build import ConfigError, build, nearest, to_table
-from groupwise.config.presets import ALGORITHMS
+from groupwise.config.presets import ALGORITHMS, ENGINE_DEFAULTS
 from groupwise.config.schema import Recipe
 from groupwise.config.stages import RlStage, SftStage
 
 # What may differ between two runs that must give the same numbers.
-_NOT_IN_FINGERPRINT = ("name", "description", "logging", "verifier.workers")
+_NOT_IN_FINGERPRINT = (
+    *("name", "description", "logging", "verifier.workers"),
+    *("engine.memory_share", "engine.url", "engine.weights_folder", "engine.timeout_s"),
+)
 
 
 def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
@@ -54,13 +58,15 @@ def make_recipe(table: Mapping[str, Any]) -> Recipe:
     if not isinstance(stages, list) or not stages:
         raise ConfigError("stages: a recipe needs at least one [[stages]] table with an algorithm and steps")
     # Which keys a stage has depends on its algorithm, so stages are built one by one and put back as objects.
-    table["stages"] = [_make_stage(stage, index) for index, stage in enumerate(stages)]
+    engine = table.get("engine")
+    defaults = ENGINE_DEFAULTS.get(str(engine.get("name")), {}) if isinstance(engine, Mapping) else {}
+    table["stages"] = [_make_stage(stage, index, defaults) for index, stage in enumerate(stages)]
     recipe = build(Recipe, table, "")
     _check_name(recipe.name)
     return dataclasses.replace(recipe, stages=_with_unique_names(recipe.stages))
 
 
-def _make_stage(table: Any, index: int) -> RlStage | SftStage:
+def _make_stage(table: Any, index: int, engine_defaults: Mapping[str, Any]) -> RlStage | SftStage:
     where = f"stages.{index}"
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: expected a table, got {table!r}")
@@ -73,7 +79,7 @@ def _make_stage(table: Any, index: int) -> RlStage | SftStage:
     if algorithm not in ALGORITHMS:
         names = [*ALGORITHMS, "sft"]
         raise ConfigError(f"{where}.algorithm = {algorithm!r}: {nearest(algorithm, names)}")
-    return build(RlStage, _merge(ALGORITHMS[algorithm], table), where)
+    return build(RlStage, _merge(_merge(engine_defaults, ALGORITHMS[algorithm]), table), where)
 
 
 def _with_unique_names(stages: tuple[RlStage | SftStage, ...]) -> tuple[RlStage | SftStage, ...]:

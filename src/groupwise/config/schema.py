@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -89,17 +90,45 @@ class VerifierConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    name: Literal["reference", "native"] = "reference"
-    """`reference`: batched sampling with the model's own forward; slow and obvious. `native`: the same tokens from a
-    paged cache, with continuous batching and, on a GPU, one CUDA graph per decode step."""
+    name: Literal["native", "reference", "vllm"] = "native"
+    """`native`: the trainer's own weights, a cache of blocks, continuous batching and, on a GPU, one CUDA graph per
+    decode step. `reference`: the same tokens from the model's own forward; slow and obvious. `vllm`: vLLM, where it is
+    installed or served, with a copy of the weights that is kept up to date; see docs/how-to/vllm.md."""
     max_batch_rollouts: int = 256
     """How many rollouts decode at once. Memory only: but for rounding, completions do not depend on it."""
     cache_tokens: int = 0
     """`native`: how many tokens the cache holds; 0 is enough for max_batch_rollouts, as far as memory goes."""
+    memory_share: float = 0.0
+    """`vllm` without url: the share of the GPU's memory (without a GPU: of all memory) that vLLM may take, for its copy
+    of the weights and its cache; 0 takes 0.4."""
+    url: str = ""
+    """`vllm`: a vLLM server, as in `http://127.0.0.1:8000`; empty runs vLLM in the trainer's process."""
+    weights_folder: str = ""
+    """`vllm` with url: where weights are put for the server, which must see the same path; empty is a temporary folder
+    of this machine."""
+    timeout_s: float = 0.0
+    """`vllm` with url: the longest wait for one answer: a whole completion, or loading weights; 0 takes 600."""
 
     def __post_init__(self) -> None:
         require(self.max_batch_rollouts >= 1, f"max_batch_rollouts = {self.max_batch_rollouts}: must be at least 1")
         require(self.cache_tokens >= 0, f"cache_tokens = {self.cache_tokens}: must not be negative; 0 is by need")
+        require(0 <= self.memory_share < 1, f"memory_share = {self.memory_share}: must be in [0, 1); 0 takes 0.4")
+        require(self.timeout_s >= 0, f"timeout_s = {self.timeout_s}: must not be negative; 0 takes 600")
+        is_vllm, is_served = self.name == "vllm", self.url != ""
+        require(
+            re.fullmatch(r"(https?://[^/?#\s@]+(/[^?#\s]*)?)?", self.url) is not None,
+            f"url = {self.url!r}: expected something like 'http://127.0.0.1:8000'",
+        )
+        readers = {
+            "memory_share": (is_vllm and not is_served, 'is for name = "vllm" without url'),
+            "url": (is_vllm, 'is for name = "vllm"'),
+            "weights_folder": (is_vllm and is_served, 'is for name = "vllm" with url'),
+            "timeout_s": (is_vllm and is_served, 'is for name = "vllm" with url'),
+            "cache_tokens": (not is_vllm, 'is for name = "native"; vLLM takes memory_share'),
+        }
+        for key, (is_read, reader) in readers.items():
+            value = getattr(self, key)
+            require(is_read or not value, f"{key} = {value!r}: {reader}, and name is {self.name!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

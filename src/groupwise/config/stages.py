@@ -97,7 +97,8 @@ class LossConfig:
     constant_length: int = 0
     """Divisor of weights = "constant"; 0 takes sampling.max_new_tokens."""
     importance: Literal["none", "truncated", "masked"] = "none"
-    """Correction for rollouts whose engine disagrees with the trainer: weigh tokens by min(ratio, cap) or drop them."""
+    """Correction for rollouts whose engine disagrees with the trainer: weigh tokens by min(ratio, cap) or drop them.
+    With engine.name = "vllm" the default is `truncated`."""
     importance_cap: float = 2.0
     """Truncated: the largest weight. Masked: tokens with a ratio outside [1/cap, cap] are dropped."""
 

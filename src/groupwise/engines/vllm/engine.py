@@ -1,0 +1,128 @@
+"""The vLLM engine: for people who have vLLM. It keeps a copy of the weights, which this publishes when they change.
+
+    weights changed? ──▶ publish ──▶ draw: one vLLM request per rollout ──▶ check, cut at a stop string ──▶ groups
+
+Contract: as of `engines.engine.Engine`. Greedy completions are those of the reference engine but for rounding; sampled
+ones are drawn with vLLM's own noise, from the rollout's seed. vLLM computes a little differently from the trainer, so
+recipes correct for it by default (`loss.importance`). What it does not do: bit-exact resume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from groupwise.engines.engine import Request
+from groupwise.engines.vllm.backend import Backend, Draw, Drawn, VllmError, Weights
+from groupwise.types import Finish, Group, Rollout, SamplingParams
+
+_FINISHES = {"stop": Finish.STOP, "length": Finish.LENGTH}
+_LOWEST_LOGPROB = -9000.0
+"""vLLM's server writes -9999 where it has no logprob."""
+_ROUNDING = 1e-3
+
+
+class VllmEngine:
+    def __init__(self, backend: Backend, weights: Weights, tokenizer: Any, stop_token_ids: Sequence[int]) -> None:
+        self._backend = backend
+        self._weights = weights
+        self._tokenizer = tokenizer
+        self._stop_token_ids = tuple(stop_token_ids)
+        self._published: object = None
+
+    def generate(
+        self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
+    ) -> Iterator[tuple[int, Group]]:
+        yield from ((i, Group(request.prompt, ())) for i, request in enumerate(requests) if not request.seeds)
+        if sampling.max_new_tokens == 0:
+            empty = Rollout((), (), "", Finish.LENGTH, policy_version)
+            yield from ((i, Group(r.prompt, (empty,) * len(r.seeds))) for i, r in enumerate(requests) if r.seeds)
+            return
+        places = [(index, number) for index, request in enumerate(requests) for number in range(len(request.seeds))]
+        if not places:
+            return
+        self._refuse_too_long(requests, sampling.max_new_tokens)
+        self._publish_if_changed()
+        draws = [Draw(requests[index].prompt.token_ids, requests[index].seeds[number]) for index, number in places]
+        groups: list[dict[int, Rollout]] = [{} for _ in requests]
+        for place, drawn in self._backend.draw(draws, self._settings(sampling)):
+            index, number = places[place]
+            group = groups[index]
+            group[number] = self._rollout(drawn, sampling, policy_version)
+            if len(group) == len(requests[index].seeds):
+                yield index, Group(requests[index].prompt, tuple(group[n] for n in range(len(group))))
+
+    def close(self) -> None:
+        self._backend.close()
+
+    def _publish_if_changed(self) -> None:
+        """Asked of the weights themselves before each use, so that no caller can forget to say that they changed."""
+        stamp = self._weights.stamp()
+        if stamp != self._published:
+            self._published = None  # what vLLM has if publishing fails half way is nobody's weights
+            self._backend.publish(self._weights.tensors())
+            self._published = stamp
+
+    def _settings(self, sampling: SamplingParams) -> dict[str, Any]:
+        return {
+            "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k,
+            "top_p": sampling.top_p,
+            "min_p": sampling.min_p,
+            "stop": list(sampling.stop_strings),
+            "stop_token_ids": list(self._stop_token_ids),
+            # vLLM's own idea of the end of text may lack some of ours, or have others.
+            "ignore_eos": True,
+            # Of the drawn token alone.
+            "logprobs": 0,
+            "detokenize": bool(sampling.stop_strings),
+        }
+
+    def _rollout(self, drawn: Drawn, sampling: SamplingParams, policy_version: int) -> Rollout:
+        tokens, logprobs = drawn.token_ids, drawn.logprobs
+        if drawn.finish not in _FINISHES:
+            raise VllmError(f"vLLM ended a completion with {drawn.finish!r} after {len(tokens)} tokens; see its log")
+        finish = _FINISHES[drawn.finish]
+        if not tokens or len(tokens) != len(logprobs) or len(tokens) > sampling.max_new_tokens:
+            raise VllmError(
+                f"vLLM gave {len(tokens)} tokens and {len(logprobs)} logprobs where 1 to {sampling.max_new_tokens} of "
+                "each were asked for"
+            )
+        if finish is Finish.LENGTH and len(tokens) < sampling.max_new_tokens:
+            raise VllmError(
+                f"vLLM cut a completion at {len(tokens)} tokens, and sampling.max_new_tokens = "
+                f"{sampling.max_new_tokens}; start it with a larger --max-model-len"
+            )
+        for token, logprob in zip(tokens, logprobs, strict=True):
+            if not _LOWEST_LOGPROB < logprob < _ROUNDING:  # NaN is neither
+                raise VllmError(f"vLLM gave token {token} the logprob {logprob}, which is none")
+        cut = self._first_stop(tokens, sampling.stop_strings)
+        if cut is not None:
+            tokens, logprobs, finish = tokens[:cut], logprobs[:cut], Finish.STOP
+        text = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        return Rollout(tokens, tuple(min(logprob, 0.0) for logprob in logprobs), text, finish, policy_version)
+
+    def _first_stop(self, tokens: Sequence[int], stop_strings: Sequence[str]) -> int | None:
+        """How many tokens there are once a stop string is complete, by the rule of the other engines.
+
+        vLLM stops by itself, but decodes in another way: it may notice a token late.
+        """
+        if not stop_strings:
+            return None
+        # A token may hold less than a character, so look back a little further than the string is long.
+        width = max(map(len, stop_strings)) * 4 + 8
+        for end in range(1, len(tokens) + 1):
+            text = self._tokenizer.decode(tokens[max(0, end - width) : end], skip_special_tokens=True)
+            if any(stop in text for stop in stop_strings):
+                return end
+        return None
+
+    def _refuse_too_long(self, requests: Sequence[Request], max_new_tokens: int) -> None:
+        longest = max(len(request.prompt.token_ids) for request in requests if request.seeds)
+        limit = self._backend.context_tokens
+        if longest + max_new_tokens > limit:
+            raise VllmError(
+                f"a prompt of {longest} tokens and {max_new_tokens} new ones are more than the {limit} that vLLM was "
+                "started for; lower sampling.max_new_tokens, or start the server with a larger --max-model-len"
+            )

@@ -1,0 +1,115 @@
+"""vLLM inside the trainer's process: weights are handed over in memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+from groupwise.engines.vllm.backend import Draw, Drawn, VllmError
+
+DEFAULT_MEMORY_SHARE = 0.4
+
+
+class InProcess:
+    def __init__(
+        self,
+        export: Callable[[Path], None],
+        *,
+        dtype: str,
+        device: str,
+        context_tokens: int,
+        max_batch_rollouts: int,
+        memory_share: float,
+    ) -> None:
+        """`export` writes the model and its tokenizer as a Hugging Face folder, which vLLM is started on."""
+        memory_share = memory_share or DEFAULT_MEMORY_SHARE
+        self.context_tokens = context_tokens
+        self._vllm = _import_vllm()
+        self._numbers = itertools.count()
+        with tempfile.TemporaryDirectory(prefix="groupwise-vllm-") as folder:
+            export(Path(folder) / "model")
+            try:
+                self._llm = self._vllm.LLM(
+                    model=str(Path(folder) / "model"),
+                    dtype=dtype,
+                    max_model_len=context_tokens,
+                    max_num_seqs=max_batch_rollouts,
+                    gpu_memory_utilization=memory_share,
+                    # A group's prompt is computed once.
+                    enable_prefix_caching=True,
+                    # Of the distribution that a token was drawn from: after temperature, top-k, top-p and min-p.
+                    logprobs_mode="processed_logprobs",
+                    generation_config="vllm",
+                    # Compiling for a CPU takes longer than most runs on one.
+                    enforce_eager=device == "cpu",
+                    disable_log_stats=True,
+                )
+            except (ValueError, RuntimeError, OSError) as error:
+                raise VllmError(
+                    f"vLLM does not start on this model: {error}\nengine.memory_share = {memory_share} is what it may "
+                    'take of the memory, and may be too much or too little; engine.name = "native" needs no vLLM'
+                ) from error
+
+    def publish(self, tensors: Mapping[str, Tensor]) -> None:
+        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors.items())})
+        if not self._llm.reset_prefix_cache():
+            raise VllmError("vLLM did not reset its prefix cache, which holds what older weights computed")
+
+    def draw(self, draws: Sequence[Draw], settings: Mapping[str, Any]) -> Iterator[tuple[int, Drawn]]:
+        engine = self._llm.llm_engine
+        running: dict[str, int] = {}
+        try:
+            for index, draw in enumerate(draws):
+                name = str(next(self._numbers))
+                running[name] = index
+                (prompt,) = engine.renderer.render_cmpl([{"prompt_token_ids": list(draw.prompt_ids)}])
+                engine.add_request(name, prompt, self._params(draw, settings))
+            while running:
+                if not engine.has_unfinished_requests():
+                    raise VllmError(f"vLLM lost {len(running)} of {len(draws)} completions; see its log")
+                for output in engine.step():
+                    if output.finished:
+                        yield running.pop(output.request_id), _drawn(output)
+        finally:
+            if running:
+                engine.abort_request(list(running))
+
+    def _params(self, draw: Draw, settings: Mapping[str, Any]) -> Any:
+        final_only = self._vllm.sampling_params.RequestOutputKind.FINAL_ONLY
+        return self._vllm.SamplingParams(**settings, seed=draw.seed, output_kind=final_only)
+
+    def close(self) -> None:
+        self._llm.llm_engine.engine_core.shutdown()
+
+
+def _import_vllm() -> ModuleType:
+    if importlib.util.find_spec("vllm") is None:
+        raise VllmError(
+            'engine.name = "vllm": needs vllm, which is not installed; pip install groupwise[vllm], or set engine.url '
+            "to a vLLM server"
+        )
+    # In a process of its own vLLM could not be handed tensors; it reads these when it is imported or started.
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    try:
+        import vllm
+    except ImportError as error:
+        raise VllmError(f'engine.name = "vllm": vllm is installed but cannot be imported: {error}') from error
+    return vllm
+
+
+def _drawn(output: Any) -> Drawn:
+    (completion,) = output.outputs
+    tokens = tuple(completion.token_ids)
+    pairs = zip(tokens, completion.logprobs or (), strict=False)
+    return Drawn(
+        tokens, tuple(float(logprobs[token].logprob) for token, logprobs in pairs), str(completion.finish_reason)
+    )
