@@ -169,7 +169,7 @@ def test_sigterm_while_tokens_are_drawn_stops_at_once(
 
     In an evaluation the model holds its moving average; what is saved must be the weights themselves.
     """
-    from groupwise.engines import reference
+    from groupwise.engines.native import runner
 
     # A step draws 6 tokens, so the eighth draw is in the second step or in the evaluation after the first.
     evaluation = {"at_start": False, "every_steps": 1 if where == "evaluation" else 0, "num_problems": 4}
@@ -177,7 +177,7 @@ def test_sigterm_while_tokens_are_drawn_stops_at_once(
         model=TINY_MODEL | {"ema_decay": 0.5}, stages=[GRPO], evaluation=evaluation | {"use_ema": True}
     )
     pipeline.train(recipe, tmp_path / "whole")
-    original, count = reference.draw_tokens, 0
+    original, count = runner.draw_tokens, 0
 
     def signalling(*arguments: object) -> object:
         nonlocal count
@@ -189,7 +189,7 @@ def test_sigterm_while_tokens_are_drawn_stops_at_once(
         return original(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(reference, "draw_tokens", signalling)
+        patch.setattr(runner, "draw_tokens", signalling)
         assert pipeline.train(recipe, tmp_path / "stopped") is False
     assert pipeline.resume(tmp_path / "stopped")
     assert whole_result(tmp_path / "stopped") == whole_result(tmp_path / "whole")
