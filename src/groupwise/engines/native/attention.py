@@ -11,9 +11,11 @@ from groupwise.kernels.seam import AttentionForm
 def gather(cache: tuple[Tensor, Tensor], tables: Tensor, length: int) -> tuple[Tensor, Tensor]:
     """([B, K, L, D], [B, K, L, D]): the first `length` cached keys and values of each row."""
     size = cache[0].shape[1]
-    blocks = tables[:, : -(-length // size)].long()
-    found = [part[blocks].flatten(1, 2)[:, :length].transpose(1, 2) for part in cache]
-    return found[0], found[1]
+    blocks = tables[:, : -(-length // size)].flatten()
+    # Whole blocks by `index_select`: several times as fast on a CPU as indexing with a table.
+    found = [part.index_select(0, blocks).view(len(tables), -1, *part.shape[2:]) for part in cache]
+    keys, values = (part[:, :length].transpose(1, 2) for part in found)
+    return keys, values
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, form: AttentionForm) -> Tensor:
