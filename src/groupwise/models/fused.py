@@ -159,13 +159,11 @@ class PackedStep:
         return out[None]
 
 
-def packed_logits(model: Any, microbatch: Microbatch) -> Tensor:
-    """[N, V] in fp32: the logits that each completion token was (or would be) drawn from. Inside `attending(model)`."""
-    from groupwise.kernels.head import fp32_logits
-
+def packed_hidden(model: Any, microbatch: Microbatch) -> Tensor:
+    """[N, D]: the hidden states that each completion token was (or would be) drawn from. Inside `attending(model)`."""
     is_token = microbatch.attention_mask.bool()
     attend_with(PackedStep(is_token.sum(dim=1).tolist(), is_token.device))
-    hidden = model.get_decoder()(
+    hidden: Tensor = model.get_decoder()(
         input_ids=microbatch.input_ids[is_token][None],
         position_ids=microbatch.position_ids[is_token][None],
         use_cache=False,
@@ -174,4 +172,4 @@ def packed_logits(model: Any, microbatch: Microbatch) -> Tensor:
     columns = microbatch.completion_mask.shape[1]
     # The hidden state of column t predicts the token in column t + 1.
     predicts[:, -columns - 1 : -1] = microbatch.completion_mask
-    return fp32_logits(hidden[predicts[is_token]], model.get_output_embeddings().weight)
+    return hidden[predicts[is_token]]

@@ -18,7 +18,8 @@ from groupwise.algo.logprobs import token_entropy, token_logprobs
 from groupwise.config import OptimizerConfig, Recipe
 from groupwise.data.batch import Example, Microbatch, make_microbatches
 from groupwise.kernels.seam import attending
-from groupwise.models.fused import fuse, packed_logits
+from groupwise.models.fused import fuse, packed_hidden
+from groupwise.models.head import Head, own_logits, padded_hidden
 from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
 from groupwise.models.lora import add_lora, trainable_parameters, without_lora
 from groupwise.models.optimizer import MasterAdamW
@@ -40,6 +41,8 @@ class Policy:
         self.context_tokens = loaded.context_tokens
         self.stop_token_ids = stop_token_ids(loaded.tokenizer, loaded.model)
         self._is_packed = fuse(loaded.model)
+        self._head = Head(loaded.model)
+        self._is_head_known = self._head.is_right(loaded.model)
         self.version = 0
         self._has_lora = has_lora
         self._ema_decay = ema_decay
@@ -64,26 +67,18 @@ class Policy:
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         self._optimizer.load_weights(weights)
 
-    def completion_logits(self, microbatch: Microbatch, model: Any = None) -> Tensor:
-        """[N, V]: the logits that each completion token was (or would be) drawn from."""
-        if self._is_packed:
-            return packed_logits(model or self.model, microbatch)
-        output = (model or self.model)(
-            input_ids=microbatch.input_ids,
-            attention_mask=microbatch.attention_mask,
-            position_ids=microbatch.position_ids,
-            use_cache=False,
-            logits_to_keep=microbatch.completion_mask.shape[1] + 1,
-        )
-        # The logits of column t are those of the token in column t + 1; the last column's are of no token.
-        return output.logits[:, :-1][microbatch.completion_mask]
-
     def logprobs(self, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
         """(logprobs with gradient, entropies without) of the completion tokens."""
-        logits = self.completion_logits(microbatch)
-        return token_logprobs(logits, microbatch.completion_ids, temperature), token_entropy(
-            logits.detach(), temperature
-        )
+        return self._logprobs(self.model, microbatch, temperature)
+
+    def _logprobs(self, model: Any, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
+        ids = microbatch.completion_ids
+        if self._is_packed:
+            return self._head.logprobs(model, packed_hidden(model, microbatch), ids, temperature)
+        if self._is_head_known:
+            return self._head.logprobs(model, padded_hidden(model, microbatch), ids, temperature)
+        logits = own_logits(model, microbatch)
+        return token_logprobs(logits, ids, temperature), token_entropy(logits.detach(), temperature)
 
     def old_logprobs(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
         """Of each example's completion tokens under the weights as they are."""
@@ -104,10 +99,9 @@ class Policy:
         chosen = [examples[index] for index in with_tokens]
         with attending(model) if self._is_packed else nullcontext():
             for microbatch in make_microbatches(chosen, [1.0] * len(chosen), max_tokens, self.device):
-                logits = self.completion_logits(microbatch, model)
-                logprobs = token_logprobs(logits, microbatch.completion_ids, temperature).cpu()
+                logprobs, _ = self._logprobs(model, microbatch, temperature)
                 lengths = microbatch.completion_mask.sum(dim=1).tolist()
-                for row, piece in zip(microbatch.example_indices, logprobs.split(lengths), strict=True):
+                for row, piece in zip(microbatch.example_indices, logprobs.cpu().split(lengths), strict=True):
                     result[with_tokens[row]] = piece
         return result
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from groupwise.algo.logprobs import token_entropy, token_logprobs
+from groupwise.algo.logprobs import chunked_logprobs, head_logprobs, token_entropy, token_logprobs
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
@@ -41,15 +44,14 @@ def test_bf16_logits_are_scored_in_fp32() -> None:
     assert torch.equal(token_logprobs(logits, ids, 1.0), token_logprobs(logits.float(), ids, 1.0))
 
 
-@pytest.mark.parametrize("chunk_tokens", [1, 3, 7, 100])
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
-def test_entropy_against_a_naive_sum(chunk_tokens: int, temperature: float) -> None:
+def test_entropy_against_a_naive_sum(temperature: float) -> None:
     logits = 3 * torch.randn(7, 11, generator=torch.Generator().manual_seed(2))
     expected = []
     for row in logits.tolist():
         odds = [math.exp(x / temperature) for x in row]
         expected.append(-sum(o / sum(odds) * math.log(o / sum(odds)) for o in odds))
-    assert token_entropy(logits, temperature, chunk_tokens).tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert token_entropy(logits, temperature).tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 def test_entropy_extremes() -> None:
@@ -61,3 +63,60 @@ def test_entropy_extremes() -> None:
 def test_entropy_has_no_gradient() -> None:
     logits = torch.zeros(2, 3, requires_grad=True)
     assert not token_entropy(logits, 1.0).requires_grad
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+@pytest.mark.parametrize("chunk_tokens", [1, 3, 7, 100])
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 2.0])
+def test_chunks_are_the_whole(is_plain: bool, chunk_tokens: int, temperature: float) -> None:
+    """Values and gradients, of the hidden states and of the head, against the logits of all tokens at once."""
+    generator = torch.Generator().manual_seed(3)
+    hidden, weight = (torch.randn(*shape, generator=generator).requires_grad_() for shape in ((7, 5), (11, 5)))
+    ids, grad = torch.randint(11, (7,), generator=generator), torch.randn(7, generator=generator)
+    whole = token_logprobs(hidden @ weight.t(), ids, temperature)
+    expected = torch.autograd.grad(whole, (hidden, weight), grad)
+    if is_plain:
+        logprobs, entropies = head_logprobs(hidden, weight, ids, temperature, chunk_tokens)
+    else:
+        logprobs, entropies = chunked_logprobs(
+            lambda part: part @ weight.t(), hidden, ids, temperature, 11, chunk_tokens
+        )
+    torch.testing.assert_close(logprobs, whole, rtol=0, atol=1e-5)
+    torch.testing.assert_close(entropies, token_entropy(hidden @ weight.t(), temperature), rtol=0, atol=1e-5)
+    assert not entropies.requires_grad
+    for ours, theirs in zip(torch.autograd.grad(logprobs, (hidden, weight), grad), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+
+
+def test_only_what_is_trained_gets_a_gradient() -> None:
+    hidden, weight = torch.randn(4, 3, requires_grad=True), torch.randn(9, 3)
+    head_logprobs(hidden, weight, torch.arange(4), 1.0)[0].sum().backward()
+    assert hidden.grad is not None
+    frozen, trained = torch.randn(4, 3), torch.randn(9, 3, requires_grad=True)
+    head_logprobs(frozen, trained, torch.arange(4), 1.0)[0].sum().backward()
+    assert trained.grad is not None
+
+
+def test_a_chunk_has_the_same_size_in_bytes_whatever_the_vocabulary() -> None:
+    """Of 1,000 tokens no tensor is larger than a few chunks, and none is as large as all logits."""
+    vocab, tokens = 40_000, 1_000
+    hidden, weight = torch.randn(tokens, 2, requires_grad=True), torch.randn(vocab, 2)
+    sizes = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = function(*args, **(kwargs or {}))
+            sizes.extend(t.untyped_storage().nbytes() for t in tree_leaves(out) if isinstance(t, torch.Tensor))
+            return out
+
+    with Watch():
+        head_logprobs(hidden, weight, torch.zeros(tokens, dtype=torch.long), 1.0, 64)[0].sum().backward()
+    assert max(sizes) == 64 * vocab * 4
+
+
+def test_no_tokens_at_all() -> None:
+    logprobs, entropies = head_logprobs(
+        torch.zeros(0, 3, requires_grad=True), torch.zeros(9, 3), torch.zeros(0).long(), 1.0
+    )
+    assert logprobs.shape == entropies.shape == (0,)
+    logprobs.sum().backward()

@@ -1,0 +1,67 @@
+"""The output head of a model by itself: hidden states in, logprobs out, without the logits of all tokens at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from groupwise.algo.logprobs import chunked_logprobs, head_logprobs
+from groupwise.data.batch import Microbatch
+
+
+class Head:
+    """Of a causal language model of transformers, whose logits are a function of the last hidden states."""
+
+    def __init__(self, model: Any) -> None:
+        config = model.config.get_text_config()
+        self._softcap = getattr(config, "final_logit_softcapping", None)
+        self._factor = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
+
+    def logprobs(self, model: Any, hidden: Tensor, token_ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """(logprobs with gradient, entropies without) of tokens [N], drawn from hidden states [N, D]."""
+        head = model.get_output_embeddings()
+        if type(head) is nn.Linear and head.bias is None and not self._softcap and self._factor == 1:
+            return head_logprobs(hidden, head.weight, token_ids, temperature)
+        vocab = model.config.get_text_config().vocab_size
+        return chunked_logprobs(lambda part: self._finish(head(part)), hidden, token_ids, temperature, vocab)
+
+    def _finish(self, logits: Tensor) -> Tensor:
+        logits = logits * self._factor
+        return torch.tanh(logits / self._softcap) * self._softcap if self._softcap else logits
+
+    @torch.no_grad()
+    def is_right(self, model: Any) -> bool:
+        """Whether the model's own forward gives these logits: some models do more to them than we know of."""
+        ids = torch.arange(1, 5, device=model.device)[None]
+        output = model(input_ids=ids, use_cache=False)
+        hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+        ours = self._finish(model.get_output_embeddings()(hidden)).float()
+        return torch.allclose(ours, output.logits.float(), rtol=1e-2, atol=1e-2)
+
+
+def padded_hidden(model: Any, microbatch: Microbatch) -> Tensor:
+    """[N, D]: the hidden states that each completion token was (or would be) drawn from."""
+    hidden: Tensor = model.get_decoder()(
+        input_ids=microbatch.input_ids,
+        attention_mask=microbatch.attention_mask,
+        position_ids=microbatch.position_ids,
+        use_cache=False,
+    ).last_hidden_state
+    columns = microbatch.completion_mask.shape[1]
+    # The hidden state of column t predicts the token in column t + 1.
+    return hidden[:, -columns - 1 : -1][microbatch.completion_mask]
+
+
+def own_logits(model: Any, microbatch: Microbatch) -> Tensor:
+    """[N, V]: the model's own logits, all at once, for models whose head we do not know."""
+    output = model(
+        input_ids=microbatch.input_ids,
+        attention_mask=microbatch.attention_mask,
+        position_ids=microbatch.position_ids,
+        use_cache=False,
+        logits_to_keep=microbatch.completion_mask.shape[1] + 1,
+    )
+    logits: Tensor = output.logits[:, :-1][microbatch.completion_mask]
+    return logits
