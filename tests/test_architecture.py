@@ -36,6 +36,7 @@ ALLOWED = {
     "credit": {"types", "config", "algo", "scoring"},
     "stepmetrics": {"types", "config", "algo", "stats", "scoring"},
     "update": {"types", "config", "algo", "data", "models"},
+    "rehearsal": {"config", "data", "models"},
     "evals": {"types", "config", "seeds", "stats", "engines", "models", "scoring", "collect", "verifiers"},
     "training": {"types", "config", "checkpoint", "collect", "control", "data", "engines", "evals", "models"}
     | {"runlog", "tasks", "verifiers"},
@@ -43,12 +44,12 @@ ALLOWED = {
     | {"seeds", "training", "update"},
     "sft": {"types", "config", "data", "models", "runlog", "seeds", "stepmetrics", "tasks", "training", "update"},
     "pipeline": {"", "config", "checkpoint", "collect", "control", "data", "engines", "evals", "grpo", "models"}
-    | {"runlog", "sft", "tasks", "training", "verifiers"},
+    | {"rehearsal", "runlog", "sft", "tasks", "training", "verifiers"},
     "reports": {"types", "stats", "runlog", "reports"},
     "audit": {"types", "stats", "runlog", "rewards", "audit"},
     "reference": {"config", "runlog", "tasks"},
     "sample": {"types", "config", "engines", "models", "rewards", "seeds", "tasks", "verifiers", "workers"},
-    "bench": {"types", "config", "engines", "models", "bench"},
+    "bench": {"", "types", "config", "data", "engines", "grpo", "models", "pipeline", "runlog", "update", "bench"},
     "demo": {"", "types", "config", "pipeline", "reports", "runlog"},
     "cli": None,
     "__init__": set(),

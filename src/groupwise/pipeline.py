@@ -48,6 +48,7 @@ from groupwise.models.chat import check_fits
 from groupwise.models.export import save_folder
 from groupwise.models.policy import Policy, load_policy
 from groupwise.models.publish import PublishedWeights
+from groupwise.rehearsal import rehearse
 from groupwise.runlog import layout
 from groupwise.runlog.lock import RunLock
 from groupwise.runlog.reader import Run
@@ -200,12 +201,27 @@ def run_stages(training: Training) -> None:
         stage = stages[position.stage_index]
         if position.stage_step == 0 and training.batch is None:
             begin_stage(training, stage)
+        rehearse_stage(training, stage)
         LOOPS[type(stage)](training, stage)
         training.save()
         position.stage_index += 1
         position.stage_step = position.evals_without_best = 0
         position.sampler = position.kl_coefficient = None
         training.saved = None
+
+
+def rehearse_stage(training: Training, stage: Stage) -> None:
+    """Refuse a stage whose longest batch does not fit, before its first step."""
+    if isinstance(stage, SftStage):
+        return
+    longest = max(len(training.prompts[problem].token_ids) for problem in training.train_problems)
+    rehearse(
+        training.policy,
+        stage=stage.name,
+        prompt_tokens=longest,
+        new_tokens=stage.sampling.max_new_tokens,
+        max_tokens=stage.microbatch_tokens,
+    )
 
 
 def begin_stage(training: Training, stage: Stage) -> None:

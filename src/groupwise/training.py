@@ -128,7 +128,9 @@ class Training:
         metrics |= self.aside | {"tokens/total": float(position.num_tokens), "time/step_s": seconds}
         self.aside = dict.fromkeys(self.aside, 0.0)
         if self.policy.device.type == "cuda":
-            metrics["memory/peak_bytes"] = float(torch.cuda.max_memory_allocated(self.policy.device))
+            # torch does not know of the engine's cache, which is held while it draws.
+            peak = max(torch.cuda.max_memory_allocated(self.policy.device), self.engine.peak_bytes)
+            metrics["memory/peak_bytes"] = float(peak)
             torch.cuda.reset_peak_memory_stats(self.policy.device)
         self.log.write_step(StepRecord(position.step, stage.name, position.stage_step, metrics))
         self.evaluate_if_due(stage)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from groupwise.algo.schedules import learning_rate as rate_at
 from groupwise.config import OptimizerConfig
-from groupwise.data.batch import Microbatch, Update, make_microbatches
+from groupwise.data.batch import Microbatch, Update
 from groupwise.models.policy import Policy
 from groupwise.types import UpdateStats
 
@@ -53,7 +53,7 @@ def update_policy(
     sums: dict[str, float] = {}
     maxima: dict[str, float] = {}
     with policy.training():
-        for microbatch in make_microbatches(update.examples, update.token_weights, max_tokens, policy.device):
+        for microbatch in policy.microbatches(update.examples, update.token_weights, max_tokens):
             logprobs, entropies = policy.logprobs(microbatch, temperature)
             terms = loss_function(logprobs, entropies, microbatch)
             weighted = (terms.loss * microbatch.weights).sum() / update.denominator

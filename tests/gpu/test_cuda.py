@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from groupwise import pipeline
 from groupwise.config import Recipe
 from groupwise.models.policy import load_policy
+from groupwise.rehearsal import DoesNotFit
 from groupwise.runlog.reader import Run
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with
 
@@ -46,3 +48,23 @@ def test_a_learning_rate_of_1e_6_moves_the_masters(recipe_with: Callable[..., Re
     weights = store.load(newest)[0]["weights"]
     moved = max(float((weights[name] - initial[name]).abs().max()) for name in initial)
     assert 1e-6 < moved < 1e-4
+
+
+def test_a_stage_that_cannot_fit_is_refused_before_its_first_step(
+    recipe_with: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    """In 1 GiB: microbatches of 400,000 tokens do not fit, smaller ones do, and the error names one that does."""
+    stage = GRPO | {"steps": 2, "microbatch_tokens": 400_000, "sampling": {"max_new_tokens": 64}}
+    _, total = torch.cuda.mem_get_info()
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((1 << 30) / total)
+    try:
+        with pytest.raises(DoesNotFit) as refused:
+            pipeline.train(recipe_with(model=CUDA_MODEL, stages=[stage]), tmp_path / "refused")
+        assert not list(Run(tmp_path / "refused").steps())
+        found = re.search(r"microbatch_tokens = ([\d,]+) fits", str(refused.value))
+        assert found is not None, refused.value
+        smaller = stage | {"microbatch_tokens": int(found[1].replace(",", ""))}
+        assert pipeline.train(recipe_with(model=CUDA_MODEL, stages=[smaller]), tmp_path / "fits")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)

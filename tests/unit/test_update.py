@@ -190,6 +190,37 @@ def test_padding_does_not_matter(name: str, max_tokens: int) -> None:
             assert not entropies.requires_grad
 
 
+def test_the_engines_logprobs_are_taken_where_they_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = recording()
+    examples = [*make_examples(8, seed=5), Example((1, 2), ())]
+    ours = policy.old_logprobs(examples, 0.7, 40)
+    drawn = [replace(example, rollout_logprobs=row + 1e-5) for example, row in zip(examples, ours, strict=True)]
+    num_scored = 0
+    original = Policy._score
+
+    def counting(self: Policy, model: Any, chosen: Sequence[Example], *rest: Any) -> list[Tensor]:
+        nonlocal num_scored
+        num_scored += len(chosen)
+        return original(self, model, chosen, *rest)
+
+    monkeypatch.setattr(Policy, "_score", counting)
+    taken = policy.old_logprobs(drawn, 0.7, 40)
+    assert all(row is example.rollout_logprobs for row, example in zip(taken, drawn, strict=True))
+    assert 0 < num_scored < len(examples)
+    # One token of the longest completions that is off, and none are taken.
+    longest = max(range(8), key=lambda index: len(examples[index].prompt_ids) + len(examples[index].completion_ids))
+    row = ours[longest].clone()
+    row[0] += 0.01
+    off = [*drawn[:longest], replace(drawn[longest], rollout_logprobs=row), *drawn[longest + 1 :]]
+    for left, right in zip(policy.old_logprobs(off, 0.7, 40), ours, strict=True):
+        assert torch.equal(left, right)
+    # Nor where nothing would be saved, or nothing is known.
+    for whole in (policy.old_logprobs(drawn, 0.7, 10_000), policy.old_logprobs(examples, 0.7, 10_000)):
+        for left, right in zip(whole, ours, strict=True):
+            assert torch.allclose(left, right, atol=1e-5)
+            assert left is not right
+
+
 def test_completions_without_tokens_have_no_logprobs() -> None:
     rows = recording().old_logprobs([Example((1, 2), ()), Example((1, 2), (3,)), Example((4,), ())], 1.0, 100)
     assert [len(row) for row in rows] == [0, 1, 0]

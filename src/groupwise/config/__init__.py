@@ -2,7 +2,16 @@
 
 from groupwise.config.build import ConfigError, build, nearest, to_table
 from groupwise.config.presets import ALGORITHMS, SUMMARIES
-from groupwise.config.recipe import apply_override, dump_toml, fingerprint, load_recipe, make_recipe, parse_recipe
+from groupwise.config.recipe import (
+    RECIPES,
+    apply_override,
+    dump_toml,
+    find_recipe,
+    fingerprint,
+    load_recipe,
+    make_recipe,
+    parse_recipe,
+)
 from groupwise.config.schema import (
     CheckpointConfig,
     EngineConfig,
@@ -28,6 +37,7 @@ from groupwise.config.stages import (
 
 __all__ = [
     "ALGORITHMS",
+    "RECIPES",
     "SUMMARIES",
     "CheckpointConfig",
     "ConfigError",
@@ -51,6 +61,7 @@ __all__ = [
     "apply_override",
     "build",
     "dump_toml",
+    "find_recipe",
     "fingerprint",
     "load_recipe",
     "make_recipe",

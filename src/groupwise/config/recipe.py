@@ -29,6 +29,20 @@ _NOT_IN_FINGERPRINT = (
     *("engine.memory_share", "engine.url", "engine.weights_folder", "engine.timeout_s"),
 )
 
+RECIPES = Path(__file__).parents[1] / "recipes"
+"""The recipes that come with groupwise."""
+
+
+def find_recipe(given: str) -> Path:
+    """A file as given, or one of the recipes that come with groupwise."""
+    path = Path(given)
+    if path.suffix == ".toml" or path.exists():
+        return path
+    known = {recipe.stem: recipe for recipe in RECIPES.glob("*.toml")}
+    if given not in known:
+        raise ConfigError(f"no recipe named {given!r}; {nearest(given, known)}")
+    return known[given]
+
 
 def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read, override, validate. Relative paths inside a recipe are relative to the working directory, as typed."""

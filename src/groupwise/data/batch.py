@@ -119,15 +119,24 @@ def weigh(examples: Sequence[Example], rule: str, constant_length: int = 0) -> U
 
 
 def make_microbatches(
-    examples: Sequence[Example], token_weights: Sequence[float], max_tokens: int, device: torch.device
+    examples: Sequence[Example],
+    token_weights: Sequence[float],
+    max_tokens: int,
+    device: torch.device,
+    *,
+    is_packed: bool = False,
 ) -> list[Microbatch]:
-    """Rectangles of at most `max_tokens` cells (one row at least), longest first: if memory fails, it fails early."""
+    """Rectangles of at most `max_tokens` cells (one row at least), longest first: if memory fails, it fails early.
+
+    A model that packs its sequences (`is_packed`) does not compute the padding, and so only tokens count.
+    """
+    size_of = _num_tokens if is_packed else _num_cells
     order = sorted(range(len(examples)), key=lambda index: (-_length(examples[index]), index))
     batches: list[Microbatch] = []
     rows: list[int] = []
     for index in order:
         candidate = [*rows, index]
-        if rows and _num_cells([examples[row] for row in candidate]) > max_tokens:
+        if rows and size_of([examples[row] for row in candidate]) > max_tokens:
             batches.append(_pad(examples, token_weights, rows, device))
             candidate = [index]
         rows = candidate
@@ -138,6 +147,10 @@ def make_microbatches(
 
 def _length(example: Example) -> int:
     return len(example.prompt_ids) + len(example.completion_ids)
+
+
+def _num_tokens(examples: Sequence[Example]) -> int:
+    return sum(_length(example) for example in examples)
 
 
 def _num_cells(examples: Sequence[Example]) -> int:

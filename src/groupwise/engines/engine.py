@@ -18,6 +18,9 @@ class Request:
 
 
 class Engine(Protocol):
+    peak_bytes: int
+    """The most GPU memory that was in use while it drew, in its last call; 0 where that is not known."""
+
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:

@@ -34,6 +34,7 @@ class _Row:
 
 class ReferenceEngine:
     def __init__(self, model: Any, tokenizer: Any, stop_token_ids: Sequence[int], max_batch_rollouts: int) -> None:
+        self.peak_bytes = 0
         self._model = model
         self._tokenizer = tokenizer
         self._stop_token_ids = frozenset(stop_token_ids)

@@ -38,6 +38,12 @@ class MasterAdamW:
         """The trained weights in fp32, by name."""
         return {name: master.detach() for name, master in self._masters.items()}
 
+    @property
+    def missing_bytes(self) -> int:
+        """What the first step will take for its moments."""
+        missing = [master for master in self._masters.values() if master not in self._adamw.state]
+        return sum(2 * master.numel() * master.element_size() for master in missing)
+
     def clear_gradients(self) -> None:
         for name, parameter in self._parameters.items():
             parameter.grad = None

@@ -24,6 +24,9 @@ from groupwise.models.load import LoadedModel, load_model, set_training, stop_to
 from groupwise.models.lora import add_lora, trainable_parameters, without_lora
 from groupwise.models.optimizer import MasterAdamW
 
+AGREEMENT = 1e-4
+"""Largest difference, in nats, at which the engine's logprobs pass for the trainer's. (A clip range is about 0.2.)"""
+
 
 def load_policy(recipe: Recipe) -> Policy:
     """The policy of a recipe at its initial weights."""
@@ -67,6 +70,11 @@ class Policy:
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         self._optimizer.load_weights(weights)
 
+    def microbatches(
+        self, examples: Sequence[Example], token_weights: Sequence[float], max_tokens: int
+    ) -> list[Microbatch]:
+        return make_microbatches(examples, token_weights, max_tokens, self.device, is_packed=self._is_packed)
+
     def logprobs(self, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
         """(logprobs with gradient, entropies without) of the completion tokens."""
         return self._logprobs(self.model, microbatch, temperature)
@@ -81,8 +89,28 @@ class Policy:
         return token_logprobs(logits, ids, temperature), token_entropy(logits.detach(), temperature)
 
     def old_logprobs(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
-        """Of each example's completion tokens under the weights as they are."""
+        """Of each example's completion tokens under the weights as they are.
+
+        The engine drew from these very weights. If its logprobs are ours on the first microbatch, they are taken for
+        all, and a forward pass over the batch is saved.
+        """
+        drawn = [example.rollout_logprobs for example in examples if example.rollout_logprobs is not None]
+        if len(drawn) == len(examples) and self._engine_agrees(examples, drawn, temperature, max_tokens):
+            return drawn
         return self._score(self.model, examples, temperature, max_tokens)
+
+    def _engine_agrees(
+        self, examples: Sequence[Example], drawn: Sequence[Tensor], temperature: float, max_tokens: int
+    ) -> bool:
+        """On the first microbatch; False where that is the whole batch, and nothing is saved."""
+        with_tokens = [index for index, example in enumerate(examples) if example.completion_ids]
+        batches = self.microbatches([examples[index] for index in with_tokens], [1.0] * len(with_tokens), max_tokens)
+        if len(batches) < 2:
+            return False
+        tried = [with_tokens[row] for row in batches[0].example_indices]
+        ours = self._score(self.model, [examples[index] for index in tried], temperature, max_tokens)
+        gap = torch.cat(ours) - torch.cat([drawn[index] for index in tried])
+        return bool(gap.abs().le(AGREEMENT).all())
 
     def ref_logprobs(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
         """Likewise under the reference."""
@@ -98,7 +126,7 @@ class Policy:
         with_tokens = [index for index, example in enumerate(examples) if example.completion_ids]
         chosen = [examples[index] for index in with_tokens]
         with attending(model) if self._is_packed else nullcontext():
-            for microbatch in make_microbatches(chosen, [1.0] * len(chosen), max_tokens, self.device):
+            for microbatch in self.microbatches(chosen, [1.0] * len(chosen), max_tokens):
                 logprobs, _ = self._logprobs(model, microbatch, temperature)
                 lengths = microbatch.completion_mask.sum(dim=1).tolist()
                 for row, piece in zip(microbatch.example_indices, logprobs.cpu().split(lengths), strict=True):
@@ -114,6 +142,10 @@ class Policy:
                 yield
         finally:
             set_training(self.model, False)
+
+    def missing_optimizer_bytes(self) -> int:
+        """What the optimizer will take at its first step."""
+        return self._optimizer.missing_bytes
 
     def clear_gradients(self) -> None:
         self._optimizer.clear_gradients()

@@ -137,3 +137,11 @@ def test_the_deal_depends_on_the_key_alone() -> None:
 
     assert deal(0, "epoch", 0) == deal(0, "epoch", 0)
     assert deal(0, "epoch", 0) != deal(0, "epoch", 1)
+
+
+def test_where_sequences_are_packed_only_tokens_count() -> None:
+    examples = [Example((1,) * prompt, (2,) * new) for prompt, new in ((1, 30), (30, 1), (2, 2), (2, 2))]
+    assert [batch.num_sequences for batch in make_microbatches(examples, [1.0] * 4, 70, CPU)] == [1, 2, 1]
+    packed = make_microbatches(examples, [1.0] * 4, 70, CPU, is_packed=True)
+    assert [batch.num_sequences for batch in packed] == [4]
+    assert [b.num_sequences for b in make_microbatches(examples, [1.0] * 4, 69, CPU, is_packed=True)] == [3, 1]

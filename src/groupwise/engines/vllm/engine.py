@@ -24,6 +24,7 @@ _ROUNDING = 1e-3
 
 class VllmEngine:
     def __init__(self, backend: Backend, weights: Weights, tokenizer: Any, stop_token_ids: Sequence[int]) -> None:
+        self.peak_bytes = 0
         self._backend = backend
         self._weights = weights
         self._tokenizer = tokenizer

@@ -1,0 +1,83 @@
+"""The longest batch first: what a stage may need of the GPU's memory, tried before its first step.
+
+Completions are short at first and long later, so a run that cannot fit would find out hours in. Here the largest
+microbatch that the stage can make goes through forward and backward once, with nothing learned from it. If memory does
+not suffice, smaller ones are tried until one fits, and the error says which.
+
+What it does not do: try the engine's cache, which sizes itself by the memory that there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from groupwise.config import ConfigError
+from groupwise.data.batch import Example
+from groupwise.models.policy import Policy
+
+
+class DoesNotFit(ConfigError):
+    """The message says what to change, and to what."""
+
+
+def rehearse(policy: Policy, *, stage: str, prompt_tokens: int, new_tokens: int, max_tokens: int) -> None:
+    """Refuse a stage whose longest microbatch does not fit. On a CPU there is nothing to try."""
+    if policy.device.type != "cuda":
+        return
+    length = prompt_tokens + new_tokens
+    if _fits(policy, prompt_tokens, new_tokens, max_tokens):
+        return
+    fitting = 0
+    smaller = max_tokens // 2
+    while smaller >= length and not fitting:
+        fitting = smaller if _fits(policy, prompt_tokens, new_tokens, smaller) else 0
+        smaller //= 2
+    raise DoesNotFit(refusal(stage, prompt_tokens, new_tokens, max_tokens, fitting))
+
+
+def refusal(stage: str, prompt_tokens: int, new_tokens: int, max_tokens: int, fitting: int) -> str:
+    length = prompt_tokens + new_tokens
+    rows = max(1, max_tokens // length)
+    lines = [
+        f"stage {stage}: its longest microbatch does not fit into the GPU's memory: {rows} × ({prompt_tokens} prompt + "
+        f"{new_tokens} new) = {rows * length:,} tokens, with microbatch_tokens = {max_tokens:,}."
+    ]
+    if fitting:
+        lines.append(f"microbatch_tokens = {fitting:,} fits; the gradient is the same.")
+    else:
+        lines.append(
+            f"Even a single sequence of {length:,} tokens does not. Set model.gradient_checkpointing = true, train "
+            "adapters (model.lora), or lower sampling.max_new_tokens."
+        )
+    return "\n".join(lines)
+
+
+def _fits(policy: Policy, prompt_tokens: int, new_tokens: int, max_tokens: int) -> bool:
+    rows = max(1, max_tokens // (prompt_tokens + new_tokens))
+    examples = [Example((1,) * prompt_tokens, (1,) * new_tokens)] * rows
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(policy.device)
+    # Whatever dropout draws here must not change what it draws later.
+    with torch.random.fork_rng(devices=[policy.device]):
+        try:
+            _learn_nothing(policy, examples, max_tokens)
+        except torch.OutOfMemoryError:
+            return False
+        finally:
+            policy.clear_gradients()
+            peak = torch.cuda.max_memory_allocated(policy.device)
+            torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(policy.device)
+    allowed = total * torch.cuda.get_per_process_memory_fraction(policy.device)
+    room = min(torch.cuda.memory_allocated(policy.device) + free, allowed)
+    # The optimizer takes its moments at its first step.
+    return peak + policy.missing_optimizer_bytes() <= room
+
+
+def _learn_nothing(policy: Policy, examples: Sequence[Example], max_tokens: int) -> None:
+    with policy.training():
+        for microbatch in policy.microbatches(examples, [0.0] * len(examples), max_tokens):
+            logprobs, _ = policy.logprobs(microbatch, 1.0)
+            policy.backward((logprobs * microbatch.weights).sum())
