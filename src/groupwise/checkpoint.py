@@ -267,6 +267,19 @@ class CheckpointStore:
             raise CheckpointError(f"could not write {path}: {error}") from error
 
 
+class CheckpointReader(CheckpointStore):
+    """The store as the other ranks see it: one rank writes, and all can read."""
+
+    def save(self, *arguments: Any, **named: Any) -> Path:
+        return self.root
+
+    def newest_valid(self) -> Path | None:
+        return None  # the one that writes looks, and says
+
+    def mark(self, name: str, tag: str) -> None:
+        pass
+
+
 def _write_files(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state_bytes: bytes) -> None:
     for part, named in tensors.items():
         save_file(_separate(named), folder / f"{part}.safetensors")

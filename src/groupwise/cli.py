@@ -107,6 +107,27 @@ def _add_engine_commands(commands: argparse._SubParsersAction[argparse.ArgumentP
     engine.add_argument("--json", action="store_true")
     engine.set_defaults(command=_bench_engine)
 
+    step = bench_commands.add_parser("step", help="where the time of a recipe's training steps goes")
+    step.add_argument("recipe", help="a TOML file, or the name of one of `groupwise recipes`; its first RL stage")
+    step.add_argument("--set", action="append", default=[], metavar="a.b=c", dest="overrides", help="override a key")
+    step.add_argument("--steps", type=int, default=12, help="default 12")
+    step.add_argument("--warmup", type=int, default=4, help="the first so many of them do not count; default 4")
+    step.add_argument("--json", action="store_true")
+    step.set_defaults(command=_bench_step)
+
+    update = bench_commands.add_parser("update", help="how fast the policy learns from given sequences")
+    update.add_argument("--model", default="smollm2-135m", help="qwen2.5-1.5b or smollm2-135m (shapes), or a path")
+    update.add_argument("--sequences", type=int, default=64)
+    update.add_argument("--longest", type=int, default=1024, help="tokens of the longest, with its prompt")
+    update.add_argument("--prompt-tokens", type=int, default=128)
+    update.add_argument("--microbatch-tokens", type=int, default=16384)
+    update.add_argument("--checkpointing", action="store_true", help="compute activations again, for less memory")
+    update.add_argument("--lora", type=int, metavar="RANK", help="train adapters instead of all weights")
+    update.add_argument("--updates", type=int, default=3, help="the first is timed apart; default 3")
+    update.add_argument("--peak-tflops", type=float, help="what MFU is a share of; default 790 on a GPU, none on a CPU")
+    update.add_argument("--json", action="store_true")
+    update.set_defaults(command=_bench_update)
+
 
 def _add_verifier_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     validate = commands.add_parser("validate", help="test a task's verifier on gold and on wrong answers")
@@ -154,7 +175,7 @@ def _add_verifier_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from groupwise.config import ConfigError, load_recipe
+    from groupwise.config import ConfigError, find_recipe, load_recipe
 
     if (options.recipe is None) == (options.resume is None):
         raise ConfigError("train: give a recipe, or --resume RUN, and not both")
@@ -166,18 +187,25 @@ def _train(options: argparse.Namespace) -> int:
         raise ConfigError("train --accept-verifier: goes with --resume; a new run takes the verifier that there is")
     if options.resume is None:
         # Read before torch is imported: a typo is answered at once.
-        recipe = load_recipe(_recipe_path(options.recipe), options.overrides)
+        recipe = load_recipe(find_recipe(options.recipe), options.overrides)
     from groupwise import pipeline
+    from groupwise.distributed.world import join_world
     from groupwise.runlog.progress import Progress
 
     _quiet_libraries()
-    if options.resume is not None:
-        recipe, run_dir = pipeline.recipe_of(options.resume), options.resume
-        progress = Progress(recipe.total_steps)
-        is_finished = pipeline.resume(run_dir, [progress], accept_verifier=options.accept_verifier)
-    else:
-        run_dir = options.run_dir or pipeline.default_run_dir(recipe)
-        is_finished = pipeline.train(recipe, run_dir, [Progress(recipe.total_steps)])
+    world = join_world()
+    try:
+        if options.resume is not None:
+            recipe, run_dir = pipeline.recipe_of(options.resume), options.resume
+            progress = Progress(recipe.total_steps)
+            is_finished = pipeline.resume(run_dir, [progress], world, accept_verifier=options.accept_verifier)
+        else:
+            run_dir = options.run_dir or pipeline.default_run_dir(recipe)
+            is_finished = pipeline.train(recipe, run_dir, [Progress(recipe.total_steps)], world)
+    finally:
+        world.close()
+    if world.rank > 0:
+        return 0 if is_finished else 1
     if not is_finished:
         print(f"Stopped and saved. Go on with: groupwise train --resume {run_dir}")
         return 1
@@ -193,12 +221,12 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _recipes(options: argparse.Namespace) -> int:
-    from groupwise.config import load_recipe
+    from groupwise.config import RECIPES, find_recipe, load_recipe
 
     if options.name is not None:
-        print(_recipe_path(options.name).read_text(encoding="utf-8"), end="")
+        print(find_recipe(options.name).read_text(encoding="utf-8"), end="")
         return 0
-    for path in sorted(_recipe_folder().glob("*.toml")):
+    for path in sorted(RECIPES.glob("*.toml")):
         recipe = load_recipe(path)
         print(f"{path.stem:24} {' → '.join(stage.name for stage in recipe.stages):28} {recipe.description}")
     return 0
@@ -392,9 +420,7 @@ def _sample(options: argparse.Namespace) -> int:
 
 
 def _bench_engine(options: argparse.Namespace) -> int:
-    import json
-
-    from groupwise.bench.engine import bench_engine
+    from groupwise.bench.engine import TABLE_HEADING, bench_engine
     from groupwise.config import ConfigError
 
     _quiet_libraries()
@@ -403,27 +429,41 @@ def _bench_engine(options: argparse.Namespace) -> int:
     except ValueError:
         raise ConfigError(f"--sequences {options.sequences!r}: expected numbers, as in 64,256") from None
     if not options.json:
-        print(f"{'engine':<10} {'sequences':>9} {'tokens/s':>10} {'ms/step':>8} {'of floor':>8} {'mean length':>11}")
+        print(TABLE_HEADING)
     for name in options.engines.split(","):
-        for timing in bench_engine(
-            options.model,
-            name,
-            counts,
-            prompt_tokens=options.prompt_tokens,
-            new_tokens=options.new_tokens,
-            mixed=options.mixed,
-            at_once=options.at_once,
-        ):
-            if options.json:
-                print(json.dumps(timing.to_json()), flush=True)
-                continue
-            share = "" if timing.floor_share is None else f"{timing.floor_share:.0%}"
-            print(
-                f"{timing.engine:<10} {timing.sequences:>9} {timing.tokens_per_s:>10,.0f} {timing.ms_per_step:>8.2f} "
-                f"{share:>8} {timing.mean_tokens:>11.1f}   first call {timing.first_s:.1f} s",
-                flush=True,
-            )
+        work = {key: getattr(options, key) for key in ("prompt_tokens", "new_tokens", "mixed", "at_once")}
+        for timing in bench_engine(options.model, name, counts, **work):
+            _print_timing(timing, options)
     return 0
+
+
+def _bench_step(options: argparse.Namespace) -> int:
+    from groupwise.config import find_recipe, load_recipe
+
+    # Read before torch is imported: a typo is answered at once.
+    recipe = load_recipe(find_recipe(options.recipe), options.overrides)
+    from groupwise.bench.step import bench_step
+
+    _quiet_libraries()
+    _print_timing(bench_step(recipe, steps=options.steps, warmup_steps=options.warmup), options)
+    return 0
+
+
+def _bench_update(options: argparse.Namespace) -> int:
+    from dataclasses import fields
+
+    from groupwise.bench.update import UpdateWork, bench_update
+
+    _quiet_libraries()
+    work = UpdateWork(**{field.name: getattr(options, field.name) for field in fields(UpdateWork)})
+    _print_timing(bench_update(work), options)
+    return 0
+
+
+def _print_timing(timing: Any, options: argparse.Namespace) -> None:
+    import json
+
+    print(json.dumps(timing.to_json()) if options.json else timing, flush=True)
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -447,23 +487,6 @@ def _quiet_libraries() -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-
-
-def _recipe_folder() -> Path:
-    return Path(__file__).parent / "recipes"
-
-
-def _recipe_path(given: str) -> Path:
-    """A file as given, or one of the recipes that come with groupwise."""
-    from groupwise.config import ConfigError, nearest
-
-    path = Path(given)
-    if path.suffix == ".toml" or path.exists():
-        return path
-    known = {recipe.stem: recipe for recipe in _recipe_folder().glob("*.toml")}
-    if given not in known:
-        raise ConfigError(f"no recipe named {given!r}; {nearest(given, known)}")
-    return known[given]
 
 
 if __name__ == "__main__":

@@ -14,11 +14,12 @@ from typing import Any
 
 from groupwise.config import RlStage
 from groupwise.data.sampler import ProblemSampler
+from groupwise.distributed.world import World
 from groupwise.engines.engine import Engine, Request
 from groupwise.models.chat import encode_prompt
 from groupwise.scoring import pass_rate, shape_group
 from groupwise.seeds import seed_of
-from groupwise.types import Group, Problem, Prompt, SamplingParams, ScoredGroup
+from groupwise.types import Group, Problem, Prompt, SamplingParams, Score, ScoredGroup
 from groupwise.verifiers.scorer import Scorer, ScoringBatch
 
 
@@ -49,8 +50,11 @@ class Prompts:
 class Collector:
     """Samples and scores the groups of a stage. Holds no state: what is random is a hash of the step."""
 
-    def __init__(self, stage: RlStage, scorer: Scorer, engine: Engine, prompts: Prompts, seed: int) -> None:
+    def __init__(
+        self, stage: RlStage, scorer: Scorer, engine: Engine, prompts: Prompts, seed: int, world: World
+    ) -> None:
         self._stage = stage
+        self._world = world
         self._scorer = scorer
         self._engine = engine
         self._prompts = prompts
@@ -59,7 +63,7 @@ class Collector:
 
     def collect(self, sampler: ProblemSampler, stage_step: int, policy_version: int) -> Collected:
         stage = self._stage
-        clock = _Clock()
+        clock = Clock()
         kept: list[ScoredGroup] = []
         without_signal: list[ScoredGroup] = []
         num_extra = 0
@@ -81,7 +85,7 @@ class Collector:
         return Collected(tuple(kept), tuple(without_signal), num_extra, clock.sample_s, clock.score_s)
 
     def _round(
-        self, draws: Sequence[tuple[int, Problem]], stage_step: int, policy_version: int, clock: _Clock
+        self, draws: Sequence[tuple[int, Problem]], stage_step: int, policy_version: int, clock: Clock
     ) -> tuple[list[ScoredGroup], int]:
         size = self._stage.rollouts_per_problem
         wanted = [(draw, problem, range(size)) for draw, problem in draws]
@@ -96,32 +100,54 @@ class Collector:
         return groups, num_extra
 
     def _sample_and_score(
-        self, wanted: Sequence[tuple[int, Problem, range]], stage_step: int, policy_version: int, clock: _Clock
+        self, wanted: Sequence[tuple[int, Problem, range]], stage_step: int, policy_version: int, clock: Clock
     ) -> list[ScoredGroup]:
-        """Groups go to the scorer as they come out of the engine, and come back in the order that was asked for."""
         requests = []
         for draw, problem, numbers in wanted:
             # The number of the draw tells apart two draws of one problem in the same step.
             key = (self._seed, self._stage.name, stage_step, problem.id, draw)
             requests.append(Request(self._prompts[problem], tuple(seed_of(*key, number) for number in numbers)))
-        batch = ScoringBatch(self._scorer)
-        sampled: dict[int, Group] = {}
-        clock.start()
-        for index, group in self._engine.generate(requests, self._sampling, policy_version):
-            clock.sampled()
-            batch.add(group)
-            sampled[index] = group
-            clock.scored()
-        clock.sampled()
-        scores = dict(zip(sampled, batch.scores(), strict=True))
-        clock.scored()
+        pairs = sample_and_score(
+            self._engine, self._scorer, requests, self._sampling, policy_version, self._world, clock
+        )
         reward, limit = self._stage.reward, self._sampling.max_new_tokens
-        return [shape_group(sampled[index], scores[index], reward, stage_step, limit) for index in range(len(requests))]
+        return [shape_group(group, scores, reward, stage_step, limit) for group, scores in pairs]
 
     def _joined(self, first: ScoredGroup, extra: ScoredGroup, stage_step: int) -> ScoredGroup:
         group = replace(first.group, rollouts=first.group.rollouts + extra.group.rollouts)
         scores = first.scores + extra.scores
         return shape_group(group, scores, self._stage.reward, stage_step, self._sampling.max_new_tokens)
+
+
+def sample_and_score(
+    engine: Engine,
+    scorer: Scorer,
+    requests: Sequence[Request],
+    sampling: SamplingParams,
+    policy_version: int,
+    world: World,
+    clock: Clock,
+) -> list[tuple[Group, tuple[Score, ...]]]:
+    """A group and its scores for each request, in their order. Each rank draws and scores its share.
+
+    Groups go to the scorer as they come out of the engine, so that it works while others are drawn.
+    """
+    mine = world.share(range(len(requests)))
+    batch = ScoringBatch(scorer)
+    sampled: dict[int, Group] = {}
+    clock.start()
+    for place, group in engine.generate([requests[index] for index in mine], sampling, policy_version):
+        clock.sampled()
+        batch.add(group)
+        sampled[mine[place]] = group
+        clock.scored()
+    clock.sampled()
+    scored = [
+        (index, group.rollouts, scores) for (index, group), scores in zip(sampled.items(), batch.scores(), strict=True)
+    ]
+    found = {index: (rollouts, scores) for part in world.gather(scored) for index, rollouts, scores in part}
+    clock.scored()
+    return [(Group(request.prompt, found[index][0]), found[index][1]) for index, request in enumerate(requests)]
 
 
 def sampling_params(stage: RlStage) -> SamplingParams:
@@ -136,7 +162,7 @@ def sampling_params(stage: RlStage) -> SamplingParams:
     )
 
 
-class _Clock:
+class Clock:
     """Splits the time of a step between sampling and scoring, which alternate."""
 
     def __init__(self) -> None:

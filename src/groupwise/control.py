@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -20,7 +20,10 @@ class StopControl:
     What is wrapped as interruptible must not change what a checkpoint holds: sampling, scoring, evaluating.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, agree: Callable[[bool], bool] | None = None) -> None:
+        """`agree`: whether any rank was asked, asked of all of them at once. With it nothing ends at once: a rank that
+        left would keep the others waiting."""
+        self._agree = agree
         self._is_requested = False
         self._is_interruptible = False
 
@@ -42,14 +45,14 @@ class StopControl:
     @contextmanager
     def interruptible(self) -> Iterator[None]:
         self.check()
-        self._is_interruptible = True
+        self._is_interruptible = self._agree is None
         try:
             yield
         finally:
             self._is_interruptible = False
 
     def check(self) -> None:
-        if self._is_requested:
+        if self._agree(self._is_requested) if self._agree else self._is_requested:
             raise StopRequested
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

@@ -44,7 +44,7 @@ def run_stage(training: Training, stage: RlStage) -> None:
     sampler = ProblemSampler(training.train_problems, stage.curriculum, seed_of(seed, stage.name))
     if position.sampler is not None:
         sampler.load_state(position.sampler)
-    collector = Collector(stage, training.scorer, training.engine, training.prompts, seed)
+    collector = Collector(stage, training.scorer, training.engine, training.prompts, seed, policy.world)
 
     while not training.is_stage_over(stage):
         step_start = time.perf_counter()

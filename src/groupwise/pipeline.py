@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ import transformers
 
 import groupwise
 from groupwise import grpo, sft
-from groupwise.checkpoint import CheckpointStore
+from groupwise.checkpoint import CheckpointReader, CheckpointStore
 from groupwise.collect import Prompts
 from groupwise.config import (
     ConfigError,
@@ -36,6 +38,7 @@ from groupwise.config import (
 )
 from groupwise.control import StopControl, StopRequested
 from groupwise.data.step_batch import batch_from_json
+from groupwise.distributed.world import Alone, RankLost, World
 from groupwise.engines.engine import Engine
 from groupwise.engines.native.engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
@@ -61,8 +64,11 @@ from groupwise.verifiers.scorer import make_scorer, verifier_version
 LOOPS: Mapping[type[Stage], Callable[[Training, Any], None]] = {RlStage: grpo.run_stage, SftStage: sft.run_stage}
 
 
-def train(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> bool:
+def train(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = (), world: World | None = None) -> bool:
     """Start a run. True when it finished, False when it was asked to stop (and saved)."""
+    world = world or Alone()
+    if world.rank > 0:
+        return _run(recipe, run_dir, sinks, world, is_resumed=False)
     if (run_dir / layout.RECIPE).exists():
         raise ConfigError(
             f"{run_dir} holds a run already; go on with `groupwise train --resume {run_dir}`, or take another --run-dir"
@@ -74,17 +80,20 @@ def train(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> bool:
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"{run_dir} is a file, not a folder; choose another --run-dir")
     with RunLock(run_dir):
-        return _run(recipe, run_dir, sinks, is_resumed=False)
+        return _run(recipe, run_dir, sinks, world, is_resumed=False)
 
 
-def resume(run_dir: Path, sinks: Sequence[Sink] = (), *, accept_verifier: bool = False) -> bool:
+def resume(
+    run_dir: Path, sinks: Sequence[Sink] = (), world: World | None = None, *, accept_verifier: bool = False
+) -> bool:
     """Go on with a run, from its newest checkpoint that verifies.
 
     A verifier of another version than the run began with is refused, unless `accept_verifier`; the log tells.
     """
-    recipe = recipe_of(run_dir)
-    with RunLock(run_dir):
-        return _run(recipe, run_dir, sinks, is_resumed=True, accept_verifier=accept_verifier)
+    world, recipe = world or Alone(), recipe_of(run_dir)
+    # One rank writes, and so one rank holds the lock.
+    with RunLock(run_dir) if world.rank == 0 else nullcontext():
+        return _run(recipe, run_dir, sinks, world, is_resumed=True, accept_verifier=accept_verifier)
 
 
 def recipe_of(run_dir: Path) -> Recipe:
@@ -99,9 +108,30 @@ def default_run_dir(recipe: Recipe) -> Path:
 
 
 def _run(
-    recipe: Recipe, run_dir: Path, sinks: Sequence[Sink], *, is_resumed: bool, accept_verifier: bool = False
+    recipe: Recipe,
+    run_dir: Path,
+    sinks: Sequence[Sink],
+    world: World,
+    *,
+    is_resumed: bool,
+    accept_verifier: bool = False,
 ) -> bool:
-    training = set_up(recipe, run_dir, sinks)
+    with own_folder(run_dir, world) as folder:
+        return _run_in(set_up(recipe, run_dir, sinks, world, folder), is_resumed, accept_verifier)
+
+
+@contextmanager
+def own_folder(run_dir: Path, world: World) -> Iterator[Path]:
+    """Where a rank writes: rank 0 into the run directory, the others into one that is thrown away."""
+    if world.rank == 0:
+        yield run_dir
+        return
+    with tempfile.TemporaryDirectory(prefix="groupwise-rank-") as folder:
+        yield Path(folder)
+
+
+def _run_in(training: Training, is_resumed: bool, accept_verifier: bool) -> bool:
+    recipe, run_dir = training.recipe, training.run_dir
     try:
         if is_resumed:
             restore(training, accept_verifier=accept_verifier)
@@ -116,6 +146,9 @@ def _run(
                 training.save()
                 training.log.write_event("stopped", step=training.position.step)
                 return False
+            except RankLost as error:
+                training.log.write_event("rank_lost", step=training.position.step, reason=str(error))
+                raise
         training.log.write_event("finished", step=training.position.step)
         return True
     finally:
@@ -125,15 +158,18 @@ def _run(
             training.engine.close()
 
 
-def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Training:
-    """Everything that a run needs, checked; a policy at its initial weights."""
+def set_up(
+    recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = (), world: World | None = None, folder: Path | None = None
+) -> Training:
+    """Everything that a run needs, checked; a policy at its initial weights. This rank's log goes to `folder`."""
+    world, folder = world or Alone(), folder or run_dir
     seed_random_state(recipe.seed)
     task = make_task(recipe.task.name, recipe.task.options)
     train_problems, held_out = check_splits(task)
     for stage in recipe.stages:
         if isinstance(stage, SftStage):
             sft.check_source(stage, task, held_out)
-    policy = load_policy(recipe)
+    policy = load_policy(recipe, world)
     prompts = Prompts(policy.tokenizer)
     for stage in recipe.stages:
         if isinstance(stage, RlStage):
@@ -143,8 +179,9 @@ def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Trainin
     # Before anything is written: an engine that others provide may not be there.
     engine = make_engine(recipe.engine, policy)
     named_sinks = [make_sink(name, run_dir, run_dir.name, to_table(recipe)) for name in recipe.logging.sinks]
-    log = RunLog(run_dir, [*sinks, *named_sinks])
-    store = CheckpointStore(
+    log = RunLog(folder, [*sinks, *named_sinks] if world.rank == 0 else [])
+    kind = CheckpointStore if world.rank == 0 else CheckpointReader
+    store = kind(
         run_dir / layout.CHECKPOINTS,
         recipe.checkpoints.keep_last,
         on_skip=lambda path, reason: log.write_event("checkpoint_passed_over", name=path.name, reason=reason),
@@ -161,7 +198,7 @@ def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Trainin
         prompts=prompts,
         log=log,
         store=store,
-        control=StopControl(),
+        control=StopControl(None if world.size == 1 else lambda is_asked: any(world.gather(is_asked))),
         position=Position(),
         identity=_identity(recipe, verifier_version(task, recipe.verifier.process)),
     )
@@ -169,6 +206,8 @@ def set_up(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> Trainin
 
 def make_engine(config: EngineConfig, policy: Policy) -> Engine:
     if config.name == "vllm":
+        if policy.world.size > 1:
+            raise ConfigError('engine.name = "vllm": is for one rank; take engine.name = "native" under torchrun')
         weights = PublishedWeights(policy.model)
         return VllmEngine(_make_backend(config, policy), weights, policy.tokenizer, policy.stop_token_ids)
     parts = (policy.model, policy.tokenizer, policy.stop_token_ids, config.max_batch_rollouts)
@@ -238,10 +277,14 @@ def begin_stage(training: Training, stage: Stage) -> None:
 def restore(training: Training, *, accept_verifier: bool = False) -> None:
     """Take up the newest valid checkpoint. Without one the run starts over, which gives the same numbers."""
     path = training.store.newest_valid()
+    if path is not None:
+        path = training.store.rewind(path.name)
+    # What rank 0 found and went back to: the others only read.
+    path = training.policy.world.gather(path)[0]
     if path is None:
         training.log.rewind(0, eval_step=-1)
         return
-    tensors, state = training.store.load(training.store.rewind(path.name), check=False)
+    tensors, state = training.store.load(path, check=False)
     changed = _refuse_changes(training.identity, state["identity"], accept_verifier)
     if changed:
         training.log.write_event("verifier_changed", step=state["position"]["step"], change=changed)

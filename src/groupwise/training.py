@@ -177,6 +177,7 @@ class Training:
         batch = batch_to_json(self.batch) if self.batch else None
         state = {"position": asdict(position), "batch": batch, "identity": self.identity, "random": random_state()}
         self.store.save(name, self.policy.state(), state, protected={position.best_checkpoint})
+        self.policy.world.gather(None)  # nobody goes on to read it before it is there
         self.saved = (position.step, updates_done)
         seconds = time.perf_counter() - start
         self.aside["time/checkpoint_s"] += seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -53,7 +53,7 @@ def update_policy(
     sums: dict[str, float] = {}
     maxima: dict[str, float] = {}
     with policy.training():
-        for microbatch in policy.microbatches(update.examples, update.token_weights, max_tokens):
+        for microbatch in policy.world.share(policy.microbatches(update.examples, update.token_weights, max_tokens)):
             logprobs, entropies = policy.logprobs(microbatch, temperature)
             terms = loss_function(logprobs, entropies, microbatch)
             weighted = (terms.loss * microbatch.weights).sum() / update.denominator
@@ -64,6 +64,7 @@ def update_policy(
                 sums[name] = sums.get(name, 0.0) + float(values.double().sum())
             for name, values in terms.maxima.items():
                 maxima[name] = max(maxima.get(name, -math.inf), float(values.max()))
+    loss, num_tokens, sums, maxima = _over_ranks(policy.world.gather((loss, num_tokens, sums, maxima)))
     if math.isfinite(loss):
         grad_norm, is_finite = policy.step(learning_rate)
     else:
@@ -72,6 +73,23 @@ def update_policy(
     means = {name: total / max(num_tokens, 1) for name, total in sums.items()}
     seconds = time.perf_counter() - start
     return UpdateStats(loss, grad_norm, is_finite, learning_rate, num_tokens, means | maxima, seconds)
+
+
+Totals = tuple[float, int, dict[str, float], dict[str, float]]
+"""Of some microbatches: loss, tokens, sums and maxima of the metrics."""
+
+
+def _over_ranks(parts: Sequence[Totals]) -> Totals:
+    if len(parts) == 1:
+        return parts[0]
+    sums: dict[str, float] = {}
+    maxima: dict[str, float] = {}
+    for _, _, part_sums, part_maxima in parts:
+        for name, value in part_sums.items():
+            sums[name] = sums.get(name, 0.0) + value
+        for name, value in part_maxima.items():
+            maxima[name] = max(maxima.get(name, -math.inf), value)
+    return sum(part[0] for part in parts), sum(part[1] for part in parts), sums, maxima
 
 
 def scheduled_rate(optimizer: OptimizerConfig, stage_step: int, total_steps: int) -> float:

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from groupwise.collect import Collected
 from groupwise.config import RlStage, make_recipe
-from groupwise.data.batch import Example, Microbatch
+from groupwise.data.batch import Example, Microbatch, make_microbatches
+from groupwise.distributed.world import Alone
 from groupwise.grpo import choose_examples, make_batch, policy_loss
 from groupwise.scoring import shape_group
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, UpdateStats, Verdict
@@ -56,10 +57,14 @@ class TablePolicy:
     """A policy whose logprobs are the table above."""
 
     device = torch.device("cpu")
+    world = Alone()
 
     def __init__(self) -> None:
         self.table = nn.Parameter(torch.tensor(NOW))
         self.gradient: list[float] = []
+
+    def microbatches(self, examples: list[Example], token_weights: list[float], max_tokens: int) -> list[Microbatch]:
+        return make_microbatches(examples, token_weights, max_tokens, self.device)
 
     def logprobs(self, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
         chosen = self.table[microbatch.completion_ids]

@@ -8,6 +8,7 @@ from typing import Any
 from groupwise.collect import Collected, Collector, Prompts
 from groupwise.config import CurriculumConfig, RlStage, make_recipe
 from groupwise.data.sampler import ProblemSampler
+from groupwise.distributed.world import Alone
 from groupwise.engines.engine import Request
 from groupwise.models.tiny import make_tokenizer
 from groupwise.types import Finish, Group, Message, Problem, Rollout, SamplingParams, Score, Verdict
@@ -67,7 +68,7 @@ def make_stage(**changes: Any) -> RlStage:
 def collect(engine: ScriptedEngine, stage_step: int = 0, num_problems: int = 40, **changes: Any) -> Collected:
     sampler = ProblemSampler(PROBLEMS[:num_problems], CurriculumConfig(), seed=0)
     scorer = LocalScorer(ScoreFunction(TextTask()))
-    collector = Collector(make_stage(**changes), scorer, engine, Prompts(make_tokenizer()), seed=0)
+    collector = Collector(make_stage(**changes), scorer, engine, Prompts(make_tokenizer()), seed=0, world=Alone())
     return collector.collect(sampler, stage_step, policy_version=3)
 
 

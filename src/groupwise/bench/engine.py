@@ -51,6 +51,7 @@ SHAPES: dict[str, PreTrainedConfig] = {
 """Shapes of known models, with random weights: speed does not depend on what the weights are."""
 MIXED_MEAN_SHARE = 0.66
 """Mean length of mixed rollouts, as a share of the longest: 170 of 256."""
+TABLE_HEADING = f"{'engine':<10} {'sequences':>9} {'tokens/s':>10} {'ms/step':>8} {'of floor':>8} {'mean length':>11}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,14 @@ class EngineTiming:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def __str__(self) -> str:
+        """A row under TABLE_HEADING."""
+        share = "" if self.floor_share is None else f"{self.floor_share:.0%}"
+        return (
+            f"{self.engine:<10} {self.sequences:>9} {self.tokens_per_s:>10,.0f} {self.ms_per_step:>8.2f} "
+            f"{share:>8} {self.mean_tokens:>11.1f}   first call {self.first_s:.1f} s"
+        )
 
 
 class _NoText:
@@ -125,24 +134,30 @@ def bench_engine(
 
 
 def load_shape(name: str) -> Any:
-    """A shape by name, with random weights, or real weights by path."""
-    if name not in SHAPES:
-        if name.startswith("tiny-") or "/" in name or name.endswith(".gguf"):
-            model = load_model(ModelConfig(path=name), seed=0).model
-            fuse(model)
-            return model
-        raise ConfigError(f"--model {name!r}: expected one of {', '.join(SHAPES)}, or the path of a model")
+    """A shape by name, with random weights, or real weights by path; for sampling alone."""
+    model = make_shape(name) if name in SHAPES else load_model(model_at(name), seed=0).model
+    fuse(model)
+    return model.eval().requires_grad_(False)
+
+
+def make_shape(name: str) -> Any:
+    """A model of that shape, as loading gives one: on its device, in its dtype, its forms its own."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     dtype = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16 if device == "cuda" else torch.float32)
     try:
         with torch.device(device):
-            model = AutoModelForCausalLM.from_config(SHAPES[name], attn_implementation="sdpa")
+            return AutoModelForCausalLM.from_config(SHAPES[name], attn_implementation="sdpa")
     finally:
         torch.set_default_dtype(dtype)
-    fuse(model)
-    return model.eval().requires_grad_(False)
+
+
+def model_at(path: str, *, gradient_checkpointing: bool = False) -> ModelConfig:
+    """What loads a model that is no shape; what cannot be a path is more likely a shape misspelt."""
+    if path.startswith("tiny-") or "/" in path or path.endswith(".gguf"):
+        return ModelConfig(path=path, gradient_checkpointing=gradient_checkpointing)
+    raise ConfigError(f"--model {path!r}: expected one of {', '.join(SHAPES)}, or the path of a model")
 
 
 def make_requests(count: int, group_size: int, prompt_tokens: int, vocab: int) -> list[Request]:
@@ -169,6 +184,7 @@ class GenerateEngine:
     """transformers' own `generate`, for comparison: each rollout is a row with its prompt. Yields nothing."""
 
     def __init__(self, model: Any) -> None:
+        self.peak_bytes = 0
         self._model = model
         self.num_tokens = 0
 
@@ -190,10 +206,10 @@ class GenerateEngine:
 
 
 def _time(engine: Any, requests: Sequence[Request], sampling: SamplingParams) -> tuple[float, int]:
-    _synchronize()
+    synchronize()
     start = time.perf_counter()
     groups = [group for _, group in engine.generate(requests, sampling, 0)]
-    _synchronize()
+    synchronize()
     seconds = time.perf_counter() - start
     num_tokens = sum(len(rollout.token_ids) for group in groups for rollout in group.rollouts)
     return seconds, num_tokens or engine.num_tokens
@@ -215,11 +231,11 @@ def copy_bandwidth(device: torch.device, size_bytes: int = 2 << 30) -> float:
     target = torch.empty_like(source)
     best = 0.0
     for _ in range(5):
-        _synchronize()
+        synchronize()
         start = time.perf_counter()
         for _ in range(10):
             target.copy_(source)
-        _synchronize()
+        synchronize()
         best = max(best, 20 * size_bytes / (time.perf_counter() - start))
     return best
 
@@ -235,6 +251,7 @@ def _stops_for(model: Any, new_tokens: int) -> tuple[int, ...]:
     return tuple(random.Random(1).sample(range(vocab), max(1, round(low * vocab))))
 
 
-def _synchronize() -> None:
+def synchronize() -> None:
+    """Wait for the device: kernels run on after the call that started them returns."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from groupwise.collect import Prompts
+from groupwise.collect import Clock, Prompts, sample_and_score
 from groupwise.config import Recipe, RlStage
 from groupwise.engines.engine import Engine, Request
 from groupwise.models.policy import Policy
@@ -18,7 +18,7 @@ from groupwise.scoring import is_truncated, pass_rate
 from groupwise.seeds import seed_of
 from groupwise.stats import mean, mean_interval, wilson_interval
 from groupwise.types import EvalRecord, Group, Problem, SamplingParams, Score, ScoredGroup, Verdict
-from groupwise.verifiers.scorer import Scorer, ScoringBatch
+from groupwise.verifiers.scorer import Scorer
 
 
 def evaluate(
@@ -50,14 +50,9 @@ def evaluate(
         temperature=config.temperature,
         stop_strings=config.stop_strings,
     )
-    batch = ScoringBatch(scorer)
-    sampled: dict[int, Group] = {}
     with policy.averaged() if config.use_ema else nullcontext(), interruptible():
-        for index, group in engine.generate(requests, sampling, policy.version):
-            batch.add(group)
-            sampled[index] = group
-        scores = dict(zip(sampled, batch.scores(), strict=True))
-    groups = [_scored(sampled[index], scores[index]) for index in range(len(requests))]
+        pairs = sample_and_score(engine, scorer, requests, sampling, policy.version, policy.world, Clock())
+    groups = [_scored(group, scores) for group, scores in pairs]
     return _summarize(groups, config.rollouts_per_problem, config.temperature, time.perf_counter() - start), groups
 
 

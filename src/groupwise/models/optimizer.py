@@ -58,6 +58,13 @@ class MasterAdamW:
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
                 parameter.grad = None
 
+    def gradients(self) -> list[Tensor]:
+        """Of all weights, in one order on all ranks; zeros where this rank had nothing to learn from."""
+        for master in self._masters.values():
+            if master.grad is None:
+                master.grad = torch.zeros_like(master)
+        return [master.grad for master in self._masters.values() if master.grad is not None]
+
     def step(self, learning_rate: float) -> tuple[float, bool]:
         """(norm of the gradient before clipping, whether it was finite). Not finite: the weights stay as they are."""
         with_gradient = [master for master in self._masters.values() if master.grad is not None]

@@ -17,6 +17,7 @@ from torch import Tensor
 from groupwise.algo.logprobs import token_entropy, token_logprobs
 from groupwise.config import OptimizerConfig, Recipe
 from groupwise.data.batch import Example, Microbatch, make_microbatches
+from groupwise.distributed.world import Alone, World
 from groupwise.kernels.seam import attending
 from groupwise.models.fused import fuse, packed_hidden
 from groupwise.models.head import Head, own_logits, padded_hidden
@@ -28,16 +29,17 @@ AGREEMENT = 1e-4
 """Largest difference, in nats, at which the engine's logprobs pass for the trainer's. (A clip range is about 0.2.)"""
 
 
-def load_policy(recipe: Recipe) -> Policy:
+def load_policy(recipe: Recipe, world: World | None = None) -> Policy:
     """The policy of a recipe at its initial weights."""
     loaded = load_model(recipe.model, recipe.seed)
     if recipe.model.lora is not None:
         add_lora(loaded.model, recipe.model.lora, recipe.seed)
-    return Policy(loaded, ema_decay=recipe.model.ema_decay, has_lora=recipe.model.lora is not None)
+    return Policy(loaded, ema_decay=recipe.model.ema_decay, has_lora=recipe.model.lora is not None, world=world)
 
 
 class Policy:
-    def __init__(self, loaded: LoadedModel, *, ema_decay: float, has_lora: bool) -> None:
+    def __init__(self, loaded: LoadedModel, *, ema_decay: float, has_lora: bool, world: World | None = None) -> None:
+        self.world: World = world or Alone()
         self.model = loaded.model
         self.tokenizer = loaded.tokenizer
         self.device = loaded.device
@@ -45,7 +47,7 @@ class Policy:
         self.stop_token_ids = stop_token_ids(loaded.tokenizer, loaded.model)
         self._is_packed = fuse(loaded.model)
         self._head = Head(loaded.model)
-        self._is_head_known = self._head.is_right(loaded.model)
+        self._is_head_known: bool | None = None
         self.version = 0
         self._has_lora = has_lora
         self._ema_decay = ema_decay
@@ -83,10 +85,16 @@ class Policy:
         ids = microbatch.completion_ids
         if self._is_packed:
             return self._head.logprobs(model, packed_hidden(model, microbatch), ids, temperature)
-        if self._is_head_known:
+        if self._knows_head():
             return self._head.logprobs(model, padded_hidden(model, microbatch), ids, temperature)
         logits = own_logits(model, microbatch)
         return token_logprobs(logits, ids, temperature), token_entropy(logits.detach(), temperature)
+
+    def _knows_head(self) -> bool:
+        """Found by trying, once, and not in training mode: dropout would make any two passes differ."""
+        if self._is_head_known is None:
+            self._is_head_known = self._is_packed or self._head.is_right(self.model)
+        return self._is_head_known
 
     def old_logprobs(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
         """Of each example's completion tokens under the weights as they are.
@@ -124,18 +132,24 @@ class Policy:
         result: list[Tensor] = [torch.zeros(0)] * len(examples)
         # A completion without tokens has no logprobs, and a rectangle of such completions no columns.
         with_tokens = [index for index, example in enumerate(examples) if example.completion_ids]
-        chosen = [examples[index] for index in with_tokens]
+        places = self.world.share(with_tokens)
+        chosen = [examples[index] for index in places]
+        mine: list[tuple[int, Tensor]] = []
         with attending(model) if self._is_packed else nullcontext():
             for microbatch in self.microbatches(chosen, [1.0] * len(chosen), max_tokens):
                 logprobs, _ = self._logprobs(model, microbatch, temperature)
                 lengths = microbatch.completion_mask.sum(dim=1).tolist()
                 for row, piece in zip(microbatch.example_indices, logprobs.cpu().split(lengths), strict=True):
-                    result[with_tokens[row]] = piece
+                    mine.append((places[row], piece))
+        for part in self.world.gather(mine):
+            for index, piece in part:
+                result[index] = piece
         return result
 
     @contextmanager
     def training(self) -> Iterator[None]:
         """Dropout of adapters and gradient checkpointing are on in here, and off for whoever samples."""
+        self._knows_head()
         set_training(self.model, True)
         try:
             with attending(self.model) if self._is_packed else nullcontext():
@@ -156,6 +170,8 @@ class Policy:
 
     def step(self, learning_rate: float) -> tuple[float, bool]:
         """Apply the gradients; (their norm, whether they were finite and therefore applied)."""
+        if self.world.size > 1:
+            self.world.add(self._optimizer.gradients())
         norm, is_finite = self._optimizer.step(learning_rate)
         if is_finite:
             self.version += 1
