@@ -10,8 +10,11 @@ from types import FrameType
 from typing import Any
 
 
-class StopRequested(Exception):
-    """The run was asked to end. Whoever catches it saves and exits."""
+class StopRequested(BaseException):
+    """The run was asked to end. Whoever catches it saves and exits.
+
+    Like KeyboardInterrupt no Exception: it may be raised inside foreign code, which must not swallow it.
+    """
 
 
 class StopControl:

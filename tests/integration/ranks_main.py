@@ -14,13 +14,13 @@ from groupwise.distributed.world import join_world
 from groupwise.training import Training
 
 
-def die_at(step: int) -> None:
-    """Like the kernel's out-of-memory killer: no warning, no last words."""
+def signal_at(step: int, number: int) -> None:
+    """This rank gets a signal at the end of a step."""
     original = Training.after_step
 
     def after_step(self: Training, *arguments: Any, **named: Any) -> None:
         if self.position.step + 1 == step:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
         original(self, *arguments, **named)
 
     Training.after_step = after_step  # type: ignore[method-assign]
@@ -28,10 +28,11 @@ def die_at(step: int) -> None:
 
 def main(recipes: Path, runs: Path, to_resume: Path) -> None:
     world = join_world()
-    if world.rank == 1 and "DIE_AT_STEP" in os.environ:
-        die_at(int(os.environ["DIE_AT_STEP"]))
+    for name in ("SIGKILL", "SIGTERM"):
+        if world.rank == 1 and name in os.environ:
+            signal_at(int(os.environ[name]), getattr(signal, name))
     for path in sorted(recipes.glob("*.toml")):
-        assert pipeline.train(load_recipe(path), runs / path.stem, world=world)
+        assert pipeline.train(load_recipe(path), runs / path.stem, world=world) == ("SIGTERM" not in os.environ)
     for path in sorted(to_resume.iterdir()):
         assert pipeline.resume(path, world=world)
     world.close()

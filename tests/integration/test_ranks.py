@@ -147,25 +147,35 @@ def test_a_run_of_two_ranks_goes_on_with_one(runs: tuple[Path, Path, Path], tmp_
     assert_close(tmp_path / "dapo-lora", alone / "dapo-lora")
 
 
-def test_a_rank_that_dies_ends_the_run_with_the_reason(runs: tuple[Path, Path, Path], tmp_path: Path) -> None:
-    alone, _, _ = runs
-    recipes, together, nothing = (tmp_path / name for name in ("recipes", "together", "nothing"))
+def run_with_signal(name: str, folder: Path) -> tuple[int, Path]:
+    """Rank 1 gets a signal at the end of step 3; (exit status, the run)."""
+    recipes, together, nothing = (folder / part for part in ("recipes", "together", "nothing"))
     recipes.mkdir()
     nothing.mkdir()
     (recipes / "grpo-full.toml").write_text(dump_toml(recipe_table(RECIPES["grpo-full"])))
     main = Path(__file__).with_name("ranks_main.py")
+    environment = ENVIRONMENT | {name: "3"}
     done = subprocess.run(
-        command(main, recipes, together, nothing),
-        env=ENVIRONMENT | {"DIE_AT_STEP": "3"},
-        capture_output=True,
-        text=True,
-        timeout=120,
+        command(main, recipes, together, nothing), env=environment, capture_output=True, text=True, timeout=120
     )
-    assert done.returncode != 0
+    return done.returncode, together / "grpo-full"
+
+
+def test_a_rank_that_dies_ends_the_run_with_the_reason(runs: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    status, run_dir = run_with_signal("SIGKILL", tmp_path)
+    assert status != 0
     # Said in the log: the launcher may end this rank before it gets to print its last words.
-    run = Run(together / "grpo-full")
-    (event,) = [event for event in run.events() if event["kind"] == "rank_lost"]
+    (event,) = [event for event in Run(run_dir).events() if event["kind"] == "rank_lost"]
     assert event["reason"].startswith("another rank is gone")
     assert "--resume" in event["reason"]
-    assert pipeline.resume(together / "grpo-full")
-    assert_close(together / "grpo-full", alone / "grpo-full")
+    assert pipeline.resume(run_dir)
+    assert_close(run_dir, runs[0] / "grpo-full")
+
+
+def test_a_rank_that_is_asked_to_stop_stops_all(runs: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    status, run_dir = run_with_signal("SIGTERM", tmp_path)
+    assert status == 0
+    assert [event["step"] for event in Run(run_dir).events() if event["kind"] == "stopped"] == [3]
+    assert len(metrics_lines(run_dir)) == 3
+    assert pipeline.resume(run_dir)
+    assert_close(run_dir, runs[0] / "grpo-full")

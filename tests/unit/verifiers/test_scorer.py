@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 
 from groupwise.config import ConfigError, VerifierConfig
+from groupwise.control import StopRequested
 from groupwise.tasks import make_task
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, Verdict
 from groupwise.verifiers.scorer import (
@@ -93,9 +94,10 @@ def test_a_malformed_score_is_an_error(answer: Any) -> None:
     assert score.verdict is Verdict.ERROR
 
 
-def test_an_interrupt_is_not_swallowed() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        score_completion(FakeTask(KeyboardInterrupt()), PROBLEM, "2")
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, StopRequested])
+def test_an_interrupt_is_not_swallowed(interrupt: type[BaseException]) -> None:
+    with pytest.raises(interrupt):
+        score_completion(FakeTask(interrupt()), PROBLEM, "2")
 
 
 def test_a_score_passes_through_unchanged() -> None:
