@@ -69,6 +69,7 @@ def _fits(policy: Policy, prompt_tokens: int, new_tokens: int, max_tokens: int) 
             policy.clear_gradients()
             peak = torch.cuda.max_memory_allocated(policy.device)
             torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats(policy.device)  # the steps have peaks of their own
     free, total = torch.cuda.mem_get_info(policy.device)
     allowed = total * torch.cuda.get_per_process_memory_fraction(policy.device)
     room = min(torch.cuda.memory_allocated(policy.device) + free, allowed)
