@@ -178,7 +178,9 @@ def set_up(
     check_fits([prompts[p] for p in evaluated], eval_max_new_tokens(recipe), policy.context_tokens)
     # Before anything is written: an engine that others provide may not be there.
     engine = make_engine(recipe.engine, policy)
-    named_sinks = [make_sink(name, run_dir, run_dir.name, to_table(recipe)) for name in recipe.logging.sinks]
+    # A tracker that every rank reported to would show the run once for each.
+    named = recipe.logging.sinks if world.rank == 0 else ()
+    named_sinks = [make_sink(name, run_dir, run_dir.name, to_table(recipe)) for name in named]
     log = RunLog(folder, [*sinks, *named_sinks] if world.rank == 0 else [])
     kind = CheckpointStore if world.rank == 0 else CheckpointReader
     store = kind(

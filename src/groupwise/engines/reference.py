@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groupwise.engines.completions import completion_text, has_stop
 from groupwise.engines.engine import Request
 from groupwise.engines.sampling import draw_tokens
 from groupwise.types import Finish, Group, Rollout, SamplingParams
@@ -66,7 +67,7 @@ class ReferenceEngine:
             for index, (row, token, logprob) in enumerate(zip(active, tokens.tolist(), logprobs.tolist(), strict=True)):
                 row.token_ids.append(token)
                 row.logprobs.append(logprob)
-                if token in self._stop_token_ids or self._has_stop_string(row, sampling.stop_strings):
+                if token in self._stop_token_ids or has_stop(self._tokenizer, row.token_ids, sampling.stop_strings):
                     row.finish = Finish.STOP
                 else:
                     still_active.append(index)
@@ -99,16 +100,8 @@ class ReferenceEngine:
         state.keep(torch.tensor([wanted.index(row.request) for row in rows], device=device))
         return state
 
-    def _has_stop_string(self, row: _Row, stop_strings: Sequence[str]) -> bool:
-        if not stop_strings:
-            return False
-        # A token may hold less than a character, so look back a little further than the string is long.
-        tail = row.token_ids[-(max(map(len, stop_strings)) * 4 + 8) :]
-        text = self._tokenizer.decode(tail, skip_special_tokens=True)
-        return any(stop in text for stop in stop_strings)
-
     def _finished(self, row: _Row, policy_version: int) -> Rollout:
-        text = self._tokenizer.decode(row.token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = completion_text(self._tokenizer, row.token_ids)
         return Rollout(tuple(row.token_ids), tuple(row.logprobs), text, row.finish, policy_version)
 
 

@@ -83,10 +83,9 @@ class Policy:
 
     def _logprobs(self, model: Any, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
         ids = microbatch.completion_ids
-        if self._is_packed:
-            return self._head.logprobs(model, packed_hidden(model, microbatch), ids, temperature)
         if self._knows_head():
-            return self._head.logprobs(model, padded_hidden(model, microbatch), ids, temperature)
+            hidden = (packed_hidden if self._is_packed else padded_hidden)(model, microbatch)
+            return self._head.logprobs(model, hidden, ids, temperature)
         logits = own_logits(model, microbatch)
         return token_logprobs(logits, ids, temperature), token_entropy(logits.detach(), temperature)
 

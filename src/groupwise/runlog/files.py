@@ -80,7 +80,7 @@ def write_atomic(path: Path, chunks: Iterable[bytes], fsync: bool = True) -> Non
         os.replace(temporary, path)
         if fsync:
             fsync_path(path.parent)
-    except Exception:
+    except BaseException:  # a stop signal is no Exception, and leaves no half file either
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise

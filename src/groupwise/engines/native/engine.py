@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from groupwise.engines.completions import completion_text, first_stop, undrawn_groups
 from groupwise.engines.engine import Request
 from groupwise.engines.native.blocks import BlockPool
 from groupwise.engines.native.runner import Look, Piece, Progress, Runner
@@ -59,10 +60,8 @@ class NativeEngine:
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        yield from ((i, Group(request.prompt, ())) for i, request in enumerate(requests) if not request.seeds)
+        yield from undrawn_groups(requests, sampling, policy_version)
         if sampling.max_new_tokens == 0:
-            empty = Rollout((), (), "", Finish.LENGTH, policy_version)
-            yield from ((i, Group(r.prompt, (empty,) * len(r.seeds))) for i, r in enumerate(requests) if r.seeds)
             return
         asked = [request for request in requests if request.seeds]
         if not asked:
@@ -155,7 +154,9 @@ class NativeEngine:
         if sampling.stop_strings:
             tokens, _ = runner.drawn(list(present))
             for (slot, rollout), row in zip(present.items(), tokens, strict=True):
-                cut = self._first_stop(row[: counts[slot]], rollout, sampling.stop_strings)
+                drawn = row[: counts[slot]]
+                cut = first_stop(self._tokenizer, drawn, sampling.stop_strings, rollout.num_checked)
+                rollout.num_checked = len(drawn)
                 if cut is not None:
                     counts[slot], finishes[slot] = cut, Finish.STOP
         if not finishes:
@@ -165,22 +166,10 @@ class NativeEngine:
         for place, (slot, finish) in enumerate(finishes.items()):
             count = counts[slot]
             drawn = tokens[place][:count]
-            text = self._tokenizer.decode(drawn, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+            text = completion_text(self._tokenizer, drawn)
             made = Rollout(tuple(drawn), tuple(logprobs[place][:count]), text, finish, policy_version)
             found.append((present[slot], made))
         return found
-
-    def _first_stop(self, tokens: list[int], rollout: Decoding, stop_strings: Sequence[str]) -> int | None:
-        """How many tokens there are once a stop string is complete; None where there is none."""
-        # A token may hold less than a character, so look back a little further than the string is long.
-        width = max(map(len, stop_strings)) * 4 + 8
-        while rollout.num_checked < len(tokens):
-            rollout.num_checked += 1
-            end = rollout.num_checked
-            text = self._tokenizer.decode(tokens[max(0, end - width) : end], skip_special_tokens=True)
-            if any(stop in text for stop in stop_strings):
-                return end
-        return None
 
     def _runner_for(self, requests: Sequence[Request], sampling: SamplingParams) -> Runner:
         """The runner that is there, if it is large enough and its memory can be had again; else a new one."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from groupwise.engines.completions import completion_text, first_stop, undrawn_groups
 from groupwise.engines.engine import Request
 from groupwise.engines.vllm.backend import Backend, Draw, Drawn, VllmError, Weights
 from groupwise.types import Finish, Group, Rollout, SamplingParams
@@ -34,10 +35,8 @@ class VllmEngine:
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        yield from ((i, Group(request.prompt, ())) for i, request in enumerate(requests) if not request.seeds)
+        yield from undrawn_groups(requests, sampling, policy_version)
         if sampling.max_new_tokens == 0:
-            empty = Rollout((), (), "", Finish.LENGTH, policy_version)
-            yield from ((i, Group(r.prompt, (empty,) * len(r.seeds))) for i, r in enumerate(requests) if r.seeds)
             return
         places = [(index, number) for index, request in enumerate(requests) for number in range(len(request.seeds))]
         if not places:
@@ -98,26 +97,12 @@ class VllmEngine:
         for token, logprob in zip(tokens, logprobs, strict=True):
             if not _LOWEST_LOGPROB < logprob < _ROUNDING:  # NaN is neither
                 raise VllmError(f"vLLM gave token {token} the logprob {logprob}, which is none")
-        cut = self._first_stop(tokens, sampling.stop_strings)
+        # vLLM stops by itself, but decodes in another way: it may notice a token late.
+        cut = first_stop(self._tokenizer, tokens, sampling.stop_strings)
         if cut is not None:
             tokens, logprobs, finish = tokens[:cut], logprobs[:cut], Finish.STOP
-        text = self._tokenizer.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        text = completion_text(self._tokenizer, tokens)
         return Rollout(tokens, tuple(min(logprob, 0.0) for logprob in logprobs), text, finish, policy_version)
-
-    def _first_stop(self, tokens: Sequence[int], stop_strings: Sequence[str]) -> int | None:
-        """How many tokens there are once a stop string is complete, by the rule of the other engines.
-
-        vLLM stops by itself, but decodes in another way: it may notice a token late.
-        """
-        if not stop_strings:
-            return None
-        # A token may hold less than a character, so look back a little further than the string is long.
-        width = max(map(len, stop_strings)) * 4 + 8
-        for end in range(1, len(tokens) + 1):
-            text = self._tokenizer.decode(tokens[max(0, end - width) : end], skip_special_tokens=True)
-            if any(stop in text for stop in stop_strings):
-                return end
-        return None
 
     def _refuse_too_long(self, requests: Sequence[Request], max_new_tokens: int) -> None:
         longest = max(len(request.prompt.token_ids) for request in requests if request.seeds)
