@@ -23,6 +23,7 @@ from groupwise.engines.native.engine import NativeEngine
 from groupwise.engines.native.runner import Runner
 from groupwise.kernels.seam import attending
 from groupwise.models.fused import fuse, packed_hidden
+from groupwise.models.head import own_logits
 from groupwise.models.load import load_model
 from groupwise.models.lora import add_lora
 from groupwise.models.tiny import make_tokenizer
@@ -224,14 +225,7 @@ def test_gradients_are_as_good_as_those_of_the_models_own_code(name: str) -> Non
     ]
     (microbatch,) = make_microbatches(examples, [1.0] * 12, 10**6, torch.device("cuda"))
     for model in (exact, eager):
-        logits = model(
-            input_ids=microbatch.input_ids,
-            attention_mask=microbatch.attention_mask,
-            position_ids=microbatch.position_ids,
-            use_cache=False,
-            logits_to_keep=microbatch.completion_mask.shape[1] + 1,
-        ).logits[:, :-1][microbatch.completion_mask]
-        token_logprobs(logits, microbatch.completion_ids, 1.0).mean().backward()
+        token_logprobs(own_logits(model, microbatch), microbatch.completion_ids, 1.0).mean().backward()
     with attending(ours):
         learner_logprobs(ours, microbatch).mean().backward()
     for (weight, truth), theirs, mine in zip(
