@@ -130,7 +130,7 @@ def _turn_end(tokenizer: Any, stops: list[int]) -> int | None:
 
 def _choose_device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -145,6 +145,8 @@ def _choose_device(name: str) -> torch.device:
         if (device.index or 0) >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
             raise ConfigError(f"model.device = {name!r}: no such GPU; the last one is 'cuda:{last}'")
+        if device.index is None:
+            return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
