@@ -9,6 +9,7 @@ recipe, data, overlap of train and held-out, the model's files, context length.
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import tempfile
@@ -22,6 +23,7 @@ import transformers
 
 import groupwise
 from groupwise import grpo, sft
+from groupwise.audit.held_out_gain import held_out_gains
 from groupwise.checkpoint import CheckpointReader, CheckpointStore
 from groupwise.collect import Prompts
 from groupwise.config import (
@@ -41,16 +43,21 @@ from groupwise.data.step_batch import batch_from_json
 from groupwise.distributed.world import Alone, RankLost, World
 from groupwise.engines.engine import Engine
 from groupwise.engines.native.engine import NativeEngine
+from groupwise.engines.native.memory import ReleasableMemory
 from groupwise.engines.reference import ReferenceEngine
+from groupwise.engines.refilled import RefilledEngine
 from groupwise.engines.vllm.backend import Backend
 from groupwise.engines.vllm.engine import VllmEngine
 from groupwise.engines.vllm.in_process import InProcess
 from groupwise.engines.vllm.server import Server
+from groupwise.evals.contamination import find_contamination
+from groupwise.evals.guards import check_guards_fit
 from groupwise.evals.held_out import eval_max_new_tokens
 from groupwise.models.chat import check_fits
 from groupwise.models.export import save_folder
 from groupwise.models.policy import Policy, load_policy
 from groupwise.models.publish import PublishedWeights
+from groupwise.models.replica import HostMemory
 from groupwise.rehearsal import rehearse
 from groupwise.runlog import layout
 from groupwise.runlog.lock import RunLock
@@ -59,16 +66,25 @@ from groupwise.runlog.sinks import Sink, make_sink
 from groupwise.runlog.writer import RunLog
 from groupwise.tasks import check_splits, make_task
 from groupwise.training import Position, Training, restore_random_state, seed_random_state
-from groupwise.verifiers.scorer import make_scorer, verifier_version
+from groupwise.verifiers.scorer import ScorerMaker, make_scorer, verifier_version
+
+logger = logging.getLogger(__name__)
 
 LOOPS: Mapping[type[Stage], Callable[[Training, Any], None]] = {RlStage: grpo.run_stage, SftStage: sft.run_stage}
 
 
-def train(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = (), world: World | None = None) -> bool:
+def train(
+    recipe: Recipe,
+    run_dir: Path,
+    sinks: Sequence[Sink] = (),
+    world: World | None = None,
+    *,
+    make_scorer: ScorerMaker = make_scorer,
+) -> bool:
     """Start a run. True when it finished, False when it was asked to stop (and saved)."""
     world = world or Alone()
     if world.rank > 0:
-        return _run(recipe, run_dir, sinks, world, is_resumed=False)
+        return _run(recipe, run_dir, sinks, world, make_scorer, is_resumed=False)
     if (run_dir / layout.RECIPE).exists():
         raise ConfigError(
             f"{run_dir} holds a run already; go on with `groupwise train --resume {run_dir}`, or take another --run-dir"
@@ -80,11 +96,16 @@ def train(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = (), world: Worl
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"{run_dir} is a file, not a folder; choose another --run-dir")
     with RunLock(run_dir):
-        return _run(recipe, run_dir, sinks, world, is_resumed=False)
+        return _run(recipe, run_dir, sinks, world, make_scorer, is_resumed=False)
 
 
 def resume(
-    run_dir: Path, sinks: Sequence[Sink] = (), world: World | None = None, *, accept_verifier: bool = False
+    run_dir: Path,
+    sinks: Sequence[Sink] = (),
+    world: World | None = None,
+    *,
+    accept_verifier: bool = False,
+    make_scorer: ScorerMaker = make_scorer,
 ) -> bool:
     """Go on with a run, from its newest checkpoint that verifies.
 
@@ -93,7 +114,7 @@ def resume(
     world, recipe = world or Alone(), recipe_of(run_dir)
     # One rank writes, and so one rank holds the lock.
     with RunLock(run_dir) if world.rank == 0 else nullcontext():
-        return _run(recipe, run_dir, sinks, world, is_resumed=True, accept_verifier=accept_verifier)
+        return _run(recipe, run_dir, sinks, world, make_scorer, is_resumed=True, accept_verifier=accept_verifier)
 
 
 def recipe_of(run_dir: Path) -> Recipe:
@@ -112,12 +133,14 @@ def _run(
     run_dir: Path,
     sinks: Sequence[Sink],
     world: World,
+    make_scorer: ScorerMaker,
     *,
     is_resumed: bool,
     accept_verifier: bool = False,
 ) -> bool:
     with own_folder(run_dir, world) as folder:
-        return _run_in(set_up(recipe, run_dir, sinks, world, folder), is_resumed, accept_verifier)
+        training = set_up(recipe, run_dir, sinks, world, folder, make_scorer)
+        return _run_in(training, is_resumed, accept_verifier)
 
 
 @contextmanager
@@ -138,6 +161,7 @@ def _run_in(training: Training, is_resumed: bool, accept_verifier: bool) -> bool
         else:
             training.log.write_recipe(dump_toml(to_table(recipe)))
             training.log.write_info(training.identity | {"name": run_dir.name, "machine": _machine(training.policy)})
+            warn_of_contamination(training)
         training.log.write_event("resumed" if is_resumed else "started", step=training.position.step, pid=os.getpid())
         with training.control.listening():
             try:
@@ -159,7 +183,12 @@ def _run_in(training: Training, is_resumed: bool, accept_verifier: bool) -> bool
 
 
 def set_up(
-    recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = (), world: World | None = None, folder: Path | None = None
+    recipe: Recipe,
+    run_dir: Path,
+    sinks: Sequence[Sink] = (),
+    world: World | None = None,
+    folder: Path | None = None,
+    make_scorer: ScorerMaker = make_scorer,
 ) -> Training:
     """Everything that a run needs, checked; a policy at its initial weights. This rank's log goes to `folder`."""
     world, folder = world or Alone(), folder or run_dir
@@ -176,6 +205,8 @@ def set_up(
             check_fits([prompts[p] for p in train_problems], stage.sampling.max_new_tokens, policy.context_tokens)
     evaluated = held_out[: recipe.evaluation.num_problems or None]
     check_fits([prompts[p] for p in evaluated], eval_max_new_tokens(recipe), policy.context_tokens)
+    if recipe.guards is not None:
+        check_guards_fit(recipe.guards, prompts, policy.context_tokens)
     # Before anything is written: an engine that others provide may not be there.
     engine = make_engine(recipe.engine, policy)
     # A tracker that every rank reported to would show the run once for each.
@@ -207,12 +238,19 @@ def set_up(
 
 
 def make_engine(config: EngineConfig, policy: Policy) -> Engine:
+    if policy.world.is_alone:
+        return _make_engine(config, policy, policy.model)
     if config.name == "vllm":
-        if policy.world.size > 1:
-            raise ConfigError('engine.name = "vllm": is for one rank; take engine.name = "native" under torchrun')
-        weights = PublishedWeights(policy.model)
+        raise ConfigError('engine.name = "vllm": is for one rank; take engine.name = "native" under torchrun')
+    replica = policy.replica(ReleasableMemory(policy.device) if policy.device.type == "cuda" else HostMemory())
+    return RefilledEngine(_make_engine(config, policy, replica.model), replica.filled, replica.num_bytes)
+
+
+def _make_engine(config: EngineConfig, policy: Policy, model: Any) -> Engine:
+    if config.name == "vllm":
+        weights = PublishedWeights(model)
         return VllmEngine(_make_backend(config, policy), weights, policy.tokenizer, policy.stop_token_ids)
-    parts = (policy.model, policy.tokenizer, policy.stop_token_ids, config.max_batch_rollouts)
+    parts = (model, policy.tokenizer, policy.stop_token_ids, config.max_batch_rollouts)
     if config.name == "native":
         return NativeEngine(*parts, cache_tokens=config.cache_tokens)
     return ReferenceEngine(*parts)
@@ -244,10 +282,14 @@ def run_stages(training: Training) -> None:
             begin_stage(training, stage)
         rehearse_stage(training, stage)
         LOOPS[type(stage)](training, stage)
+        if position.is_guard_broken and training.recipe.guards and training.recipe.guards.action == "fall_back":
+            fall_back(training)
+        warn_of_hollow_reward(training, stage)
         training.save()
         position.stage_index += 1
         position.stage_step = position.evals_without_best = 0
         position.sampler = position.kl_coefficient = None
+        position.is_guard_broken = False
         training.saved = None
 
 
@@ -269,11 +311,52 @@ def begin_stage(training: Training, stage: Stage) -> None:
     """A fresh optimizer and, where the stage needs one, a reference: the policy as it is now."""
     position = training.position
     if stage.start_from == "best" and position.best_checkpoint:
-        tensors, _ = training.store.load(training.store.root / position.best_checkpoint)
-        # The best by its moving average, where that is what was evaluated.
-        training.policy.load_weights(tensors["ema" if training.recipe.evaluation.use_ema else "weights"])
-    training.policy.begin_stage(stage.optimizer, keep_reference=stage.uses_reference)
+        load_best(training)
+    training.policy.begin_stage(
+        stage.optimizer, keep_reference=stage.uses_reference, offload_reference=stage.offloads_reference
+    )
     training.log.write_event("stage", name=stage.name, index=position.stage_index, step=position.step)
+
+
+def load_best(training: Training) -> None:
+    tensors, _ = training.store.load(training.store.root / training.position.best_checkpoint)
+    # The best by its moving average, where that is what was evaluated.
+    training.policy.load_weights(tensors["ema" if training.recipe.evaluation.use_ema else "weights"])
+
+
+def fall_back(training: Training) -> None:
+    """After a broken guard: the weights of the best checkpoint, in which none was broken."""
+    load_best(training)
+    # The checkpoint of this step, if there is one, holds the weights that are given up.
+    training.saved = None
+    training.log.write_event("fell_back", step=training.position.step, checkpoint=training.position.best_checkpoint)
+
+
+def warn_of_contamination(training: Training) -> None:
+    """Exact copies in one's own held-out split were refused before; what is nearly a copy is told of."""
+    if training.policy.world.rank > 0:
+        return
+    evaluated = training.held_out_problems[: training.recipe.evaluation.num_problems or None]
+    found = find_contamination(evaluated, training.train_problems)
+    if found.overlaps:
+        training.log.write_event("contamination", **found.to_json())
+        logger.warning("%s; see `contamination` in %s", found, training.run_dir / layout.EVENTS)
+
+
+def warn_of_hollow_reward(training: Training, stage: Stage) -> None:
+    """Reward that surely rose while held-out pass@1 may not have is what hacking it, or memorizing, looks like."""
+    if training.policy.world.rank > 0:
+        return
+    run = Run(training.run_dir)
+    for gain in held_out_gains(run.steps(), run.evals()):
+        if gain.stage == stage.name and gain.is_suspicious:
+            training.log.write_event("hollow_reward", step=training.position.step, **gain.to_json())
+            logger.warning(
+                "stage %s: training reward rose by %.3f and held-out pass@1 by %.1f points (95 %% interval %.1f to "
+                "%.1f), so it may not have risen at all; look with `groupwise audit %s`",
+                *(stage.name, gain.reward_gain, 100 * gain.held_out_gain),
+                *(100 * gain.held_out_gain_low, 100 * gain.held_out_gain_high, training.run_dir),
+            )
 
 
 def restore(training: Training, *, accept_verifier: bool = False) -> None:
@@ -292,7 +375,9 @@ def restore(training: Training, *, accept_verifier: bool = False) -> None:
         training.log.write_event("verifier_changed", step=state["position"]["step"], change=changed)
     position = Position(**state["position"])
     stage = training.recipe.stages[position.stage_index]
-    training.policy.begin_stage(stage.optimizer, keep_reference=stage.uses_reference)
+    training.policy.begin_stage(
+        stage.optimizer, keep_reference=stage.uses_reference, offload_reference=stage.offloads_reference
+    )
     training.policy.load_state(tensors, position.policy_version)
     training.position = position
     training.batch = batch_from_json(state["batch"]) if state["batch"] else None
@@ -320,15 +405,15 @@ def _refuse_changes(now: Mapping[str, Any], then: Mapping[str, Any], accept_veri
 
 
 def _identity(recipe: Recipe, verifier: str) -> dict[str, Any]:
+    return {"fingerprint": fingerprint(recipe), "verifier": verifier, "versions": versions()}
+
+
+def versions() -> dict[str, str]:
     return {
-        "fingerprint": fingerprint(recipe),
-        "verifier": verifier,
-        "versions": {
-            "groupwise": groupwise.__version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
+        "groupwise": groupwise.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
     }
 
 

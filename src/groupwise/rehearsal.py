@@ -55,8 +55,15 @@ def refusal(stage: str, prompt_tokens: int, new_tokens: int, max_tokens: int, fi
 
 
 def _fits(policy: Policy, prompt_tokens: int, new_tokens: int, max_tokens: int) -> bool:
+    """Whether it does on all ranks: they go on, or give up, together."""
+    return all(policy.world.gather(_fits_here(policy, prompt_tokens, new_tokens, max_tokens)))
+
+
+def _fits_here(policy: Policy, prompt_tokens: int, new_tokens: int, max_tokens: int) -> bool:
     rows = max(1, max_tokens // (prompt_tokens + new_tokens))
-    examples = [Example((1,) * prompt_tokens, (1,) * new_tokens)] * rows
+    # Prompts that differ: of equal ones a pack would hold but one.
+    prompts = [tuple(row >> 2 * place & 3 for place in range(prompt_tokens)) for row in range(rows)]
+    examples = [Example(prompt_ids, (1,) * new_tokens) for prompt_ids in prompts]
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(policy.device)
     # Whatever dropout draws here must not change what it draws later.
@@ -66,7 +73,7 @@ def _fits(policy: Policy, prompt_tokens: int, new_tokens: int, max_tokens: int) 
         except torch.OutOfMemoryError:
             return False
         finally:
-            policy.clear_gradients()
+            policy.abandon()
             peak = torch.cuda.max_memory_allocated(policy.device)
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats(policy.device)  # the steps have peaks of their own
@@ -78,6 +85,7 @@ def _fits(policy: Policy, prompt_tokens: int, new_tokens: int, max_tokens: int) 
 
 
 def _learn_nothing(policy: Policy, examples: Sequence[Example], max_tokens: int) -> None:
+    policy.begin_gradients()
     with policy.training():
         for microbatch in policy.microbatches(examples, [0.0] * len(examples), max_tokens):
             logprobs, _ = policy.logprobs(microbatch, 1.0)

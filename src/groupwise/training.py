@@ -6,10 +6,11 @@ JSON and goes into every checkpoint beside the policy's tensors.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,15 @@ from groupwise.config import Recipe, Stage
 from groupwise.control import StopControl
 from groupwise.data.step_batch import StepBatch, batch_to_json
 from groupwise.engines.engine import Engine
+from groupwise.evals.guards import judge, read_guards
 from groupwise.evals.held_out import evaluate
 from groupwise.models.policy import Policy
 from groupwise.runlog.writer import RunLog
 from groupwise.tasks.task import Task
 from groupwise.types import Problem, ScoredGroup, StepRecord, UpdateStats
 from groupwise.verifiers.scorer import Scorer
+
+logger = logging.getLogger(__name__)
 
 
 class TrainingFailed(RuntimeError):
@@ -57,6 +61,10 @@ class Position:
     best_checkpoint: str = ""
     evals_without_best: int = 0
     """In this stage."""
+    guards_at_start: dict[str, float] = field(default_factory=dict)
+    """What the guards read before the first step."""
+    is_guard_broken: bool = False
+    """In this stage, by a guard that ends it."""
 
 
 @dataclass(slots=True)
@@ -91,7 +99,7 @@ class Training:
         self.evaluate_if_due(stage)
         patience = self.recipe.evaluation.patience
         is_stuck = patience > 0 and self.position.evals_without_best >= patience
-        return self.position.stage_step >= stage.steps or is_stuck
+        return self.position.stage_step >= stage.steps or is_stuck or self.position.is_guard_broken
 
     def log_rollouts(self, stage: Stage, groups: Sequence[ScoredGroup]) -> None:
         """Of the step that is now in flight."""
@@ -128,9 +136,9 @@ class Training:
         metrics |= self.aside | {"tokens/total": float(position.num_tokens), "time/step_s": seconds}
         self.aside = dict.fromkeys(self.aside, 0.0)
         if self.policy.device.type == "cuda":
-            # torch does not know of the engine's cache, which is held while it draws.
+            # torch does not know of the engine's cache, which is held while it draws, nor of what recordings use.
             peak = max(torch.cuda.max_memory_allocated(self.policy.device), self.engine.peak_bytes)
-            metrics["memory/peak_bytes"] = float(peak)
+            metrics["memory/peak_bytes"] = float(peak + self.policy.recorded_bytes)
             torch.cuda.reset_peak_memory_stats(self.policy.device)
         self.log.write_step(StepRecord(position.step, stage.name, position.stage_step, metrics))
         self.evaluate_if_due(stage)
@@ -156,15 +164,34 @@ class Training:
             self.interruptible,
         )
         self.aside["time/eval_s"] += record.seconds
+        # Before the evaluation is noted: a stop inside of it must leave both for the resumed run.
+        is_sound = self.passes_guards()
         self.log.write_eval(replace(record, step=position.step, stage=stage.name), groups)
         position.last_eval_step = position.step
-        if record.pass_at_1 > position.best_pass_at_1:
+        if is_sound and record.pass_at_1 > position.best_pass_at_1:
             position.best_pass_at_1, position.evals_without_best = record.pass_at_1, 0
             position.best_checkpoint = checkpoint_name(position.step)
             self.save()
             self.store.mark(position.best_checkpoint, "best")
         else:
             position.evals_without_best += 1
+
+    def passes_guards(self) -> bool:
+        """Whether the model still is, away from the task, what it was at the start of the run."""
+        config, position = self.recipe.guards, self.position
+        if config is None:
+            return True
+        start = time.perf_counter()
+        with self.policy.averaged() if self.recipe.evaluation.use_ema else nullcontext():
+            now = dict(read_guards(config, self.policy, self.engine, self.interruptible))
+        self.aside["time/eval_s"] += time.perf_counter() - start
+        position.guards_at_start = position.guards_at_start or now
+        broken = judge(config, position.guards_at_start, now)
+        self.log.write_event("guards", step=position.step, broken=broken, action=config.action, **now)
+        for sentence in broken:
+            logger.warning("step %d: %s", position.step, sentence)
+        position.is_guard_broken = bool(broken) and config.action != "warn"
+        return not broken
 
     def save(self) -> None:
         """Save where the run stands: after a step or, with a batch in flight, inside one."""

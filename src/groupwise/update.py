@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from groupwise.algo.schedules import learning_rate as rate_at
@@ -48,23 +49,20 @@ def update_policy(
     if not update.examples:
         return UpdateStats(0.0, 0.0, True, learning_rate, 0)
     start = time.perf_counter()
-    policy.clear_gradients()
-    loss, num_tokens = 0.0, 0
-    sums: dict[str, float] = {}
-    maxima: dict[str, float] = {}
+    policy.begin_gradients()
+    totals = Totals()
     with policy.training():
-        for microbatch in policy.world.share(policy.microbatches(update.examples, update.token_weights, max_tokens)):
+        microbatches = policy.microbatches(update.examples, update.token_weights, max_tokens)
+        for microbatch, counts in policy.world.in_step(microbatches):
             logprobs, entropies = policy.logprobs(microbatch, temperature)
+            if not counts:  # another rank has one more, and passes are made together
+                policy.backward((logprobs * 0).sum())
+                continue
             terms = loss_function(logprobs, entropies, microbatch)
             weighted = (terms.loss * microbatch.weights).sum() / update.denominator
             policy.backward(weighted)
-            loss += float(weighted.detach())
-            num_tokens += microbatch.num_tokens
-            for name, values in terms.means.items():
-                sums[name] = sums.get(name, 0.0) + float(values.double().sum())
-            for name, values in terms.maxima.items():
-                maxima[name] = max(maxima.get(name, -math.inf), float(values.max()))
-    loss, num_tokens, sums, maxima = _over_ranks(policy.world.gather((loss, num_tokens, sums, maxima)))
+            totals.add(weighted.detach(), terms, microbatch.num_tokens)
+    loss, num_tokens, sums, maxima = _over_ranks(policy.world.gather(totals.read()))
     if math.isfinite(loss):
         grad_norm, is_finite = policy.step(learning_rate)
     else:
@@ -75,11 +73,39 @@ def update_policy(
     return UpdateStats(loss, grad_norm, is_finite, learning_rate, num_tokens, means | maxima, seconds)
 
 
-Totals = tuple[float, int, dict[str, float], dict[str, float]]
+Read = tuple[float, int, dict[str, float], dict[str, float]]
 """Of some microbatches: loss, tokens, sums and maxima of the metrics."""
 
 
-def _over_ranks(parts: Sequence[Totals]) -> Totals:
+class Totals:
+    """Sums where the model is, read once at the end: to read a number is to wait for the GPU."""
+
+    def __init__(self) -> None:
+        self._loss: Tensor | None = None
+        self._num_tokens = 0
+        self._sums: dict[str, Tensor] = {}
+        self._maxima: dict[str, Tensor] = {}
+
+    def add(self, loss: Tensor, terms: TokenLoss, num_tokens: int) -> None:
+        self._loss = loss.double() if self._loss is None else self._loss + loss.double()
+        self._num_tokens += num_tokens
+        for name, values in terms.means.items():
+            total = values.double().sum()
+            self._sums[name] = self._sums[name] + total if name in self._sums else total
+        for name, values in terms.maxima.items():
+            most = values.max().double()
+            self._maxima[name] = torch.maximum(self._maxima[name], most) if name in self._maxima else most
+
+    def read(self) -> Read:
+        if self._loss is None:
+            return 0.0, 0, {}, {}
+        loss, *values = torch.stack([self._loss, *self._sums.values(), *self._maxima.values()]).tolist()
+        count = len(self._sums)
+        sums = dict(zip(self._sums, values[:count], strict=True))
+        return loss, self._num_tokens, sums, dict(zip(self._maxima, values[count:], strict=True))
+
+
+def _over_ranks(parts: Sequence[Read]) -> Read:
     if len(parts) == 1:
         return parts[0]
     sums: dict[str, float] = {}

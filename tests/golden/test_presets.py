@@ -79,7 +79,7 @@ class TablePolicy:
     def training(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def clear_gradients(self) -> None:
+    def begin_gradients(self) -> None:
         self.table.grad = None
 
     def backward(self, loss: Tensor) -> None:

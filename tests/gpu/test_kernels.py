@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from groupwise.data.pack import Segment, make_pack
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -84,6 +88,17 @@ class FewSlots:
     is_done: Tensor
 
 
+def columns(rows: list[tuple[int, ...]]) -> tuple[Tensor, ...]:
+    return tuple(torch.tensor(rows, device="cuda", dtype=torch.int32).t().contiguous().unbind())
+
+
+def whole(length: int) -> Any:
+    """One sequence as a pack."""
+    from groupwise.kernels.packed import PackedTiles
+
+    return PackedTiles([Segment(0, length, 0, 0, length)], torch.arange(length, device="cuda"))
+
+
 ATTENTION = [(12, 2, 128, 0), (9, 3, 64, 0), (4, 4, 80, 0), (8, 1, 256, 0), (4, 2, 64, 100)]
 
 
@@ -93,6 +108,7 @@ ATTENTION = [(12, 2, 128, 0), (9, 3, 64, 0), (4, 4, 80, 0), (8, 1, 256, 0), (4, 
 def test_attention(heads: int, kv_heads: int, size: int, window: int, length: int, is_split: bool) -> None:
     """A sequence whose attention is far from flat: packed, prefilled, and each of its positions as a row of its own."""
     from groupwise.kernels import attention
+    from groupwise.kernels.packed import attend_packed
     from groupwise.kernels.pointwise import rotate
 
     joined = noise(length, (heads + 2 * kv_heads) * size, scale=2.0)
@@ -103,9 +119,9 @@ def test_attention(heads: int, kv_heads: int, size: int, window: int, length: in
     turned = [x.transpose(0, 1)[None] for x in (query, key)]
     q, k = (x[0].transpose(0, 1).contiguous() for x in rotate(*turned, cos[None], sin[None]))
     options = {"scale": size**-0.5, "window": window}
-    starts = torch.tensor([0, length], device="cuda", dtype=torch.int32)
-    tiles = attention.packed_tiles([length], torch.device("cuda"))
-    packed = attention.packed_attention(q, k, value, starts, length, tiles, **options)
+    packed, _ = attend_packed(q, k, value.contiguous(), whole(length), **options)
+    starts = range(0, length, attention.QUERY_TILE)
+    tiles = [(0, start, start, min(attention.QUERY_TILE, length - start)) for start in starts]
 
     blocks = -(-length // 16)
     order = torch.randperm(blocks, device="cuda").to(torch.int32)
@@ -117,7 +133,7 @@ def test_attention(heads: int, kv_heads: int, size: int, window: int, length: in
     assert torch.equal(out, q)
     assert torch.equal(cache[0].flatten(0, 1)[places], k)
     prefilled = attention.prefill_attention(
-        q, (cache[0], cache[1]), order[None].repeat(2, 1), tiles, softcap=0.0, **options
+        q, (cache[0], cache[1]), order[None].repeat(2, 1), columns(tiles), softcap=0.0, **options
     )
     assert torch.equal(prefilled, packed)
 
@@ -153,3 +169,125 @@ def test_memory_comes_back_at_the_same_address() -> None:
     tensor.fill_(8)
     assert tensor.data_ptr() == address
     assert bool((tensor == 8).all())
+
+
+def pack_of(*groups: tuple[int, list[int]]) -> Any:
+    """Random tokens: for each (length of a prompt, lengths of its completions)."""
+    dice = random.Random(0)
+    pairs = []
+    for prompt_length, lengths in groups:
+        prompt = tuple(dice.randrange(99) for _ in range(prompt_length))
+        pairs += [(prompt, tuple(dice.randrange(99) for _ in range(length))) for length in lengths]
+    return make_pack(pairs, torch.device("cuda"))
+
+
+def dense_attention(q: Tensor, k: Tensor, v: Tensor, pack: Any, scale: float, window: int) -> Tensor:
+    """By a mask over all pairs of tokens, in the precision of its inputs."""
+    tokens = len(pack.token_ids)
+    seen = torch.zeros(tokens, tokens, dtype=torch.bool, device="cuda")
+    for part in pack.segments:
+        rows = slice(part.start, part.start + part.length)
+        seen[rows, part.prompt_start : part.prompt_start + part.prompt_length] = True
+        seen[rows, rows] = torch.ones(part.length, part.length, dtype=torch.bool, device="cuda").tril()
+    if window:
+        seen &= pack.positions[:, None] - pack.positions[None, :] < window
+    groups = q.shape[1] // k.shape[1]
+    x = torch.einsum("qhd,khd->hqk", q, k.repeat_interleave(groups, 1)) * scale
+    weights = x.masked_fill(~seen, -float("inf")).softmax(-1)
+    return torch.einsum("hqk,khd->qhd", weights, v.repeat_interleave(groups, 1))
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "size", "window"), ATTENTION)
+def test_attention_within_a_pack_and_its_gradients(heads: int, kv_heads: int, size: int, window: int) -> None:
+    from groupwise.kernels.packed import PackedTiles, packed_attention
+
+    pack = pack_of((130, [1, 2, 90, 300]), (1, [64, 65]), (64, [1]), (3, [129]))
+    tokens = len(pack.token_ids)
+    leaves = [noise(tokens, count, size, scale=1.5).requires_grad_() for count in (heads, kv_heads, kv_heads)]
+    grad = noise(tokens, heads, size)
+    tiles = PackedTiles(pack.segments, pack.positions)
+    out = packed_attention(*leaves, tiles, scale=size**-0.5, window=window)
+    mine = torch.autograd.grad(out, leaves, grad)
+    again = torch.autograd.grad(packed_attention(*leaves, tiles, scale=size**-0.5, window=window), leaves, grad)
+    assert all(torch.equal(one, other) for one, other in zip(mine, again, strict=True))
+    wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    truth = dense_attention(*wide, pack, size**-0.5, window)
+    theirs = torch.autograd.grad(truth, wide, grad.double())
+    for one, other in zip((out, *mine), (truth, *theirs), strict=True):
+        assert (one.double() - other).norm() < 0.01 * other.norm()
+
+
+def test_heads_are_turned_as_one_by_one() -> None:
+    from groupwise.kernels.pointwise import rotate
+    from groupwise.kernels.training import turn_heads
+
+    for heads, kv_heads, size in ((12, 2, 128), (9, 3, 64), (4, 4, 80)):
+        joined = noise(70, (heads + 2 * kv_heads) * size)
+        parts = joined.split([heads * size, kv_heads * size, kv_heads * size], dim=1)
+        query, key, value = (part.unflatten(1, (-1, size)) for part in parts)
+        cos, sin = noise(70, size), noise(70, size)
+        out = tuple(torch.empty_like(part).contiguous() for part in (query, key, value))
+        turn_heads((query, key, value), (cos, sin), out, 1.0)
+        turned = rotate(*(x.transpose(0, 1)[None] for x in (query, key)), cos[None], sin[None])
+        for mine, theirs in zip(out, (*(x[0].transpose(0, 1) for x in turned), value), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("size", [576, 1536, 64])
+@pytest.mark.parametrize("has_around", [False, True])
+def test_the_gradient_of_a_norm(size: int, has_around: bool) -> None:
+    from groupwise.kernels.pointwise import rms_norm
+    from groupwise.kernels.training import norm, norm_backward
+
+    x, weight, grad = noise(3000, size).requires_grad_(), noise(size).requires_grad_(), noise(3000, size)
+    around = noise(3000, size) if has_around else None
+    out = rms_norm(x, weight, 1e-6, False)
+    assert torch.equal(norm(x.detach(), weight, 1e-6), out)
+    dx, dweight = torch.autograd.grad(out, (x, weight), grad)
+    mine, again, mine_weight = norm_backward(grad, x.detach(), weight.detach(), 1e-6, around)
+    assert torch.equal(again, out)
+    expected = dx.float() + (0 if around is None else around.float())
+    assert (mine.float() - expected).abs().max() < 0.02 * expected.abs().max()
+    assert torch.allclose(mine_weight.to(BF16).float(), dweight.float(), rtol=0.02, atol=0.5)
+
+
+def test_the_gradient_of_the_gate() -> None:
+    from groupwise.kernels.pointwise import silu_mul
+    from groupwise.kernels.training import gate, gate_backward
+
+    joined, grad = noise(50, 2 * 1536), noise(50, 1536)
+    parts = [part.contiguous().requires_grad_() for part in joined.chunk(2, dim=1)]
+    out = silu_mul(*parts)
+    assert torch.equal(gate(joined), out)
+    djoined, again = gate_backward(grad, joined)
+    assert torch.equal(again, out)
+    theirs = torch.cat(torch.autograd.grad(out, parts, grad), dim=1).float()
+    assert (djoined.float() - theirs).norm() < 1e-3 * theirs.norm()
+
+
+def test_products_add_up_in_fp32() -> None:
+    from groupwise.kernels.training import add_product
+
+    left, right = noise(5000, 96), noise(5000, 64)
+    total = torch.full((96, 64), 1e4, device="cuda")
+    add_product(total, left, right)
+    expected = 1e4 + left.double().t() @ right.double()
+    assert (total.double() - expected).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_rows_of_logits(temperature: float) -> None:
+    from groupwise.algo.logprobs import TorchRows
+    from groupwise.kernels.head import TritonRows
+
+    logits = torch.randn(33, 50000, device="cuda") * 4
+    logits[2, 10:] = -float("inf")
+    ids, grad = torch.arange(33, device="cuda") % 9, torch.randn(33, device="cuda")
+    mine, theirs = (rows.measure(logits.clone(), ids, temperature) for rows in (TritonRows(), TorchRows()))
+    for one, other in zip(mine, theirs, strict=True):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-5)
+    slopes = [
+        rows.slope(logits.clone(), ids, theirs[1], grad, temperature, torch.float32)
+        for rows in (TritonRows(), TorchRows())
+    ]
+    assert torch.allclose(*slopes, rtol=1e-4, atol=1e-6)

@@ -7,6 +7,7 @@ import gc
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from groupwise.engines.native.runner import Runner
 from groupwise.kernels.seam import attending
 from groupwise.models.fused import fuse, packed_hidden
 from groupwise.models.head import own_logits
-from groupwise.models.load import load_model
+from groupwise.models.load import load_model, recompute_activations
 from groupwise.models.lora import add_lora
 from groupwise.models.tiny import make_tokenizer
 from groupwise.runlog.reader import Run
@@ -74,9 +75,12 @@ def sample(model: Any, requests: list[Request], rows: int, **options: Any) -> li
 
 
 def learner_logprobs(model: Any, microbatch: Microbatch) -> torch.Tensor:
-    hidden = packed_hidden(model, microbatch)
+    from groupwise.kernels.head import TritonRows
+
+    hidden = packed_hidden(model, microbatch.inputs)
     # In chunks of an odd size: they must not matter.
-    return head_logprobs(hidden, model.get_output_embeddings().weight, microbatch.completion_ids, 1.0, 333)[0]
+    weight = model.get_output_embeddings().weight
+    return head_logprobs(hidden, weight, microbatch.completion_ids, 1.0, 333, TritonRows())[0]
 
 
 def logprob_gap(model: Any, groups: list[Group]) -> float:
@@ -85,7 +89,8 @@ def logprob_gap(model: Any, groups: list[Group]) -> float:
     rollouts = [rollout.rollout_logprobs for group in groups for rollout in group.rollouts]
     largest = 0.0
     with torch.no_grad(), attending(model):
-        for microbatch in make_microbatches(examples, [1.0] * len(examples), 4096, torch.device("cuda")):
+        weights = [1.0] * len(examples)
+        for microbatch in make_microbatches(examples, weights, 4096, torch.device("cuda"), is_packed=True):
             ours = learner_logprobs(model, microbatch)
             theirs = torch.cat([torch.tensor(rollouts[index]) for index in microbatch.example_indices]).cuda()
             largest = max(largest, float((ours - theirs).abs().max()))
@@ -209,11 +214,13 @@ def test_what_is_drawn_does_not_depend_on_the_batch() -> None:
         assert [g.rollouts for g in sample(model, requests, rows)] == [g.rollouts for g in whole]
 
 
+@pytest.mark.parametrize("keep", [False, "mlp", True])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_gradients_are_as_good_as_those_of_the_models_own_code(name: str) -> None:
+def test_gradients_are_as_good_as_those_of_the_models_own_code(name: str, keep: Any) -> None:
     exact = make_model(name, torch.float32)
     eager = copy.deepcopy(exact).bfloat16()
     ours = copy.deepcopy(eager)
+    recompute_activations(ours, keep)
     assert fuse(ours)
     dice = random.Random(1)
     examples = [
@@ -223,11 +230,16 @@ def test_gradients_are_as_good_as_those_of_the_models_own_code(name: str) -> Non
         )
         for _ in range(12)
     ]
-    (microbatch,) = make_microbatches(examples, [1.0] * 12, 10**6, torch.device("cuda"))
+    # Some continue one prompt, which is there once in the pack.
+    examples = [replace(one, prompt_ids=examples[row % 7].prompt_ids) for row, one in enumerate(examples)]
+    padded, packed = (
+        make_microbatches(examples, [1.0] * 12, 10**6, torch.device("cuda"), is_packed=is_packed)[0]
+        for is_packed in (False, True)
+    )
     for model in (exact, eager):
-        token_logprobs(own_logits(model, microbatch), microbatch.completion_ids, 1.0).mean().backward()
+        token_logprobs(own_logits(model, padded.inputs), padded.completion_ids, 1.0).mean().backward()
     with attending(ours):
-        learner_logprobs(ours, microbatch).mean().backward()
+        learner_logprobs(ours, packed).mean().backward()
     for (weight, truth), theirs, mine in zip(
         exact.named_parameters(), eager.parameters(), ours.parameters(), strict=True
     ):

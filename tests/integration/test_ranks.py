@@ -60,17 +60,17 @@ def recipe_table(changes: Mapping[str, Any]) -> dict[str, Any]:
         "name": "test",
         "model": TINY_MODEL,
         "task": {"name": "tests.integration.toy_task:EvenLetters"},
-        "evaluation": {"every_steps": 2, "num_problems": 5},
-        "checkpoints": {"every_steps": 1, "keep_last": 9},
+        "evaluation": {"every_steps": 0, "num_problems": 5},
+        "checkpoints": {"every_steps": 2, "keep_last": 9},
     }
     return to_table(make_recipe(table | dict(changes)))
 
 
-def command(*arguments: object) -> list[str]:
+def command(*arguments: object, ranks: int = 2) -> list[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port)]
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks), "--master-port", str(port)]
     return [sys.executable, *launcher, *map(str, arguments)]
 
 

@@ -198,10 +198,10 @@ def test_the_engines_logprobs_are_taken_where_they_are_ours(monkeypatch: pytest.
     num_scored = 0
     original = Policy._score
 
-    def counting(self: Policy, model: Any, chosen: Sequence[Example], *rest: Any) -> list[Tensor]:
+    def counting(self: Policy, chosen: Sequence[Example], *rest: Any) -> list[Tensor]:
         nonlocal num_scored
         num_scored += len(chosen)
-        return original(self, model, chosen, *rest)
+        return original(self, chosen, *rest)
 
     monkeypatch.setattr(Policy, "_score", counting)
     taken = policy.old_logprobs(drawn, 0.7, 40)

@@ -9,7 +9,8 @@ Shapes: N tokens, D hidden size, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -33,12 +34,63 @@ def token_entropy(logits_NV: Tensor, temperature: float) -> Tensor:
     return -(log_p.exp() * log_p).nan_to_num(0.0).sum(dim=-1)
 
 
+class Rows(Protocol):
+    """What is done to each row of a chunk of logits; kernels/head.py has it in one pass each."""
+
+    def measure(self, logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+        """(logprobs, logarithms of the sums, entropies), [N] each. The logits may be overwritten."""
+        ...
+
+    def slope(
+        self, logits_NV: Tensor, token_ids_N: Tensor, totals_N: Tensor, grad_N: Tensor, temperature: float,
+        dtype: torch.dtype,
+    ) -> Tensor:  # fmt: skip
+        """[N, V]: the gradient of the logits, from that of the logprobs."""
+        ...
+
+    def split_sums(self) -> AbstractContextManager[None]:
+        """Inside, products may split their sums over the vocabulary: gradients need not have the engine's bits."""
+        ...
+
+
+class TorchRows:
+    def measure(self, logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
+        x = logits_NV.div_(temperature)
+        totals = x.logsumexp(dim=-1)
+        logprobs = x.gather(1, token_ids_N[:, None])[:, 0] - totals
+        log_p = x.sub_(totals[:, None])
+        # A token that cannot be drawn has log p = -inf, and p log p = 0.
+        return logprobs, totals, -(log_p.exp().mul_(log_p)).nan_to_num_(0.0).sum(dim=-1)
+
+    def slope(
+        self, logits_NV: Tensor, token_ids_N: Tensor, totals_N: Tensor, grad_N: Tensor, temperature: float,
+        dtype: torch.dtype,
+    ) -> Tensor:  # fmt: skip
+        # d logprob / d logits = (one-hot - p) / temperature
+        scale = grad_N[:, None] / temperature
+        p = logits_NV.div_(temperature).sub_(totals_N[:, None]).exp_()
+        return p.mul_(-scale).scatter_add_(1, token_ids_N[:, None], scale).to(dtype)
+
+    def split_sums(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
 def head_logprobs(
-    hidden_ND: Tensor, weight_VD: Tensor, token_ids_N: Tensor, temperature: float, chunk_tokens: int = 0
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    token_ids_N: Tensor,
+    temperature: float,
+    chunk_tokens: int = 0,
+    rows: Rows | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(logprobs with gradient, entropies without) under a head that is one matrix."""
-    chunk_tokens = chunk_tokens or _chunk_tokens(weight_VD.shape[0])
-    logprobs, entropies = _HeadLogprobs.apply(hidden_ND, weight_VD, token_ids_N, temperature, chunk_tokens)
+    """(logprobs with gradient, entropies without) under a head that is one matrix.
+
+    Where the weight has a `grad_sum` its gradient is added to that, in fp32, and autograd gets none.
+    """
+    size = chunk_tokens or chunk_tokens_of(weight_VD.shape[0])
+    total = getattr(weight_VD, "grad_sum", None)
+    form = (temperature, size, rows or TorchRows(), total)
+    logprobs, entropies = _HeadLogprobs.apply(hidden_ND, weight_VD, token_ids_N, form)
     return logprobs, entropies
 
 
@@ -56,15 +108,15 @@ def chunked_logprobs(
         logits = head(hidden)
         return token_logprobs(logits, token_ids, temperature), token_entropy(logits.detach(), temperature)
 
-    size = chunk_tokens or _chunk_tokens(vocab)
+    size = chunk_tokens or chunk_tokens_of(vocab)
     chunks = zip(hidden_ND.split(size), token_ids_N.split(size), strict=True)
     pairs = [checkpoint(score, *chunk, use_reentrant=False) for chunk in chunks]
     return torch.cat([logprobs for logprobs, _ in pairs]), torch.cat([entropies for _, entropies in pairs])
 
 
-def _chunk_tokens(vocab: int) -> int:
+def chunk_tokens_of(vocab: int, chunk_bytes: int = CHUNK_BYTES) -> int:
     """A multiple of 64, for the products."""
-    return max(64, CHUNK_BYTES // (4 * vocab) // 64 * 64)
+    return max(64, chunk_bytes // (4 * vocab) // 64 * 64)
 
 
 def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
@@ -76,40 +128,43 @@ def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
 
 class _HeadLogprobs(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, token_ids: Tensor, temperature: float, chunk_tokens: int
-    ) -> tuple[Tensor, Tensor]:
-        logprobs, totals, entropies = torch.empty(3, hidden.shape[0], device=hidden.device).unbind()
-        for start in range(0, hidden.shape[0], chunk_tokens):
-            part = slice(start, start + chunk_tokens)
-            x = _logits(hidden[part], weight).div_(temperature)
-            totals[part] = x.logsumexp(dim=-1)
-            logprobs[part] = x.gather(1, token_ids[part, None])[:, 0] - totals[part]
-            log_p = x.sub_(totals[part, None])
-            # A token that cannot be drawn has log p = -inf, and p log p = 0.
-            entropies[part] = -(log_p.exp().mul_(log_p)).nan_to_num_(0.0).sum(dim=-1)
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, token_ids: Tensor, form: Any) -> tuple[Tensor, Tensor]:
+        temperature, size, rows, _ = form
+        chunks = [
+            rows.measure(_logits(hidden[start : start + size], weight), token_ids[start : start + size], temperature)
+            for start in range(0, max(1, hidden.shape[0]), size)
+        ]
+        logprobs, totals, entropies = (torch.cat(parts) for parts in zip(*chunks, strict=True))
         ctx.save_for_backward(hidden, weight, token_ids, totals)
-        ctx.form = (temperature, chunk_tokens)
+        ctx.form = form
         ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         hidden, weight, token_ids, totals = ctx.saved_tensors
-        temperature, chunk_tokens = ctx.form
+        temperature, size, rows, grad_weight = ctx.form
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
+        is_offered = grad_weight is not None
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
-        grad_weight: Tensor | None = None
-        for start in range(0, hidden.shape[0], chunk_tokens):
-            part = slice(start, start + chunk_tokens)
-            # d logprob / d logits = (one-hot - p) / temperature
-            scale = grad[part, None] / temperature
-            p = _logits(hidden[part], weight).div_(temperature).sub_(totals[part, None]).exp_()
-            slope = p.mul_(-scale).scatter_add_(1, token_ids[part, None], scale).to(hidden.dtype)
-            if grad_hidden is not None:
-                torch.mm(slope, weight, out=grad_hidden[part])
-            if needs_weight:
-                # Chunks add up in fp32: in bf16 the sum would lose what the later ones add.
-                change = _logits(slope.t(), hidden[part].t())
-                grad_weight = change if grad_weight is None else grad_weight.add_(change)
-        return grad_hidden, None if grad_weight is None else grad_weight.to(weight.dtype), None, None, None
+        for start in range(0, hidden.shape[0], size):
+            part = slice(start, start + size)
+            logits = _logits(hidden[part], weight)
+            slope = rows.slope(logits, token_ids[part], totals[part], grad[part], temperature, hidden.dtype)
+            del logits
+            with rows.split_sums():
+                if grad_hidden is not None:
+                    torch.mm(slope, weight, out=grad_hidden[part])
+                if needs_weight:
+                    # Chunks add up in fp32: in bf16 the sum would lose what the later ones add.
+                    grad_weight = _add_product(grad_weight, slope, hidden[part])
+        handed = grad_weight.to(weight.dtype) if needs_weight and not is_offered else None
+        return grad_hidden, handed, None, None
+
+
+def _add_product(total: Tensor | None, slope: Tensor, hidden: Tensor) -> Tensor:
+    if total is None:
+        return _logits(slope.t(), hidden.t())
+    if hidden.is_cuda and hidden.dtype != torch.float32:
+        return torch.addmm(total, slope.t(), hidden, out_dtype=torch.float32, out=total)
+    return total.add_(slope.t() @ hidden)

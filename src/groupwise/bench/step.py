@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from groupwise import pipeline
 from groupwise.config import ConfigError, Recipe, RlStage
+from groupwise.engines.native.memory import ReleasableMemory
 from groupwise.runlog.reader import Run
 from groupwise.types import EvalRecord, StepRecord
 
@@ -86,8 +89,10 @@ class StepTiming:
         return "\n".join(lines)
 
 
-def bench_step(recipe: Recipe, *, steps: int = 12, warmup_steps: int = 4) -> StepTiming:
-    """Run `steps` steps and measure those after the first `warmup_steps`."""
+def bench_step(
+    recipe: Recipe, *, steps: int = 12, warmup_steps: int = 4, memory_gib: float | None = None
+) -> StepTiming:
+    """Run `steps` steps and measure those after the first `warmup_steps`. `memory_gib`: as if the GPU had no more."""
     if warmup_steps < 0:
         raise ConfigError(f"--warmup {warmup_steps}: must not be negative")
     if steps <= warmup_steps:
@@ -98,13 +103,40 @@ def bench_step(recipe: Recipe, *, steps: int = 12, warmup_steps: int = 4) -> Ste
     skipped = tuple(stage.name for stage in recipe.stages[:index])
     with tempfile.TemporaryDirectory(prefix="groupwise-bench-") as folder:
         run_dir = Path(folder) / recipe.name
-        with contextlib.suppress(_Measured):
+        with only_memory(memory_gib), contextlib.suppress(_Measured):
             pipeline.train(with_one_stage(recipe, index, steps), run_dir, [_EndAfter(steps)])
         run = Run(run_dir)
         records, device = run.steps(), run.info["machine"]["device_name"]
     if len(records) < steps:
         raise RunStopped(f"{recipe.name}: the run stopped after {len(records)} of {steps} steps; nothing was measured")
     return summarize(records, warmup_steps, recipe=recipe.name, skipped_stages=skipped, device=device)
+
+
+@contextlib.contextmanager
+def only_memory(gib: float | None) -> Iterator[None]:
+    """Inside, this process can have so much of the GPU's memory, all told: the rest is taken away by itself."""
+    if gib is None:
+        yield
+        return
+    if not torch.cuda.is_available():
+        raise ConfigError(f"--memory-gib {gib:g}: there is no GPU here whose memory could be limited")
+    device = torch.device("cuda", torch.cuda.current_device())
+    rest = ReleasableMemory(device)
+    free, total = torch.cuda.mem_get_info(device)
+    # What is in use already, the CUDA context, counts as ours.
+    surplus = total - int(gib * 2**30)
+    if not 0 < surplus < free:
+        raise ConfigError(
+            f"--memory-gib {gib:g}: the GPU has {total / 2**30:.1f} GiB, of which {free / 2**30:.1f} are free; choose "
+            "something between what is in use and all of it"
+        )
+    rest.tensor((surplus,), torch.uint8)
+    torch.cuda.set_per_process_memory_fraction(gib * 2**30 / total, device)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        rest.release()
 
 
 def with_one_stage(recipe: Recipe, index: int, steps: int) -> Recipe:

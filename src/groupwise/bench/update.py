@@ -5,7 +5,8 @@ real `update_policy` with GRPO's loss, as in a step with one update: old logprob
 policy either; its term in the loss is a few operations per token.
 
 MFU is 6 · N · tokens/s over the peak, the usual convention: 2 N for the forward pass and 4 N for the backward pass of a
-token, N being the parameters that it is multiplied with. Attention and recomputing are not counted. The head is counted
+token, N being the parameters that it is multiplied with. Only tokens that are computed count there: the prompt of a
+group once. Attention and recomputing are not counted. The head is counted
 for all tokens, though prompts do not go through it.
 """
 
@@ -15,15 +16,16 @@ import platform
 import random
 import time
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from groupwise.bench.engine import SHAPES, make_shape, model_at, synchronize
 from groupwise.config import ConfigError, LoraConfig, RlStage, make_recipe
 from groupwise.data.batch import Example, Update, weigh
+from groupwise.data.pack import Pack
 from groupwise.grpo import policy_loss
-from groupwise.models.load import LoadedModel, load_model, set_training
+from groupwise.models.load import LoadedModel, load_model, recompute_activations, set_training
 from groupwise.models.lora import add_lora
 from groupwise.models.policy import Policy
 from groupwise.models.tiny import make_tokenizer
@@ -47,8 +49,11 @@ class UpdateWork:
     longest: int = 1024
     """Tokens of the longest sequence that may be drawn, prompt included."""
     prompt_tokens: int = 128
+    group: int = 1
+    """So many sequences have one prompt."""
     microbatch_tokens: int = 16384
-    checkpointing: bool = False
+    checkpointing: Literal[False, True, "mlp"] = False
+    """As model.gradient_checkpointing: of whole layers, or of their feed-forward parts."""
     lora: int | None = None
     """Rank of the adapters; None trains all weights."""
     updates: int = 3
@@ -56,7 +61,7 @@ class UpdateWork:
     """What MFU is a share of; None is PEAK_TFLOPS on a GPU, and no MFU on a CPU."""
 
     def __post_init__(self) -> None:
-        lowest = {"sequences": 1, "prompt_tokens": 1, "microbatch_tokens": 1, "updates": 2}
+        lowest = {"sequences": 1, "prompt_tokens": 1, "group": 1, "microbatch_tokens": 1, "updates": 2}
         for name, least in lowest.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least {least}")
@@ -64,6 +69,11 @@ class UpdateWork:
             raise ConfigError(
                 f"--longest {self.longest}: counts the prompt, so that it must be above --prompt-tokens "
                 f"{self.prompt_tokens}"
+            )
+        if self.checkpointing not in (False, True, "mlp"):
+            raise ConfigError(
+                f"--checkpointing {self.checkpointing}: either alone, for whole layers, or with mlp, for their "
+                "feed-forward parts"
             )
         if self.lora is not None and self.lora < 1:
             raise ConfigError(f"--lora {self.lora}: a rank of at least 1; leave it out to train all weights")
@@ -77,6 +87,8 @@ class UpdateTiming:
     device: str
     tokens: int
     """Of all sequences, prompts included."""
+    computed_tokens: int
+    """Those that go through the model: a prompt of several sequences once, where they are packed."""
     num_parameters: int
     """Those that multiply: the input embedding is left out where it is not the head as well."""
     first_s: float
@@ -86,7 +98,7 @@ class UpdateTiming:
     tokens_per_s: float
     peak_tflops: float | None
     mfu: float | None
-    """6 · num_parameters · tokens_per_s over the peak; None where no peak is known."""
+    """6 · num_parameters · computed tokens per second over the peak; None where no peak is known."""
     peak_bytes: int | None
     """Largest of the updates after the first; None on a CPU."""
     before_bytes: int | None
@@ -95,13 +107,17 @@ class UpdateTiming:
     @property
     def note(self) -> str:
         """What the formula of MFU hides here; "" where it hides nothing."""
-        less, more = self.work.lora is not None, self.work.checkpointing
+        less, more = self.work.lora is not None, bool(self.work.checkpointing)
         if self.mfu is None or not (less or more):
             return ""
-        reasons = ["frozen weights need no gradient of their own"] * less + ["activations are computed again"] * more
-        verdict = "the two cancel" if less and more else "it flatters" if less else "the device does more than it says"
-        computed = 6 - 2 * less + 2 * more
-        return f"MFU counts 6 N all the same; {' and '.join(reasons)}, about {computed} N in all, so that {verdict}"
+        is_part = self.work.checkpointing == "mlp"
+        again = "some activations are" if is_part else "activations are"
+        reasons = ["frozen weights need no gradient of their own"] * less + [f"{again} computed again"] * more
+        most = 6 - 2 * less + 2 * more
+        computed = f"between {most - 2} N and {most} N" if is_part else f"about {most} N"
+        cancel = less and more and not is_part
+        verdict = "the two cancel" if cancel else "it flatters" if less else "the device does more than it says"
+        return f"MFU counts 6 N all the same; {' and '.join(reasons)}, {computed} in all, so that {verdict}"
 
     def to_json(self) -> dict[str, Any]:
         """Flat, with the peak that was used."""
@@ -112,7 +128,7 @@ class UpdateTiming:
         work = self.work
         lines = [
             f"{work.model}, {self.device}: {work.sequences} sequences of {work.prompt_tokens + 1} to {work.longest} "
-            f"tokens, {self.tokens:,} in all",
+            f"tokens, {self.tokens:,} in all, {self.computed_tokens:,} computed",
             f"{'tokens/s':<14}{self.tokens_per_s:>9,.0f}",
             f"{'update':<14}{self.update_s:>9.3f} s   first {self.first_s:.3f} s",
         ]
@@ -142,21 +158,23 @@ def bench_update(work: UpdateWork) -> UpdateTiming:
     if is_gpu:
         torch.cuda.reset_peak_memory_stats(policy.device)
     others = [_time(policy, stage, update, work.microbatch_tokens) for _ in range(work.updates - 1)]
-    peak_bytes = torch.cuda.max_memory_allocated(policy.device) if is_gpu else None
+    peak_bytes = torch.cuda.max_memory_allocated(policy.device) + policy.recorded_bytes if is_gpu else None
     update_s = sum(others) / len(others)
     tokens = sum(len(example.prompt_ids) + len(example.completion_ids) for example in examples)
+    computed = num_computed(policy, update, work.microbatch_tokens)
     num_parameters = num_multiplied(policy.model)
     peak_tflops = work.peak_tflops or (PEAK_TFLOPS if is_gpu else None)
     return UpdateTiming(
         work=work,
         device=torch.cuda.get_device_name(policy.device) if is_gpu else platform.machine(),
         tokens=tokens,
+        computed_tokens=computed,
         num_parameters=num_parameters,
         first_s=first_s,
         update_s=update_s,
         tokens_per_s=tokens / update_s,
         peak_tflops=peak_tflops,
-        mfu=None if peak_tflops is None else 6 * num_parameters * tokens / update_s / (1e12 * peak_tflops),
+        mfu=None if peak_tflops is None else 6 * num_parameters * computed / update_s / (1e12 * peak_tflops),
         peak_bytes=peak_bytes,
         before_bytes=before_bytes,
     )
@@ -173,19 +191,15 @@ def default_stage() -> RlStage:
 
 def make_policy(work: UpdateWork) -> Policy:
     """As `load_policy` makes one, but from a shape too."""
-    if work.model in SHAPES:
-        loaded = _load_shape(work)
-    else:
-        loaded = load_model(model_at(work.model, gradient_checkpointing=work.checkpointing), seed=0)
+    loaded = _load_shape(work.model) if work.model in SHAPES else load_model(model_at(work.model), seed=0)
+    recompute_activations(loaded.model, work.checkpointing)
     if work.lora is not None:
         add_lora(loaded.model, LoraConfig(rank=work.lora), seed=0)
     return Policy(loaded, ema_decay=0.0, has_lora=work.lora is not None)
 
 
-def _load_shape(work: UpdateWork) -> LoadedModel:
-    model = make_shape(work.model)
-    if work.checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+def _load_shape(name: str) -> LoadedModel:
+    model = make_shape(name)
     set_training(model, False)
     # A shape comes without a tokenizer, and token ids are all that an update reads.
     return LoadedModel(model, make_tokenizer(), model.config.max_position_embeddings, model.device, model.dtype)
@@ -195,20 +209,30 @@ def make_examples(work: UpdateWork, vocab: int) -> list[Example]:
     """Token ids and lengths are even, advantages normal; the same at each call."""
     dice = random.Random(0)
     examples = []
-    for _ in range(work.sequences):
-        length = dice.randint(work.prompt_tokens + 1, work.longest)
-        token_ids = tuple(dice.randrange(vocab) for _ in range(length))
-        size = length - work.prompt_tokens
+    prompt_ids: tuple[int, ...] = ()
+    for index in range(work.sequences):
+        size = dice.randint(1, work.longest - work.prompt_tokens)
+        if index % work.group == 0:
+            prompt_ids = tuple(dice.randrange(vocab) for _ in range(work.prompt_tokens))
         examples.append(
             Example(
-                token_ids[: work.prompt_tokens],
-                token_ids[work.prompt_tokens :],
+                prompt_ids,
+                tuple(dice.randrange(vocab) for _ in range(size)),
                 advantages=torch.full((size,), dice.gauss(0.0, 1.0)),
                 # The loss measures its distance from the engine's logprobs, whatever these are.
                 rollout_logprobs=torch.zeros(size),
             )
         )
     return examples
+
+
+def num_computed(policy: Policy, update: Update, max_tokens: int) -> int:
+    """Tokens that go through the model; padding does not count."""
+    total = 0
+    for microbatch in policy.microbatches(update.examples, update.token_weights, max_tokens):
+        inputs = microbatch.inputs
+        total += len(inputs.token_ids) if isinstance(inputs, Pack) else int(inputs.attention_mask.sum())
+    return total
 
 
 def num_multiplied(model: Any) -> int:

@@ -37,10 +37,14 @@ class ModelConfig:
     """`auto`: bfloat16 with fp32 masters on a GPU, float32 on a CPU."""
     device: str = "auto"
     """`auto`: the GPU if there is one."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time."""
+    gradient_checkpointing: Literal[False, True, "mlp"] = False
+    """Recompute activations in the backward pass. `true`: of whole layers, for the least memory and about a third more
+    time. `"mlp"`: of their feed-forward parts alone, which have the most of them, in less time."""
     lora: LoraConfig | None = None
     """Train adapters instead of all weights."""
+    quantization: Literal["none", "4bit", "8bit"] = "none"
+    """Keep the frozen weights of linear layers but the head in 4 bit (NF4, by bitsandbytes) or 8 bit (int8); with lora
+    alone."""
     ema_decay: float = 0.0
     """Keep a moving average of the weights with this decay per update; 0 keeps none."""
     tiny: Mapping[str, int] = field(default_factory=dict)
@@ -48,6 +52,16 @@ class ModelConfig:
     context_tokens."""
 
     def __post_init__(self) -> None:
+        given = self.gradient_checkpointing
+        require(
+            isinstance(given, bool) or given == "mlp",  # 1 is True, and would pass for it
+            f'gradient_checkpointing = {given!r}: expected true, false or "mlp"',
+        )
+        require(
+            self.quantization == "none" or self.lora is not None,
+            f"quantization = {self.quantization!r}: quantized weights cannot be trained, only adapters beside them; "
+            "add a lora table, or leave quantization out",
+        )
         require(0 <= self.ema_decay < 1, f"ema_decay = {self.ema_decay}: must be in [0, 1); 0.99 is usual, 0 is off")
         require(
             not self.tiny or self.path.startswith("tiny-"),
@@ -166,6 +180,32 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuardsConfig:
+    max_perplexity_ratio: float = 1.2
+    """Perplexity on general text may grow to so many times what it was at the start of the run; 0 does not measure
+    it."""
+    max_format_drop: float = 0.25
+    """The share of simple general requests whose form is followed may fall by so much; 0 does not measure it."""
+    action: Literal["warn", "end_stage", "fall_back"] = "warn"
+    """What a broken guard does, besides being logged and never becoming the best checkpoint. `end_stage`: the stage
+    ends there. `fall_back`: it ends with the weights of the run's best checkpoint."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.max_perplexity_ratio == 0 or self.max_perplexity_ratio >= 1,
+            f"max_perplexity_ratio = {self.max_perplexity_ratio}: must be at least 1, as in 1.2, or 0 for off",
+        )
+        require(
+            0 <= self.max_format_drop < 1,
+            f"max_format_drop = {self.max_format_drop}: must be in [0, 1), as in 0.25; 0 is off",
+        )
+        require(
+            self.max_perplexity_ratio > 0 or self.max_format_drop > 0,
+            "max_perplexity_ratio and max_format_drop are both 0: nothing is guarded; leave the guards table out",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
     every_steps: int = 10
     """Save every so many steps, and at the end of each stage."""
@@ -214,6 +254,8 @@ class Recipe:
     """Run one after the other, each from the last one's weights."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """Held-out pass@1 while training."""
+    guards: GuardsConfig | None = None
+    """Watch with each evaluation what the model can do besides the task, and act when it degrades."""
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
     """When to save, what to keep."""
     logging: LoggingConfig = field(default_factory=LoggingConfig)
@@ -225,6 +267,11 @@ class Recipe:
         require(
             not self.evaluation.use_ema or self.model.ema_decay > 0,
             "evaluation.use_ema = true, but model.ema_decay = 0 keeps no average; set it to 0.99, say",
+        )
+        require(
+            self.guards is None or self.evaluation.at_start,
+            "guards compare with the start of the run, but evaluation.at_start = false does not look at it; set it to "
+            "true, or leave the guards table out",
         )
         for index, stage in enumerate(self.stages):
             require(

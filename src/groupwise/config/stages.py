@@ -63,6 +63,11 @@ class OptimizerConfig:
     """AdamW: decoupled decay, on matrices alone."""
     max_grad_norm: float = 1.0
     """The gradient is scaled down to this norm; inf is off."""
+    moments: Literal["fp32", "8bit"] = "fp32"
+    """AdamW's two moments: 8 bytes per trained weight, or 2; the update itself is in fp32 in both. Memory only, but
+    for the precision of the moments."""
+    offload: bool = False
+    """Keep fp32 weights and moments in host memory and make the optimizer's step there: slower, and less on the GPU."""
 
     def __post_init__(self) -> None:
         require(self.learning_rate > 0, f"learning_rate = {self.learning_rate}: must be above 0")
@@ -123,6 +128,9 @@ class KlConfig:
     """Length of the warm-up or of the anneal; for `target`, the steps in which the coefficient may grow e-fold."""
     target: float = 0.05
     """For schedule = "target": the KL per token (by the chosen estimator) that the controller steers to."""
+    offload_reference: bool = False
+    """Keep the reference in host memory; it comes to the GPU for its scoring pass, in the policy's place. Memory
+    only."""
 
     def __post_init__(self) -> None:
         require(self.coefficient >= 0, f"coefficient = {self.coefficient}: must not be negative")
@@ -291,6 +299,10 @@ class RlStage:
         return self.kl.coefficient > 0
 
     @property
+    def offloads_reference(self) -> bool:
+        return self.kl.offload_reference
+
+    @property
     def needs_old_logprobs(self) -> bool:
         """With a single update and no correction the old policy is the current one, and a forward pass is saved."""
         has_penalty = self.uses_reference and self.kl.place == "reward"
@@ -336,6 +348,10 @@ class SftStage:
 
     @property
     def uses_reference(self) -> bool:
+        return False
+
+    @property
+    def offloads_reference(self) -> bool:
         return False
 
 

@@ -1,9 +1,9 @@
-"""From completions to microbatches: token weights, one denominator per update, padding.
+"""From completions to microbatches: token weights, one denominator per update, and what the model reads.
 
 Shapes: B rows, T tokens, N completion tokens of a microbatch back to back, row by row.
 
-A microbatch is a rectangle: prompts padded on the left, completions on the right, so that every completion starts in
-the same column and the model computes logits for the completion columns alone.
+The model reads a pack (data/pack.py) or, where it cannot, a rectangle: prompts padded on the left, completions on the
+right, so that every completion starts in one column and the model computes logits for the completion columns alone.
 
     ┌───────────┬────────────────┐
     │  · · p p p│ c c c c · ·    │     p prompt   c completion   · padding
@@ -13,12 +13,14 @@ the same column and the model computes logits for the completion columns alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import torch
 from torch import Tensor
 
+from groupwise.data.pack import Pack, make_pack, pack_rows
 from groupwise.seeds import shuffled
 
 
@@ -51,7 +53,7 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
-class Microbatch:
+class Rectangle:
     input_ids: Tensor
     """[B, T]"""
     attention_mask: Tensor
@@ -60,8 +62,15 @@ class Microbatch:
     """[B, T]"""
     completion_mask: Tensor
     """[B, columns of completion] bool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    inputs: Rectangle | Pack
     completion_ids: Tensor
     """[N]"""
+    lengths: tuple[int, ...]
+    """Completion tokens of each row."""
     weights: Tensor
     """[N]"""
     sequence: Tensor
@@ -76,11 +85,32 @@ class Microbatch:
 
     @property
     def num_sequences(self) -> int:
-        return self.input_ids.shape[0]
+        return len(self.lengths)
 
     @property
     def num_tokens(self) -> int:
         return self.completion_ids.shape[0]
+
+
+class Microbatches(Sequence[Microbatch]):
+    """Each is made when it is asked for: while the GPU is busy with the one before."""
+
+    def __init__(self, batches: Sequence[Sequence[int]], make: Callable[[Sequence[int]], Microbatch]) -> None:
+        self._batches = batches
+        """The rows of each."""
+        self._make = make
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    @overload
+    def __getitem__(self, index: int) -> Microbatch: ...
+    @overload
+    def __getitem__(self, index: slice) -> Microbatches: ...
+    def __getitem__(self, index: int | slice) -> Microbatch | Microbatches:
+        if isinstance(index, slice):
+            return Microbatches(self._batches[index], self._make)
+        return self._make(self._batches[index])
 
 
 def split_updates(
@@ -125,23 +155,25 @@ def make_microbatches(
     device: torch.device,
     *,
     is_packed: bool = False,
-) -> list[Microbatch]:
-    """Rectangles of at most `max_tokens` cells (one row at least), longest first: if memory fails, it fails early.
+) -> Microbatches:
+    """Rectangles of at most `max_tokens` cells, or packs of so many tokens; one row at least.
 
-    A model that packs its sequences (`is_packed`) does not compute the padding, and so only tokens count.
+    The largest first: if memory fails, it fails early.
     """
-    size_of = _num_tokens if is_packed else _num_cells
+    if is_packed:
+        batches = pack_rows([(example.prompt_ids, example.completion_ids) for example in examples], max_tokens)
+    else:
+        batches = _rectangle_rows(examples, max_tokens)
+    return Microbatches(batches, lambda rows: _make_microbatch(examples, token_weights, rows, device, is_packed))
+
+
+def _rectangle_rows(examples: Sequence[Example], max_tokens: int) -> list[list[int]]:
     order = sorted(range(len(examples)), key=lambda index: (-_length(examples[index]), index))
-    batches: list[Microbatch] = []
-    rows: list[int] = []
+    batches: list[list[int]] = []
     for index in order:
-        candidate = [*rows, index]
-        if rows and size_of([examples[row] for row in candidate]) > max_tokens:
-            batches.append(_pad(examples, token_weights, rows, device))
-            candidate = [index]
-        rows = candidate
-    if rows:
-        batches.append(_pad(examples, token_weights, rows, device))
+        if not batches or _num_cells([examples[row] for row in [*batches[-1], index]]) > max_tokens:
+            batches.append([])
+        batches[-1].append(index)
     return batches
 
 
@@ -149,37 +181,29 @@ def _length(example: Example) -> int:
     return len(example.prompt_ids) + len(example.completion_ids)
 
 
-def _num_tokens(examples: Sequence[Example]) -> int:
-    return sum(_length(example) for example in examples)
-
-
 def _num_cells(examples: Sequence[Example]) -> int:
     widest = max(len(e.prompt_ids) for e in examples) + max(len(e.completion_ids) for e in examples)
     return len(examples) * widest
 
 
-def _pad(
-    examples: Sequence[Example], token_weights: Sequence[float], rows: Sequence[int], device: torch.device
+def _make_microbatch(
+    examples: Sequence[Example],
+    token_weights: Sequence[float],
+    rows: Sequence[int],
+    device: torch.device,
+    is_packed: bool,
 ) -> Microbatch:
     chosen = [examples[row] for row in rows]
-    prompt_columns = max(len(example.prompt_ids) for example in chosen)
-    columns = max(len(example.completion_ids) for example in chosen)
-    input_ids = torch.zeros(len(chosen), prompt_columns + columns, dtype=torch.long)
-    attention_mask = torch.zeros_like(input_ids)
-    completion_mask = torch.zeros(len(chosen), columns, dtype=torch.bool)
-    for row, example in enumerate(chosen):
-        start, stop = prompt_columns - len(example.prompt_ids), prompt_columns + len(example.completion_ids)
-        input_ids[row, start:stop] = torch.tensor(example.prompt_ids + example.completion_ids)
-        attention_mask[row, start:stop] = 1
-        completion_mask[row, : len(example.completion_ids)] = True
     lengths = torch.tensor([len(example.completion_ids) for example in chosen])
     weights = torch.tensor([token_weights[row] for row in rows])
+    if is_packed:
+        inputs: Rectangle | Pack = make_pack([(one.prompt_ids, one.completion_ids) for one in chosen], device)
+    else:
+        inputs = _pad(chosen, device)
     return Microbatch(
-        input_ids=input_ids.to(device),
-        attention_mask=attention_mask.to(device),
-        position_ids=(attention_mask.cumsum(dim=1) - 1).clamp(min=0).to(device),
-        completion_mask=completion_mask.to(device),
+        inputs=inputs,
         completion_ids=torch.cat([torch.tensor(example.completion_ids) for example in chosen]).to(device),
+        lengths=tuple(lengths.tolist()),
         weights=weights.repeat_interleave(lengths).to(device),
         sequence=torch.arange(len(chosen)).repeat_interleave(lengths).to(device),
         advantages=_join([example.advantages for example in chosen], device),
@@ -187,6 +211,25 @@ def _pad(
         old_logprobs=_join([example.old_logprobs for example in chosen], device),
         ref_logprobs=_join([example.ref_logprobs for example in chosen], device),
         example_indices=tuple(rows),
+    )
+
+
+def _pad(examples: Sequence[Example], device: torch.device) -> Rectangle:
+    prompt_columns = max(len(example.prompt_ids) for example in examples)
+    columns = max(len(example.completion_ids) for example in examples)
+    input_ids = torch.zeros(len(examples), prompt_columns + columns, dtype=torch.long)
+    attention_mask = torch.zeros_like(input_ids)
+    completion_mask = torch.zeros(len(examples), columns, dtype=torch.bool)
+    for row, example in enumerate(examples):
+        start, stop = prompt_columns - len(example.prompt_ids), prompt_columns + len(example.completion_ids)
+        input_ids[row, start:stop] = torch.tensor(example.prompt_ids + example.completion_ids)
+        attention_mask[row, start:stop] = 1
+        completion_mask[row, : len(example.completion_ids)] = True
+    return Rectangle(
+        input_ids=input_ids.to(device),
+        attention_mask=attention_mask.to(device),
+        position_ids=(attention_mask.cumsum(dim=1) - 1).clamp(min=0).to(device),
+        completion_mask=completion_mask.to(device),
     )
 
 

@@ -1,4 +1,4 @@
-"""Attention over packed sequences and over a cache of blocks: one arithmetic for both, so that the two agree.
+"""Attention over a cache of blocks. Training has the same arithmetic over packs (kernels/packed.py), so the two agree.
 
 Shapes: T packed tokens, B rows that decode one token, H heads, K key-value heads, D head size. The cache is [blocks,
 block size, K, D] for keys and for values; a row's table lists its blocks in order.
@@ -27,7 +27,7 @@ LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
-def _scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr):
+def scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr):
     """Scores in the logarithm to base 2."""
     x = tl.dot(q, tl.trans(k)) * scale
     if HAS_SOFTCAP:
@@ -36,7 +36,7 @@ def _scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr):
 
 
 @triton.jit
-def _absorb(x, v, peak, total, acc):
+def absorb(x, v, peak, total, acc):
     """One tile more. The running peak is a whole number, so that all rescaling is by powers of two, which is exact.
 
     Probabilities are rounded to the values' type before the product; with exact rescaling they round alike whatever
@@ -53,7 +53,7 @@ def _absorb(x, v, peak, total, acc):
 
 
 @triton.jit
-def _join(peak, total, acc, peak_2, total_2, acc_2):
+def join_sums(peak, total, acc, peak_2, total_2, acc_2):
     """Two chunks as one. Chunks are always joined in order, so a split sequence gives the same bits as a whole one."""
     new_peak = tl.maximum(peak, peak_2)
     shrink, shrink_2 = tl.exp2(peak - new_peak), tl.exp2(peak_2 - new_peak)
@@ -129,9 +129,9 @@ def _decode_attention(
             mask = is_token[:, None] & is_dim[None, :]
             k = tl.load(k_cache + place, mask=mask, other=0.0)
             v = tl.load(v_cache + place, mask=mask, other=0.0)
-            x = _scores(q, k, scale, softcap, HAS_SOFTCAP)
-            c_peak, c_total, c_acc = _absorb(tl.where(is_token[None, :], x, LOWEST), v, c_peak, c_total, c_acc)
-        peak, total, acc = _join(peak, total, acc, c_peak, c_total, c_acc)
+            x = scores(q, k, scale, softcap, HAS_SOFTCAP)
+            c_peak, c_total, c_acc = absorb(tl.where(is_token[None, :], x, LOWEST), v, c_peak, c_total, c_acc)
+        peak, total, acc = join_sums(peak, total, acc, c_peak, c_total, c_acc)
     if CHUNKS == 1:
         out = acc / tl.where(total > 0, total, 1.0)[:, None]
         out_offset = (row * H + head * G + g[:, None]) * D + d[None, :]
@@ -160,7 +160,7 @@ def _join_chunks(
         part = (row * CHUNKS + chunk) * H + head + h
         mask = (h[:, None] == 0) & (d[None, :] < D)
         c_acc = tl.load(acc_ptr + part[:, None] * D + d[None, :], mask=mask, other=0.0)
-        peak, total, acc = _join(peak, total, acc, tl.load(peak_ptr + part), tl.load(total_ptr + part), c_acc)
+        peak, total, acc = join_sums(peak, total, acc, tl.load(peak_ptr + part), tl.load(total_ptr + part), c_acc)
     out = acc / tl.where(total > 0, total, 1.0)[:, None]
     place = (row * H + head) * D + h[:, None] + d[None, :]
     tl.store(out_ptr + place, out.to(out_ptr.dtype.element_ty), mask=d[None, :] < D)
@@ -248,13 +248,12 @@ def rotate_and_store(
 
 @triton.jit
 def _prefill_attention(
-    q_ptr, k_cache, v_cache, table_ptr, row_ptr, start_ptr, position_ptr, length_ptr, out_ptr, lse_ptr,
-    scale, softcap, window, table_stride, num_tokens,
+    q_ptr, k_cache, v_cache, table_ptr, row_ptr, start_ptr, position_ptr, length_ptr, out_ptr,
+    scale, softcap, window, table_stride,
     BLOCK: tl.constexpr, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
-    QT: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, HAS_SOFTCAP: tl.constexpr, IS_PACKED: tl.constexpr,
+    QT: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries of one sequence, one head. Keys and values: in the cache, where they were just put; or packed
-    like the queries (IS_PACKED), and then the logarithm of the sum is stored for the backward pass."""
+    """One tile of queries of one sequence, one head. Keys and values are in the cache, where they were just put."""
     tile, head = tl.program_id(0), tl.program_id(1)
     row = tl.load(row_ptr + tile)
     start = tl.load(start_ptr + tile)  # of the tile in the packed queries
@@ -277,24 +276,18 @@ def _prefill_attention(
         for first in range(tl.maximum(chunk * CHUNK, low // TILE * TILE), tl.minimum((chunk + 1) * CHUNK, end), TILE):
             index = first + t
             is_token = index < end
-            if IS_PACKED:
-                token = (start - position + index).to(tl.int64)
-            else:
-                block = tl.load(table_ptr + row * table_stride + index // BLOCK, mask=is_token, other=0).to(tl.int64)
-                token = block * BLOCK + index % BLOCK
+            block = tl.load(table_ptr + row * table_stride + index // BLOCK, mask=is_token, other=0).to(tl.int64)
+            token = block * BLOCK + index % BLOCK
             place = (token * K + head // kv)[:, None] * D + d[None, :]
             mask = is_token[:, None] & (d[None, :] < D)
             k = tl.load(k_cache + place, mask=mask, other=0.0)
             v = tl.load(v_cache + place, mask=mask, other=0.0)
-            x = _scores(q, k, scale, softcap, HAS_SOFTCAP)
+            x = scores(q, k, scale, softcap, HAS_SOFTCAP)
             seen = (index[None, :] <= position + i[:, None]) & (index[None, :] > position + i[:, None] - window)
-            c_peak, c_total, c_acc = _absorb(tl.where(seen, x, LOWEST), v, c_peak, c_total, c_acc)
-        peak, total, acc = _join(peak, total, acc, c_peak, c_total, c_acc)
+            c_peak, c_total, c_acc = absorb(tl.where(seen, x, LOWEST), v, c_peak, c_total, c_acc)
+        peak, total, acc = join_sums(peak, total, acc, c_peak, c_total, c_acc)
     safe = tl.where(total > 0, total, 1.0)
     tl.store(out_ptr + q_offset, (acc / safe[:, None]).to(out_ptr.dtype.element_ty), mask=q_mask)
-    if IS_PACKED:
-        lse = (peak + tl.log2(safe)) / LOG2_E
-        tl.store(lse_ptr + head * num_tokens + start + i, lse, mask=i < length)
 
 
 def prefill_attention(
@@ -306,67 +299,10 @@ def prefill_attention(
     keys, values = cache
     out = torch.empty_like(query) if out is None else out
     _prefill_attention[(tiles[0].shape[0], heads)](
-        query, keys, values, tables, *tiles, out, out,
-        scale, softcap or 1.0, window or 2**30, tables.stride(0), query.shape[0],
+        query, keys, values, tables, *tiles, out,
+        scale, softcap or 1.0, window or 2**30, tables.stride(0),
         BLOCK=keys.shape[1], H=heads, K=keys.shape[2], D=size, DP=triton.next_power_of_2(size),
-        QT=QUERY_TILE, TILE=TILE, CHUNK=CHUNK, HAS_SOFTCAP=bool(softcap), IS_PACKED=False,
+        QT=QUERY_TILE, TILE=TILE, CHUNK=CHUNK, HAS_SOFTCAP=bool(softcap),
         num_warps=4, num_stages=2, **EXACT,
     )  # fmt: skip
     return out
-
-
-class _PackedAttention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: int, tiles: Any, scale: float,
-        window: int,
-    ) -> Tensor:  # fmt: skip
-        tokens, heads, size = query.shape
-        out = torch.empty_like(query)
-        lse = torch.empty(heads, tokens, device=query.device, dtype=torch.float32)
-        _prefill_attention[(tiles[0].shape[0], heads)](
-            query, key, value, starts, *tiles, out, lse,
-            scale, 1.0, window or 2**30, 0, tokens,
-            BLOCK=1, H=heads, K=key.shape[1], D=size, DP=triton.next_power_of_2(size),
-            QT=QUERY_TILE, TILE=TILE, CHUNK=CHUNK, HAS_SOFTCAP=False, IS_PACKED=True, num_warps=4, num_stages=2,
-            **EXACT,
-        )  # fmt: skip
-        ctx.save_for_backward(query, key, value, out, lse, starts)
-        ctx.form = (longest, scale, window)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, lse, starts = ctx.saved_tensors
-        longest, scale, window = ctx.form
-        nothing = torch.empty(0, device=query.device, dtype=torch.uint64)
-        grads = torch.ops.aten._flash_attention_backward(
-            grad.contiguous(), query, key, value, out, lse, starts, starts, longest, longest, 0.0, True,
-            nothing, nothing, scale=scale,
-            window_size_left=window - 1 if window else None, window_size_right=0 if window else None,
-        )  # fmt: skip
-        return (*grads, None, None, None, None, None)
-
-
-def packed_attention(
-    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: int, tiles: Any, *, scale: float, window: int
-) -> Tensor:
-    """[T, H, D], causal within each sequence; `starts` has where each begins, and the end. bf16, for training.
-
-    Forward it is this module's arithmetic; backward it is torch's flash attention.
-    """
-    result: Tensor = _PackedAttention.apply(
-        query.contiguous(), key.contiguous(), value.contiguous(), starts, longest, tiles, scale, window
-    )
-    return result
-
-
-def packed_tiles(lengths: Any, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The tiles of queries of packed sequences: (row, start in the pack, position in its sequence, length)."""
-    tiles, start = [], 0
-    for row, length in enumerate(lengths):
-        for offset in range(0, length, QUERY_TILE):
-            tiles.append((row, start + offset, offset, min(QUERY_TILE, length - offset)))
-        start += length
-    columns = torch.tensor(tiles, dtype=torch.int32).t().contiguous().to(device)
-    return columns[0], columns[1], columns[2], columns[3]

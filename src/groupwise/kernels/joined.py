@@ -28,6 +28,8 @@ class Joined:
     sizes: list[int]
     """Outputs of each map."""
     adapter: Adapter | None
+    parts: dict[str, list[Any]]
+    """The parameters of each map: weight, bias, and of adapters down and up; those that there are."""
 
 
 def lay_side_by_side(modules: Sequence[nn.Module]) -> None:
@@ -43,16 +45,28 @@ def join(modules: Sequence[nn.Module]) -> Joined | None:
     """The maps as one, where they are bf16 matrices, with or without adapters, adjacent in memory; else None."""
     parts = _parts(modules)
     joined = {name: _joined(tensors) for name, tensors in parts.items()}
-    weight, bias, down, up = (joined.get(name) for name in ("weight", "bias", "down", "up"))
-    if weight is None or ("bias" in parts and bias is None) or ("down" in parts and (down is None or up is None)):
+    if not parts or any(tensor is None for tensor in joined.values()):
         return None
+    return _make(modules, parts, joined)
+
+
+def join_copies(modules: Sequence[nn.Module]) -> Joined:
+    """The same of maps that are `is_plain` and lie anywhere in memory: their weights are copied side by side."""
+    parts = _parts(modules)
+    return _make(modules, parts, {name: torch.cat([part.detach() for part in each]) for name, each in parts.items()})
+
+
+def is_plain(modules: Sequence[Any]) -> bool:
+    """Whether these are matrices, with or without adapters, and those without dropout."""
+    dropouts = [one for module in modules for one in getattr(module, "lora_dropout", {}).values()]
+    return bool(_parts(modules)) and not any(isinstance(one, nn.Dropout) and one.p for one in dropouts)
+
+
+def _make(modules: Sequence[Any], parts: dict[str, list[Any]], joined: dict[str, Any]) -> Joined:
     adapter = None
-    if down is not None and up is not None:
-        scalings = {_scaling(module) for module in modules}
-        if len(scalings) > 1:
-            return None
-        adapter = Adapter(down, up, scalings.pop())
-    return Joined(weight, bias, [len(part) for part in parts["weight"]], adapter)
+    if "down" in joined:
+        adapter = Adapter(joined["down"], joined["up"], _scaling(modules[0]))
+    return Joined(joined["weight"], joined.get("bias"), [len(part) for part in parts["weight"]], adapter, parts)
 
 
 def _parts(modules: Sequence[Any]) -> dict[str, list[Any]]:
@@ -63,8 +77,9 @@ def _parts(modules: Sequence[Any]) -> dict[str, list[Any]]:
     parts: dict[str, list[Any]] = {"weight": [linear.weight for linear in linears]}
     if any(linear.bias is not None for linear in linears):
         parts["bias"] = [linear.bias for linear in linears]
-    if any(linear is not module for linear, module in zip(linears, modules, strict=True)):
-        if not all(_has_plain_adapter(module) for module in modules):
+    # An adapter that is switched off leaves the matrix that it stands beside.
+    if any(linear is not module and not _is_off(module) for linear, module in zip(linears, modules, strict=True)):
+        if not all(_has_plain_adapter(module) for module in modules) or len({_scaling(m) for m in modules}) > 1:
             return {}
         names = [module.active_adapters[0] for module in modules]
         pairs = list(zip(modules, names, strict=True))
@@ -73,6 +88,10 @@ def _parts(modules: Sequence[Any]) -> dict[str, list[Any]]:
         if len({part.shape for part in parts["down"]}) > 1:
             return {}
     return parts
+
+
+def _is_off(module: Any) -> bool:
+    return getattr(module, "disable_adapters", False) is True and not module.merged
 
 
 def _has_plain_adapter(module: Any) -> bool:

@@ -21,7 +21,7 @@ another kernel otherwise."""
 
 
 @triton.jit
-def _rms_norm(
+def rms_norm_kernel(
     x_ptr, y_ptr, w_ptr, sum_ptr, out_ptr, size, eps, heads, x_stride,
     HAS_SUM: tl.constexpr, ONE_PLUS: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
@@ -43,7 +43,7 @@ def _rms_norm(
     tl.store(out_ptr + row * size + n, out.to(x.dtype), mask=mask)
 
 
-def _norm_warps(padded: int) -> int:
+def norm_warps(padded: int) -> int:
     """The same for all who call the kernel: the order of a sum depends on it."""
     return 4 if padded <= 2048 else 8
 
@@ -81,9 +81,9 @@ class _RmsNorm(torch.autograd.Function):
         size = x.shape[-1]
         out = torch.empty_like(x)
         padded = triton.next_power_of_2(size)
-        _rms_norm[(x.numel() // size,)](
+        rms_norm_kernel[(x.numel() // size,)](
             x, x, weight, x, out, size, eps, 1, size,
-            HAS_SUM=False, ONE_PLUS=one_plus, N=padded, num_warps=_norm_warps(padded), **EXACT,
+            HAS_SUM=False, ONE_PLUS=one_plus, N=padded, num_warps=norm_warps(padded), **EXACT,
         )  # fmt: skip
         ctx.save_for_backward(x, weight)
         ctx.form = (eps, one_plus)
@@ -102,7 +102,7 @@ class _RmsNorm(torch.autograd.Function):
         padded = triton.next_power_of_2(size)
         _rms_norm_backward[(programs,)](
             grad.contiguous(), x, weight, dx, parts, rows, size, eps, per_program,
-            ONE_PLUS=one_plus, N=padded, num_warps=_norm_warps(padded), **EXACT,
+            ONE_PLUS=one_plus, N=padded, num_warps=norm_warps(padded), **EXACT,
         )  # fmt: skip
         return dx, parts.sum(0).to(weight.dtype), None, None
 
@@ -117,9 +117,9 @@ def add_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float, out: Tenso
     """x += y, and `out` is its norm (as Llama's). [T, D], for sampling: no gradient."""
     tokens, size = x.shape
     padded = triton.next_power_of_2(size)
-    _rms_norm[(tokens,)](
+    rms_norm_kernel[(tokens,)](
         x, x if y is None else y, weight, x, out, size, eps, 1, size,
-        HAS_SUM=y is not None, ONE_PLUS=False, N=padded, num_warps=_norm_warps(padded), **EXACT,
+        HAS_SUM=y is not None, ONE_PLUS=False, N=padded, num_warps=norm_warps(padded), **EXACT,
     )  # fmt: skip
 
 
@@ -128,9 +128,9 @@ def head_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     tokens, heads, size = x.shape
     out = torch.empty(tokens, heads, size, device=x.device, dtype=x.dtype)
     padded = triton.next_power_of_2(size)
-    _rms_norm[(tokens * heads,)](
+    rms_norm_kernel[(tokens * heads,)](
         x, x, weight, x, out, size, eps, heads, x.stride(0),
-        HAS_SUM=False, ONE_PLUS=False, N=padded, num_warps=_norm_warps(padded), **EXACT,
+        HAS_SUM=False, ONE_PLUS=False, N=padded, num_warps=norm_warps(padded), **EXACT,
     )  # fmt: skip
     return out
 

@@ -8,6 +8,8 @@ Shapes: M rows, K inputs, N outputs; x [M, K], weights [N, K].
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -27,7 +29,7 @@ LONG_SUM, MIN_ROWS = 4096, 160
 rows are padded. The bits of those that count are the same."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _product(
     x_ptr, w_ptr, bias_ptr, out_ptr, M, N, K,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, HAS_BIAS: tl.constexpr,
@@ -71,7 +73,7 @@ def _gated(x_ptr, gate_ptr, up_ptr, out_ptr, M, N, K, BM: tl.constexpr, BN: tl.c
     tl.store(out_ptr + m[:, None] * N + n[None, :], active * up_acc.to(dtype), mask=mask)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _adapt(
     t_ptr, up_ptr, out_ptr, scaling, M, N, end_1, end_2, t_stride,
     R: tl.constexpr, RP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
@@ -164,3 +166,13 @@ def apply_joined(x: Tensor, joined: Joined, out: Tensor) -> None:
         t, adapter.up, out, adapter.scaling, rows, out.shape[1], *ends, t.stride(0),
         R=rank, RP=max(16, triton.next_power_of_2(rank)), BM=64, BN=tile, num_warps=4, **EXACT,
     )  # fmt: skip
+
+
+@contextmanager
+def split_sums() -> Iterator[None]:
+    """Inside, the library may split the sums of a product. For gradients: a sum over all tokens, and few outputs."""
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = (False, True)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = (False, False)

@@ -62,6 +62,17 @@ def attend_with(step: AttentionStep | None) -> None:
     _current = step
 
 
+def window_of(attention: Any) -> int:
+    """As an attention module hands it to the interface: Mistral's is in the config, Llama has none."""
+    if type(attention).__name__ == "MistralAttention":
+        return attention.config.sliding_window or 0
+    return getattr(attention, "sliding_window", None) or 0
+
+
+def current_step() -> AttentionStep | None:
+    return _current
+
+
 def _attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float | None = None,
     dropout: float = 0.0, sliding_window: int | None = None, softcap: float | None = None, s_aux: Any = None,

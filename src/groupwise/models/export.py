@@ -1,4 +1,9 @@
-"""A run's weights → a plain Hugging Face folder that transformers loads, adapters merged in."""
+"""A run's weights → a plain Hugging Face folder that transformers loads, adapters merged in.
+
+What is written computes what the policy computed. So under `model.quantization` adapters are merged into the weights as
+they were quantized, made dense, and not into those that the run was started from: adapters learn to make up for what
+quantization did, and held-out scores were those of the two together.
+"""
 
 from __future__ import annotations
 

@@ -14,14 +14,19 @@ import sys
 import types
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from groupwise.data.batch import Microbatch
+from groupwise.data.pack import Pack
 from groupwise.kernels.joined import lay_side_by_side
 from groupwise.kernels.seam import AttentionForm, attend_with
+from groupwise.models.memory import device_bytes
+from groupwise.models.recorded import RecordedLayers, filled
+from groupwise.models.straight import Heads, run_layer, straight_layers, straighten
+
+T = TypeVar("T")
 
 
 def fuse(model: Any) -> bool:
@@ -29,6 +34,7 @@ def fuse(model: Any) -> bool:
     if model.device.type != "cuda" or model.dtype != torch.bfloat16:
         return False
     from groupwise.kernels.head import has_plain_head
+    from groupwise.kernels.training import Ops
 
     torch.backends.cuda.preferred_blas_library("cublaslt")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = (False, False)
@@ -45,6 +51,7 @@ def fuse(model: Any) -> bool:
     for place in _rotary_places(model):
         if not isinstance(place.apply_rotary_pos_emb, partial):
             place.apply_rotary_pos_emb = partial(_fast_rotary, place.apply_rotary_pos_emb)
+    straighten(model, Ops())
     config = model.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     has_softcap = bool(getattr(config, "attn_logit_softcapping", None))
@@ -141,35 +148,113 @@ def _is_same(ours: Tensor, theirs: Tensor) -> bool:
 
 
 class PackedStep:
-    """Sequences back to back, each seeing itself alone."""
+    """Attention within a pack: each token sees the prompt that it continues, and what is before it in its segment."""
 
-    def __init__(self, lengths: list[int], device: torch.device) -> None:
-        from groupwise.kernels.attention import packed_tiles
-
-        self._longest = max(lengths)
-        ends = torch.tensor([0, *lengths]).cumsum(0)
-        self._starts = ends.to(device=device, dtype=torch.int32)
-        self._tiles = packed_tiles(lengths, device)
+    def __init__(self, tiles: Any) -> None:
+        self._tiles = tiles
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
-        from groupwise.kernels.attention import packed_attention
+        from groupwise.kernels.packed import packed_attention
 
         q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
-        out = packed_attention(q, k, v, self._starts, self._longest, self._tiles, scale=form.scale, window=form.window)
-        return out[None]
+        return packed_attention(q, k, v, self._tiles, scale=form.scale, window=form.window)[None]
+
+    def forward(self, heads: Heads, form: AttentionForm) -> tuple[Tensor, Tensor]:
+        from groupwise.kernels.packed import attend_packed
+
+        return attend_packed(*heads, self._tiles, form.scale, form.window)
+
+    def backward(self, grad: Tensor, heads: Heads, out: Tensor, lse: Tensor, form: AttentionForm) -> Heads:
+        from groupwise.kernels.packed import attend_packed_backward
+
+        return attend_packed_backward(grad, *heads, out, lse, self._tiles, form.scale, form.window)
 
 
-def packed_hidden(model: Any, microbatch: Microbatch) -> Tensor:
+def step_over(pack: Pack) -> PackedStep:
+    from groupwise.kernels.packed import PackedTiles
+
+    return PackedStep(PackedTiles(pack.segments, pack.positions))
+
+
+class StepRoom:
+    """A step over any pack of so many tokens, whose tiles stay in one place."""
+
+    def __init__(self, tokens: int, device: torch.device) -> None:
+        from groupwise.kernels.packed import TileRoom
+
+        self._tiles = TileRoom(tokens, device)
+        self.step = PackedStep(self._tiles)
+
+    def fill(self, pack: Pack) -> bool:
+        return self._tiles.fill(pack.segments, pack.positions)
+
+
+def packed_hidden(model: Any, pack: Pack) -> Tensor:
     """[N, D]: the hidden states that each completion token was (or would be) drawn from. Inside `attending(model)`."""
-    is_token = microbatch.attention_mask.bool()
-    attend_with(PackedStep(is_token.sum(dim=1).tolist(), is_token.device))
+    attend_with(step_over(pack))
     hidden: Tensor = model.get_decoder()(
-        input_ids=microbatch.input_ids[is_token][None],
-        position_ids=microbatch.position_ids[is_token][None],
-        use_cache=False,
+        input_ids=pack.token_ids[None], position_ids=pack.positions[None], use_cache=False
     ).last_hidden_state[0]
-    predicts = torch.zeros_like(is_token)
-    columns = microbatch.completion_mask.shape[1]
-    # The hidden state of column t predicts the token in column t + 1.
-    predicts[:, -columns - 1 : -1] = microbatch.completion_mask
-    return hidden[predicts[is_token]]
+    return hidden[pack.predicts]
+
+
+class PackedDecoder:
+    """The same for a model whose layers are all straight, and whole on this device: recorded, where that pays."""
+
+    def __init__(self, model: Any) -> None:
+        self._decoder = model.get_decoder()
+        self._layers = straight_layers(model)
+        self._recorded = RecordedLayers(
+            self._layers,
+            lambda tokens: StepRoom(tokens, model.device),
+            GraphRecorder(),
+            device_bytes(model.device),
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Of memory that torch counts as free, and that recordings use."""
+        return self._recorded.num_bytes
+
+    def forget(self) -> None:
+        """After a pass that may not have fitted: the next one is not recorded."""
+        self._recorded.forget()
+
+    def __call__(self, pack: Pack) -> Tensor:
+        size = self._recorded.size_for(pack)
+        if size is not None:
+            pack = filled(pack, size)
+        x = self._decoder.embed_tokens(pack.token_ids)
+        cos, sin = self._decoder.rotary_emb(x[None], pack.positions[None])
+        rotary = cos[0].contiguous(), sin[0].contiguous()
+        hidden = None if size is None else self._recorded(x, rotary, pack)
+        if hidden is None:
+            step, hidden = step_over(pack), x
+            for layer in self._layers:
+                hidden = run_layer(hidden, layer, rotary, step)
+        result: Tensor = self._decoder.norm(hidden)[pack.predicts]
+        return result
+
+
+class GraphRecorder:
+    """Records work as a CUDA graph. All graphs share one pool of memory, since no two of them run at once."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self.num_bytes = 0
+
+    @torch.no_grad()
+    def __call__(self, work: Callable[[], T], trial: Callable[[], object]) -> tuple[Callable[[], None], T]:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            trial()
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        reserved = torch.cuda.memory_reserved()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            result = work()
+        self.num_bytes += torch.cuda.memory_reserved() - reserved
+        return graph.replay, result

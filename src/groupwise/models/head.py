@@ -7,8 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from groupwise.algo.logprobs import chunked_logprobs, head_logprobs
-from groupwise.data.batch import Microbatch
+from groupwise.algo.logprobs import CHUNK_BYTES, Rows, chunk_tokens_of, chunked_logprobs, head_logprobs
+from groupwise.data.batch import Rectangle
+from groupwise.models.memory import device_bytes
+
+CHUNK_SHARE = 1 / 128
+"""Of a GPU's memory, for the fp32 logits of a chunk."""
 
 
 class Head:
@@ -16,6 +20,11 @@ class Head:
 
     def __init__(self, model: Any) -> None:
         config = model.config.get_text_config()
+        self._chunk_bytes = CHUNK_BYTES
+        if model.device.type == "cuda":
+            # Larger chunks make better products, where there is memory for them.
+            share = int(device_bytes(model.device) * CHUNK_SHARE)
+            self._chunk_bytes = min(max(CHUNK_BYTES, share), 4 * CHUNK_BYTES)
         self._softcap = getattr(config, "final_logit_softcapping", None)
         self._factor = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
 
@@ -23,7 +32,8 @@ class Head:
         """(logprobs with gradient, entropies without) of tokens [N], drawn from hidden states [N, D]."""
         head = model.get_output_embeddings()
         if type(head) is nn.Linear and head.bias is None and not self._softcap and self._factor == 1:
-            return head_logprobs(hidden, head.weight, token_ids, temperature)
+            size = chunk_tokens_of(head.weight.shape[0], self._chunk_bytes)
+            return head_logprobs(hidden, head.weight, token_ids, temperature, size, _rows(hidden))
         vocab = model.config.get_text_config().vocab_size
         return chunked_logprobs(lambda part: self._finish(head(part)), hidden, token_ids, temperature, vocab)
 
@@ -41,27 +51,35 @@ class Head:
         return torch.allclose(ours, output.logits.float(), rtol=1e-2, atol=1e-2)
 
 
-def padded_hidden(model: Any, microbatch: Microbatch) -> Tensor:
+def _rows(hidden: Tensor) -> Rows | None:
+    if not hidden.is_cuda:
+        return None
+    from groupwise.kernels.head import TritonRows
+
+    return TritonRows()
+
+
+def padded_hidden(model: Any, inputs: Rectangle) -> Tensor:
     """[N, D]: the hidden states that each completion token was (or would be) drawn from."""
     hidden: Tensor = model.get_decoder()(
-        input_ids=microbatch.input_ids,
-        attention_mask=microbatch.attention_mask,
-        position_ids=microbatch.position_ids,
+        input_ids=inputs.input_ids,
+        attention_mask=inputs.attention_mask,
+        position_ids=inputs.position_ids,
         use_cache=False,
     ).last_hidden_state
-    columns = microbatch.completion_mask.shape[1]
+    columns = inputs.completion_mask.shape[1]
     # The hidden state of column t predicts the token in column t + 1.
-    return hidden[:, -columns - 1 : -1][microbatch.completion_mask]
+    return hidden[:, -columns - 1 : -1][inputs.completion_mask]
 
 
-def own_logits(model: Any, microbatch: Microbatch) -> Tensor:
+def own_logits(model: Any, inputs: Rectangle) -> Tensor:
     """[N, V]: the model's own logits, all at once, for models whose head we do not know."""
     output = model(
-        input_ids=microbatch.input_ids,
-        attention_mask=microbatch.attention_mask,
-        position_ids=microbatch.position_ids,
+        input_ids=inputs.input_ids,
+        attention_mask=inputs.attention_mask,
+        position_ids=inputs.position_ids,
         use_cache=False,
-        logits_to_keep=microbatch.completion_mask.shape[1] + 1,
+        logits_to_keep=inputs.completion_mask.shape[1] + 1,
     )
-    logits: Tensor = output.logits[:, :-1][microbatch.completion_mask]
+    logits: Tensor = output.logits[:, :-1][inputs.completion_mask]
     return logits

@@ -1,13 +1,16 @@
 """From a recipe's `model.path` to a model and a tokenizer that can be sampled from and trained.
 
     tiny-…          made here from the seed (see tiny.py)
-    X.gguf          dequantized once, to plain floating-point weights; quantized layers cannot be trained
+    X.gguf          dequantized once, to plain floating-point weights
     ./folder        Hugging Face format: config.json, *.safetensors and the tokenizer's files
     org/name        the same, from the hub
 
 Contract: what comes back is complete (no weight was left at a random value), on its device, in its dtype, in eval mode,
 and knows at least one stop token. Whatever cannot be loaded is a ConfigError that names the key, the value and the fix.
 No code from a checkpoint is ever run: neither remote code nor pickled weights.
+
+With `model.quantization` linear layers are quantized on their way to the device, wherever they come from: see
+quantized.py.
 
 Adapters are added by lora.py. The engine's and the trainer's settings are not looked at here.
 """
@@ -20,18 +23,21 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jinja2
 import torch
 from tokenizers import Tokenizer
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import ModelConfig
+from groupwise.models.quantized import quantize
 from groupwise.models.tiny import TINY_NAMES, make_tiny
 
 logger = logging.getLogger(__name__)
@@ -74,11 +80,38 @@ def load_model(config: ModelConfig, seed: int) -> LoadedModel:
             f"model.path = {config.path!r}: neither the tokenizer nor the model names an end-of-text token, so that no "
             "completion could end; set eos_token in tokenizer_config.json"
         )
+    if config.quantization != "none":
+        quantize(model, config.quantization, device, dtype)
     model = model.to(device=device, dtype=dtype)
-    if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    recompute_activations(model, config.gradient_checkpointing)
     set_training(model, False)
     return LoadedModel(model, tokenizer, _context_tokens(model, tokenizer), device, dtype)
+
+
+def recompute_activations(model: Any, which: Literal[False, True, "mlp"]) -> None:
+    """Enable gradient checkpointing of whole layers or of their feed-forward parts; `set_training` switches it on."""
+    if which is True:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if which != "mlp":
+        return
+    layers = getattr(model.get_decoder(), "layers", ())
+    parts = [layer.mlp for layer in layers if isinstance(getattr(layer, "mlp", None), nn.Module)]
+    if not parts or len(parts) < len(layers):
+        raise ConfigError(
+            f"model.gradient_checkpointing = 'mlp': the layers of {type(model).__name__} have no part of that name; "
+            "take true, which recomputes whole layers"
+        )
+    for part in parts:
+        # As the layers of transformers do it: around `__call__`, so that `forward` may still be replaced (fused.py).
+        kind: Any = type(part)
+        part.__class__ = _checkpointed(kind)
+        part.gradient_checkpointing = True
+        part._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+
+
+@cache
+def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
+    return type(f"Checkpointed{kind.__name__}", (GradientCheckpointingLayer, kind), {})
 
 
 def set_training(model: nn.Module, is_training: bool) -> None:
@@ -86,7 +119,7 @@ def set_training(model: nn.Module, is_training: bool) -> None:
 
     Everything else stays in eval mode. A policy with dropout would not be the one that was sampled from; but
     transformers recomputes activations only in layers in training mode, so those layers alone, not what is in them, are
-    put there.
+    put there. Likewise feed-forward parts that `recompute_activations` has chosen.
     """
     model.eval()
     if not is_training:
@@ -209,6 +242,11 @@ def _load_pretrained(given: str, source: str, dtype: torch.dtype, fix: str) -> t
             output_loading_info=True,
         )
     _check_complete(given, info)
+    if getattr(model, "is_quantized", False):
+        raise ConfigError(
+            f"model.path = {given!r}: its weights are stored quantized; give the model that they were made from, and "
+            "set model.quantization to have it in 4 or 8 bit"
+        )
     if len(tokenizer) > _num_embeddings(model):
         raise ConfigError(
             f"model.path = {given!r}: the tokenizer has {len(tokenizer)} tokens and the model embeds "

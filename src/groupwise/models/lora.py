@@ -4,8 +4,8 @@ The adapters are put inside the model that is given: it stays the same object an
 trainer and the exporter see the model they know. With the adapters switched off it is exactly the base model, which
 makes it its own reference policy without a second copy of the weights.
 
-Adapters have the dtype of the layer they sit on. Saving adapters in peft's own format is not done here; an export
-writes the merged model.
+Adapters have the dtype that the layer they sit on computes in. Saving adapters in peft's own format is not done here;
+an export writes the merged model.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import nn
 
 from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import LoraConfig
+from groupwise.models.quantized import QuantizedLinear
 
 _ADAPTER = "default"
 
@@ -46,6 +47,10 @@ def add_lora(model: nn.Module, config: LoraConfig, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         peft.inject_adapter_in_model(settings, model, adapter_name=_ADAPTER)
+    for layer in _lora_layers(model).values():
+        if isinstance(layer.base_layer, QuantizedLinear):  # peft goes by the packed weight, and leaves them in float32
+            layer.lora_A.to(layer.base_layer.dtype)
+            layer.lora_B.to(layer.base_layer.dtype)
     # New layers come in training mode, and with it their dropout, whatever mode the model is in.
     return model.train(training)
 
@@ -78,22 +83,25 @@ def merged_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     """The weights of a plain model that computes what this one does with its adapters on.
 
     The keys are those of the model without adapters. Tensors that have no adapter share memory with the live model;
-    the live model is not changed.
+    the live model is not changed. Quantized weights come out dense, as they are computed with, and in host memory: the
+    device may have no room for all of them.
     """
     layers = _lora_layers(model)
+    packed = {f"{name}.weight": module for name, module in model.named_modules() if isinstance(module, QuantizedLinear)}
     merged = {}
     for key, tensor in model.state_dict().items():
+        weight = packed[key].dense() if key in packed else tensor
         owner = next((name for name in _parents(key) if name in layers), None)
-        if owner is None:
-            merged[key] = tensor
-            continue
-        inner = key[len(owner) + 1 :]
-        if not inner.startswith("base_layer."):
-            continue  # of the adapter
-        inner = inner.removeprefix("base_layer.")
-        if inner == "weight":
-            tensor = _merge_weight(layers[owner], tensor)
-        merged[f"{owner}.{inner}"] = tensor
+        name = key
+        if owner is not None:
+            inner = key[len(owner) + 1 :]
+            if not inner.startswith("base_layer."):
+                continue  # of the adapter
+            inner = inner.removeprefix("base_layer.")
+            if inner == "weight":
+                weight = _merge_weight(layers[owner], weight)
+            name = f"{owner}.{inner}"
+        merged[name] = weight.cpu() if key in packed else weight
     return merged
 
 

@@ -107,11 +107,16 @@ def _locate_tensors(folder: Path) -> dict[str, Path]:
 
 
 def _check_alike(folders: Sequence[Path], locations: Sequence[dict[str, Path]]) -> None:
-    first_config, first_vocabulary = _read_config(folders[0]), _vocabulary(folders[0])
+    configs = [_read_config(folder) for folder in folders]
+    for folder, config in zip(folders, configs, strict=True):
+        if config.get("quantization_config") is not None:
+            raise ConfigError(
+                f"{folder}: its weights are stored quantized, and have no mean; merge what it was made from"
+            )
+    first_config, first_vocabulary = configs[0], _vocabulary(folders[0])
     first_shapes = _shapes(locations[0])
-    for folder, located in zip(folders[1:], locations[1:], strict=True):
+    for folder, located, config in zip(folders[1:], locations[1:], configs[1:], strict=True):
         pair = f"{folders[0]} and {folder}"
-        config = _read_config(folder)
         for key in _SAME_IN_CONFIG:
             if first_config.get(key) != config.get(key):
                 raise ConfigError(

@@ -1,36 +1,72 @@
-"""AdamW over fp32 weights, whatever the model computes in.
+"""AdamW over fp32 weights, whatever the model computes in, and the sums of its gradients.
 
 A model in bf16 keeps an fp32 master of each trained weight here: bf16 has 8 bits of mantissa, so an update of 1e-6
 times the weight would round to nothing. Gradients of the microbatches add up in fp32 as well. A model in fp32 is its
 own master and pays nothing.
+
+    begin_gradients ──▶ backward, collect_gradients (per microbatch) ──▶ step: norm, clip, AdamW, publish
+
+On a GPU each bf16 weight offers a sum, `parameter.grad_sum`, from the start of an update to its end: zeros in fp32. A
+backward pass of our own may add to it directly and give autograd nothing; what autograd delivers all the same is added
+as it comes, so that bf16 gradients of the whole model never exist at once. Weights that are adjacent in memory have
+adjacent sums. Those of a small model keep their places from update to update, for recorded passes that know them.
+
+With `offload` masters and moments lie in host memory, and the step is made there. Of a sharded model everything here is
+of this rank's slices, as plain tensors; only the norm is over all ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
 from groupwise.config import OptimizerConfig
+from groupwise.distributed.shards import local
+from groupwise.distributed.world import Alone, World
+from groupwise.models.memory import device_bytes, laid_out_alike, to_host
+from groupwise.models.moments import EightBitMoments, Fp32Moments, Moments
+
+KEPT_SHARE = 1 / 16
+"""Of a GPU's memory: sums that take less are kept between updates."""
 
 
 class MasterAdamW:
-    def __init__(self, parameters: Mapping[str, Parameter], config: OptimizerConfig) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, Parameter],
+        config: OptimizerConfig,
+        world: World | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """`weights`: masters to take over, from an optimizer of the same parameters that is not used any more."""
+        self._world: World = world or Alone()
         self._parameters = dict(parameters)
-        self._masters = {
-            name: parameter if parameter.dtype == torch.float32 else parameter.detach().float().clone()
-            for name, parameter in self._parameters.items()
-        }
         self._max_grad_norm = config.max_grad_norm
-        matrices = [master for master in self._masters.values() if master.dim() >= 2]
-        others = [master for master in self._masters.values() if master.dim() < 2]
-        self._adamw = torch.optim.AdamW(
-            [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}],
-            lr=config.learning_rate,
-            betas=(config.beta1, config.beta2),
-            eps=config.epsilon,
+        self._masters: dict[str, Tensor] = {}
+        self._published: set[str] = set()
+        """Whose masters are copied into the model after a step; of the others the master is the model's weight."""
+        for name, parameter in self._parameters.items():
+            weight = local(parameter)
+            if parameter.dtype == torch.float32 and not (config.offload and weight.is_cuda):
+                self._masters[name] = weight
+                continue
+            given = weight.detach() if weights is None else weights[name]
+            self._masters[name] = to_host(given.float()) if config.offload else given.to(weight.device).float()
+            if self._masters[name].data_ptr() == weight.data_ptr():
+                self._masters[name] = self._masters[name].clone()
+            self._published.add(name)
+        self._sums: dict[str, Tensor] = {}
+        self._offered: list[Tensor] = []
+        self._hooks: list[Any] = []
+        targets = {name: local(self._parameters[name].detach()) for name in self._published}
+        self._moments: Moments = (
+            Fp32Moments(self._masters, config)
+            if config.moments == "fp32"
+            else EightBitMoments(self._masters, targets, config)
         )
 
     @property
@@ -40,76 +76,137 @@ class MasterAdamW:
 
     @property
     def missing_bytes(self) -> int:
-        """What the first step will take for its moments."""
-        missing = [master for master in self._masters.values() if master not in self._adamw.state]
-        return sum(2 * master.numel() * master.element_size() for master in missing)
+        """What the first step will take for its moments, beside the model."""
+        return 0 if self._is_offloaded() else self._moments.missing_bytes
+
+    def _is_offloaded(self) -> bool:
+        return any(local(self._parameters[name]).device != master.device for name, master in self._masters.items())
+
+    # ---- gradients ----
+
+    def begin_gradients(self) -> None:
+        """At the start of an update."""
+        self.clear_gradients()
+        offering: list[Any] = [parameter for parameter in self._parameters.values() if offers_sum(parameter)]
+        if self._offered:
+            torch._foreach_zero_(self._offered)
+        else:
+            self._offered = laid_out_alike(offering, _zeros)
+        stays = _is_small(self._offered)
+        for parameter, total in zip(offering, self._offered, strict=True):
+            parameter.grad_sum = total
+            parameter.grad_sum_stays = stays
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(_add_to_sum))
+
+    def collect_gradients(self) -> None:
+        """After each microbatch: what autograd has delivered goes into fp32 sums."""
+        for name, parameter in self._parameters.items():
+            # In fp32 a parameter's own gradient is the sum; where a sum is offered, it has been added.
+            is_sum = parameter.dtype == torch.float32 and local(parameter) is parameter
+            if parameter.grad is None or is_sum:
+                continue
+            gradient = local(parameter.grad).float()
+            self._sums[name] = self._sums[name].add_(gradient) if name in self._sums else gradient
+            parameter.grad = None
 
     def clear_gradients(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._sums = {}
+        if not _is_small(self._offered):
+            self._offered = []
         for name, parameter in self._parameters.items():
             parameter.grad = None
             self._masters[name].grad = None
+            if hasattr(parameter, "grad_sum"):
+                del parameter.grad_sum
 
-    def collect_gradients(self) -> None:
-        """After each microbatch: move low-precision gradients into their masters' fp32 sums."""
+    def _gradients(self) -> dict[str, Tensor]:
+        """The sums, where the model is; none for weights that took no part."""
+        found = {}
         for name, parameter in self._parameters.items():
-            master = self._masters[name]
-            if master is not parameter and parameter.grad is not None:
-                gradient = parameter.grad.float()
-                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
-                parameter.grad = None
+            offered = getattr(parameter, "grad_sum", None)
+            total = offered if offered is not None else self._sums.get(name, parameter.grad)
+            if total is not None:
+                found[name] = total
+        return found
 
-    def gradients(self) -> list[Tensor]:
-        """Of all weights, in one order on all ranks; zeros where this rank had nothing to learn from."""
-        for master in self._masters.values():
-            if master.grad is None:
-                master.grad = torch.zeros_like(master)
-        return [master.grad for master in self._masters.values() if master.grad is not None]
+    def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        norm = torch.nn.utils.get_total_norm(gradients)
+        if self._world.is_alone:
+            return norm
+        squared = norm.double().square()
+        self._world.add(squared)
+        return squared.sqrt().float()
+
+    # ---- step ----
 
     def step(self, learning_rate: float) -> tuple[float, bool]:
         """(norm of the gradient before clipping, whether it was finite). Not finite: the weights stay as they are."""
-        with_gradient = [master for master in self._masters.values() if master.grad is not None]
-        norm = torch.nn.utils.get_total_norm([master.grad for master in with_gradient if master.grad is not None])
+        gradients = self._gradients()
+        norm = self._norm(list(gradients.values()))
         if not torch.isfinite(norm):
             self.clear_gradients()
             return float(norm), False
-        torch.nn.utils.clip_grads_with_norm_(with_gradient, self._max_grad_norm, norm)
-        for group in self._adamw.param_groups:
-            group["lr"] = learning_rate
-        self._adamw.step()
+        clip = torch.clamp(self._max_grad_norm / (norm + 1e-6), max=1.0)
+        if gradients:
+            torch._foreach_mul_(list(gradients.values()), clip)
+        for name, gradient in gradients.items():
+            master = self._masters[name]
+            master.grad = gradient if gradient.device == master.device else gradient.to(master.device)
+        written = self._moments.step(learning_rate)
         self.clear_gradients()
-        self.publish()
+        self._publish(self._published - written)
         return float(norm), True
 
     @torch.no_grad()
-    def publish(self) -> None:
-        """Copy the masters into the model."""
-        for name, parameter in self._parameters.items():
-            if self._masters[name] is not parameter:
-                parameter.copy_(self._masters[name])
+    def _publish(self, names: set[str]) -> None:
+        """Copy masters into the model."""
+        targets = [local(self._parameters[name].detach()) for name in names]
+        masters = [self._masters[name] for name in names]
+        if all(target.is_cuda and master.is_cuda for target, master in zip(targets, masters, strict=True)):
+            if targets:
+                torch._foreach_copy_(targets, masters)
+            return
+        for target, master in zip(targets, masters, strict=True):
+            target.copy_(master.to(target.dtype))  # rounded first: half as much to send
 
     @torch.no_grad()
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         for name, master in self._masters.items():
             master.copy_(weights[name])
-        self.publish()
+        self._publish(self._published)
+
+    def publish(self) -> None:
+        """After the masters were written from outside."""
+        self._publish(self._published)
 
     def state(self) -> dict[str, Tensor]:
         """AdamW's moments and step counts as named tensors."""
-        tensors = {}
-        for name, master in self._masters.items():
-            for key, value in self._adamw.state.get(master, {}).items():
-                tensors[f"{key}/{name}"] = value
-        return tensors
+        return self._moments.state()
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        by_name: dict[str, dict[str, Tensor]] = {}
-        for key, value in tensors.items():
-            kind, _, name = key.partition("/")
-            by_name.setdefault(name, {})[kind] = value
-        for name, entries in by_name.items():
-            master = self._masters[name]
-            # AdamW keeps its step count on the CPU and its moments beside the weight.
-            self._adamw.state[master] = {
-                kind: value.clone() if kind == "step" else value.to(master.device).clone()
-                for kind, value in entries.items()
-            }
+        self._moments.load_state(tensors)
+
+
+def offers_sum(parameter: Tensor) -> bool:
+    """Whole weights on a GPU that are not in fp32. Slices of a sharded model get their gradients after the pass."""
+    return parameter.is_cuda and parameter.dtype != torch.float32 and local(parameter) is parameter
+
+
+def _is_small(sums: Sequence[Tensor]) -> bool:
+    if not sums or not sums[0].is_cuda:
+        return True
+    return sum(total.nbytes for total in sums) <= KEPT_SHARE * device_bytes(sums[0].device)
+
+
+def _zeros(count: int, tensor: Tensor) -> Tensor:
+    return torch.zeros(count, device=tensor.device)
+
+
+def _add_to_sum(parameter: Any) -> None:
+    if parameter.grad is None:  # the hook is called as well where a backward pass has added to the sum by itself
+        return
+    parameter.grad_sum.add_(parameter.grad)
+    parameter.grad = None

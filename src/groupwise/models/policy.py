@@ -2,28 +2,35 @@
 
 There is one set of weights. The engine decodes with the very modules that the update changes, so there is nothing to
 synchronize; `version` counts the updates that the weights have seen.
+
+Among several ranks each holds a slice of everything: weights, masters, moments, reference and average. Engines then
+draw from a replica that is filled from the slices (`replica`). Checkpoints hold whole tensors all the same.
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from groupwise.algo.logprobs import token_entropy, token_logprobs
 from groupwise.config import OptimizerConfig, Recipe
-from groupwise.data.batch import Example, Microbatch, make_microbatches
-from groupwise.distributed.world import Alone, World
+from groupwise.data.batch import Example, Microbatch, Rectangle, make_microbatches
+from groupwise.data.pack import Pack
+from groupwise.distributed.shards import Sharded, Unsharded, local
+from groupwise.distributed.world import Alone, World, together
 from groupwise.kernels.seam import attending
-from groupwise.models.fused import fuse, packed_hidden
+from groupwise.models.fused import PackedDecoder, fuse, packed_hidden
 from groupwise.models.head import Head, own_logits, padded_hidden
 from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
 from groupwise.models.lora import add_lora, trainable_parameters, without_lora
+from groupwise.models.memory import beside, exchange, to_host
 from groupwise.models.optimizer import MasterAdamW
+from groupwise.models.replica import Memory, Replica, skeleton_of
+from groupwise.models.straight import straight_layers
 
 AGREEMENT = 1e-4
 """Largest difference, in nats, at which the engine's logprobs pass for the trainer's. (A clip range is about 0.2.)"""
@@ -46,48 +53,82 @@ class Policy:
         self.context_tokens = loaded.context_tokens
         self.stop_token_ids = stop_token_ids(loaded.tokenizer, loaded.model)
         self._is_packed = fuse(loaded.model)
+        is_straight = self._is_packed and self.world.is_alone and bool(straight_layers(loaded.model))
+        self._straight = PackedDecoder(loaded.model) if is_straight else None
         self._head = Head(loaded.model)
         self._is_head_known: bool | None = None
         self.version = 0
         self._has_lora = has_lora
         self._ema_decay = ema_decay
-        self._reference: Any = None
-        self._optimizer = MasterAdamW(trainable_parameters(self.model), OptimizerConfig())
-        self._ema = {name: weight.clone() for name, weight in self.weights.items()} if ema_decay else {}
+        self._shards: Sharded | Unsharded = Unsharded()
+        if not self.world.is_alone:
+            self._knows_head()  # while the model is whole
+            self._skeleton = skeleton_of(self.model)
+            self._shards = Sharded(self.model, decoder_layers(self.model), self.world, self.device)
+        self._reference: dict[str, Tensor] = {}
+        self._made: MasterAdamW | None = None
+        trained = trainable_parameters(self.model) if ema_decay else {}
+        self._ema = {name: local(weight.detach()).float().clone() for name, weight in trained.items()}
+
+    @property
+    def _optimizer(self) -> MasterAdamW:
+        """Made when it is first needed: masters take memory, and a stage may want them elsewhere."""
+        if self._made is None:
+            self._made = MasterAdamW(trainable_parameters(self.model), OptimizerConfig(), self.world)
+        return self._made
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The trained weights in fp32, by name: the adapters alone under LoRA."""
+        """The trained weights in fp32, by name: the adapters alone under LoRA. Of several ranks each has its slices."""
         return self._optimizer.weights
 
-    def begin_stage(self, optimizer: OptimizerConfig, *, keep_reference: bool) -> None:
+    def replica(self, memory: Memory) -> Replica:
+        """A plain model for an engine to draw from, where this one is in slices."""
+        assert isinstance(self._shards, Sharded)
+        return Replica(self._skeleton, self._shards, memory)
+
+    def begin_stage(self, optimizer: OptimizerConfig, *, keep_reference: bool, offload_reference: bool = False) -> None:
         """A fresh optimizer, and the policy as it is now for a reference (under LoRA: the model without adapters)."""
-        weights = {name: weight.clone() for name, weight in self.weights.items()}
-        self._optimizer = MasterAdamW(trainable_parameters(self.model), optimizer)
-        self._optimizer.load_weights(weights)
-        self._reference = (
-            copy.deepcopy(self.model).requires_grad_(False) if keep_reference and not self._has_lora else None
-        )
+        before = None if self._made is None else self._made.weights
+        self._made = MasterAdamW(trainable_parameters(self.model), optimizer, self.world, before)
+        self._ema = {name: beside(average, self.weights[name]) for name, average in self._ema.items()}
+        self._reference = {}
+        if keep_reference and not self._has_lora:
+            keep = to_host if offload_reference else torch.clone
+            self._reference = {name: keep(weight) for name, weight in self._slices().items()}
+
+    def _slices(self) -> dict[str, Tensor]:
+        """What this rank holds of each of the model's weights, trained or not."""
+        return {name: local(parameter.detach()) for name, parameter in self.model.named_parameters()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        self._optimizer.load_weights(weights)
+        """Whole tensors, as `state` has them."""
+        self._optimizer.load_weights({name: self._shards.part(name, weight) for name, weight in weights.items()})
 
     def microbatches(
         self, examples: Sequence[Example], token_weights: Sequence[float], max_tokens: int
-    ) -> list[Microbatch]:
+    ) -> Sequence[Microbatch]:
         return make_microbatches(examples, token_weights, max_tokens, self.device, is_packed=self._is_packed)
 
     def logprobs(self, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
         """(logprobs with gradient, entropies without) of the completion tokens."""
-        return self._logprobs(self.model, microbatch, temperature)
-
-    def _logprobs(self, model: Any, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
-        ids = microbatch.completion_ids
-        if self._knows_head():
-            hidden = (packed_hidden if self._is_packed else padded_hidden)(model, microbatch)
-            return self._head.logprobs(model, hidden, ids, temperature)
-        logits = own_logits(model, microbatch)
+        inputs, ids = microbatch.inputs, microbatch.completion_ids
+        if isinstance(inputs, Pack) or self._knows_head():
+            return self._shards.run(self._logprobs, inputs, ids, temperature)
+        logits = self._shards.run_own(own_logits, self.model, inputs)
         return token_logprobs(logits, ids, temperature), token_entropy(logits.detach(), temperature)
+
+    def _logprobs(self, inputs: Rectangle | Pack, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        if isinstance(inputs, Rectangle):
+            hidden = padded_hidden(self.model, inputs)
+        else:
+            hidden = packed_hidden(self.model, inputs) if self._straight is None else self._straight(inputs)
+        return self._head.logprobs(self.model, hidden, ids, temperature)
+
+    @property
+    def recorded_bytes(self) -> int:
+        """Of memory that torch counts as free, and that recorded passes use."""
+        return 0 if self._straight is None else self._straight.num_bytes
 
     def _knows_head(self) -> bool:
         """Found by trying, once, and not in training mode: dropout would make any two passes differ."""
@@ -104,7 +145,7 @@ class Policy:
         drawn = [example.rollout_logprobs for example in examples if example.rollout_logprobs is not None]
         if len(drawn) == len(examples) and self._engine_agrees(examples, drawn, temperature, max_tokens):
             return drawn
-        return self._score(self.model, examples, temperature, max_tokens)
+        return self._score(examples, temperature, max_tokens)
 
     def _engine_agrees(
         self, examples: Sequence[Example], drawn: Sequence[Tensor], temperature: float, max_tokens: int
@@ -115,31 +156,46 @@ class Policy:
         if len(batches) < 2:
             return False
         tried = [with_tokens[row] for row in batches[0].example_indices]
-        ours = self._score(self.model, [examples[index] for index in tried], temperature, max_tokens)
+        ours = self._score([examples[index] for index in tried], temperature, max_tokens)
         gap = torch.cat(ours) - torch.cat([drawn[index] for index in tried])
         return bool(gap.abs().le(AGREEMENT).all())
 
     def ref_logprobs(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
         """Likewise under the reference."""
-        if self._reference is not None:
-            return self._score(self._reference, examples, temperature, max_tokens)
-        with without_lora(self.model):
-            return self._score(self.model, examples, temperature, max_tokens)
+        with self._as_reference():
+            return self._score(examples, temperature, max_tokens)
+
+    @contextmanager
+    def _as_reference(self) -> Iterator[None]:
+        """Inside, the model is the reference: they change places, so that no second model is needed."""
+        if not self._reference:
+            with without_lora(self.model):
+                yield
+            return
+        exchange(self._slices(), self._reference)
+        try:
+            yield
+        finally:
+            exchange(self._slices(), self._reference)
 
     @torch.no_grad()
-    def _score(self, model: Any, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
+    def _score(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
         result: list[Tensor] = [torch.zeros(0)] * len(examples)
         # A completion without tokens has no logprobs, and a rectangle of such completions no columns.
-        with_tokens = [index for index, example in enumerate(examples) if example.completion_ids]
-        places = self.world.share(with_tokens)
+        places = [index for index, example in enumerate(examples) if example.completion_ids]
         chosen = [examples[index] for index in places]
-        mine: list[tuple[int, Tensor]] = []
-        with attending(model) if self._is_packed else nullcontext():
-            for microbatch in self.microbatches(chosen, [1.0] * len(chosen), max_tokens):
-                logprobs, _ = self._logprobs(model, microbatch, temperature)
-                lengths = microbatch.completion_mask.sum(dim=1).tolist()
-                for row, piece in zip(microbatch.example_indices, logprobs.cpu().split(lengths), strict=True):
-                    mine.append((places[row], piece))
+        scored: list[tuple[Microbatch, Tensor]] = []
+        with attending(self.model) if self._is_packed else nullcontext():
+            for microbatch, counts in self.world.in_step(self.microbatches(chosen, [1.0] * len(chosen), max_tokens)):
+                logprobs, _ = self.logprobs(microbatch, temperature)
+                if counts:
+                    scored.append((microbatch, logprobs))
+        # Read at the end: to read is to wait, and the next microbatch is made while the GPU is busy.
+        mine = [
+            (places[row], piece)
+            for microbatch, logprobs in scored
+            for row, piece in zip(microbatch.example_indices, logprobs.cpu().split(microbatch.lengths), strict=True)
+        ]
         for part in self.world.gather(mine):
             for index, piece in part:
                 result[index] = piece
@@ -160,17 +216,27 @@ class Policy:
         """What the optimizer will take at its first step."""
         return self._optimizer.missing_bytes
 
+    def begin_gradients(self) -> None:
+        """At the start of an update; `step` or `clear_gradients` ends it."""
+        self._optimizer.begin_gradients()
+
     def clear_gradients(self) -> None:
         self._optimizer.clear_gradients()
 
+    def abandon(self) -> None:
+        """Forget gradients, and a pass that was broken off."""
+        self._optimizer.clear_gradients()
+        self._shards.forget()
+        if self._straight is not None:
+            self._straight.forget()
+
     def backward(self, loss: Tensor) -> None:
-        loss.backward()
+        with nullcontext() if self.world.is_alone else together(is_bare=False):
+            loss.backward()
         self._optimizer.collect_gradients()
 
     def step(self, learning_rate: float) -> tuple[float, bool]:
         """Apply the gradients; (their norm, whether they were finite and therefore applied)."""
-        if self.world.size > 1:
-            self.world.add(self._optimizer.gradients())
         norm, is_finite = self._optimizer.step(learning_rate)
         if is_finite:
             self.version += 1
@@ -185,32 +251,50 @@ class Policy:
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Inside, the weights are their moving average."""
-        weights = {name: weight.clone() for name, weight in self.weights.items()}
-        self.load_weights(self._ema)
+        self._swap_average()
         try:
             yield
         finally:
-            self.load_weights(weights)
+            self._swap_average()
+
+    def _swap_average(self) -> None:
+        exchange(self.weights, self._ema)
+        self._optimizer.publish()
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """Everything a checkpoint needs to restore this policy bit for bit, as named groups of tensors."""
-        reference = {} if self._reference is None else dict(self._reference.named_parameters())
+        """Everything a checkpoint needs to restore this policy bit for bit, as named groups of whole tensors.
+
+        All ranks call it, and rank 0 gets it.
+        """
         groups = {
             "weights": self.weights,
             "optimizer": self._optimizer.state(),
-            "reference": {name: value.detach() for name, value in reference.items()},
+            "reference": self._reference,
             "ema": self._ema,
         }
-        return {name: tensors for name, tensors in groups.items() if tensors}
+        # What the optimizer keeps of a weight is named kind/weight.
+        return {
+            group: {name: self._shards.whole(name.rpartition("/")[2], tensor) for name, tensor in tensors.items()}
+            for group, tensors in groups.items()
+            if tensors
+        }
 
     @torch.no_grad()
     def load_state(self, groups: Mapping[str, Mapping[str, Tensor]], version: int) -> None:
         """After `begin_stage` of the stage that the checkpoint is from."""
-        self.load_weights(groups["weights"])
-        self._optimizer.load_state(groups.get("optimizer", {}))
-        if self._reference is not None:
-            for name, parameter in self._reference.named_parameters():
-                parameter.copy_(groups["reference"][name])
-        for name, average in self._ema.items():
-            average.copy_(groups["ema"][name])
+        parts = {
+            group: {name: self._shards.part(name.rpartition("/")[2], tensor) for name, tensor in tensors.items()}
+            for group, tensors in groups.items()
+        }
+        self._optimizer.load_weights(parts["weights"])
+        self._optimizer.load_state(parts.get("optimizer", {}))
+        for kept, group in ((self._reference, "reference"), (self._ema, "ema")):
+            for name, tensor in kept.items():
+                tensor.copy_(parts[group][name])
         self.version = version
+
+
+def decoder_layers(model: Any) -> list[nn.Module]:
+    """The parts of a model that belong together, as transformers says: one is whole at a time, and not more."""
+    names = set(model._no_split_modules or ())
+    return [module for module in model.modules() if type(module).__name__ in names]

@@ -22,10 +22,13 @@ from groupwise.config import ConfigError, VerifierConfig
 from groupwise.rewards.process.score import arithmetic_score, split_steps
 from groupwise.tasks.task import Task
 from groupwise.types import Group, Problem, Score, Verdict
-from groupwise.workers import Answer, Limits, Outcome, WorkerPool
+from groupwise.workers import Answer, Limits, Outcome, Pool, WorkerPool
 
 ProcessScorer = Callable[[Sequence[str]], float | None]
 """The steps of a completion in, how sound they are from 0 to 1 out; None where there is nothing to judge."""
+
+PoolMaker = Callable[["ScoreFunction", int, Limits], Pool]
+ScorerMaker = Callable[[Task, VerifierConfig], "Scorer"]
 
 PROCESS_SCORERS = {"arithmetic": "arithmetic/1"}
 """The built-in ones, with their versions."""
@@ -78,9 +81,11 @@ class LocalScorer:
 
 
 class PooledScorer:
-    def __init__(self, function: ScoreFunction, num_workers: int, limits: Limits) -> None:
+    def __init__(
+        self, function: ScoreFunction, num_workers: int, limits: Limits, make_pool: PoolMaker = WorkerPool
+    ) -> None:
         self._verifier = function.task.verifier
-        self._pool = WorkerPool(function, num_workers, limits)
+        self._pool = make_pool(function, num_workers, limits)
 
     def start(self) -> None:
         self._pool.start()
@@ -106,14 +111,17 @@ class PooledScorer:
         return Score(0.0, verdict, {}, self._verifier, answer.detail)
 
 
-def make_scorer(task: Task, config: VerifierConfig) -> Scorer:
-    """As the recipe says. The workers are started, so that what cannot start fails before the run begins."""
+def make_scorer(task: Task, config: VerifierConfig, make_pool: PoolMaker = WorkerPool) -> Scorer:
+    """As the recipe says. The workers are started, so that what cannot start fails before the run begins.
+
+    `make_pool` says where they are: by default on this machine.
+    """
     load_process_scorer(config.process)
     function = ScoreFunction(task, config.process)
     if config.workers == 0:
         return LocalScorer(function)
     limits = Limits(config.seconds, config.wall_seconds, config.memory_mb)
-    scorer = PooledScorer(function, config.workers, limits)
+    scorer = PooledScorer(function, config.workers, limits, make_pool)
     scorer.start()
     return scorer
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from groupwise.workers.messages import ENDING, JOB, READY, SHARE, Answer, Channel, Limits, Outcome
 
@@ -24,6 +24,18 @@ MAX_RESTARTS = 3
 
 class PoolFailed(RuntimeError):
     """There is no pool: it could not start, or its supervisor kept dying."""
+
+
+class Pool(Protocol):
+    """What a caller needs of a pool, wherever its processes are."""
+
+    def start(self) -> None: ...
+
+    def submit(self, shared: Any, items: Sequence[Any]) -> tuple[int, ...]: ...
+
+    def answers(self, ticket: tuple[int, ...]) -> list[Answer]: ...
+
+    def close(self) -> None: ...
 
 
 class WorkerPool:

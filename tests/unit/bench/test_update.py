@@ -119,7 +119,7 @@ def test_adapters_and_checkpointing(model: str, shape: str) -> None:
 )
 def test_notes_say_what_the_formula_hides(lora: int | None, checkpointing: bool, note: str) -> None:
     work = UpdateWork(lora=lora, checkpointing=checkpointing)
-    timing = UpdateTiming(work, "H200", 100, 10, 2.0, 1.0, 100.0, 790.0, 0.5, 4 << 30, 1 << 30)
+    timing = UpdateTiming(work, "H200", 100, 90, 10, 2.0, 1.0, 100.0, 790.0, 0.5, 4 << 30, 1 << 30)
     assert timing.note.endswith(note)
     assert bool(timing.note) == bool(note)
     shown = str(timing)

@@ -36,22 +36,23 @@ def test_microbatches_hold_each_example_once_and_fit(sizes: list[tuple[int, int]
     order = [index for batch in batches for index in batch.example_indices]
     assert [lengths[index] for index in order] == sorted(lengths, reverse=True)
     for batch in batches:
-        assert batch.num_sequences == 1 or batch.input_ids.numel() <= max_tokens
+        assert batch.num_sequences == 1 or batch.inputs.input_ids.numel() <= max_tokens
 
 
 @given(sizes=sizes, max_tokens=st.integers(1, 200))
 def test_rows_hold_what_the_examples_hold(sizes: list[tuple[int, int]], max_tokens: int) -> None:
     examples = [example(number, *size) for number, size in enumerate(sizes)]
     for batch in make_microbatches(examples, [number + 0.5 for number in range(len(sizes))], max_tokens, CPU):
-        columns = batch.completion_mask.shape[1]
+        columns = batch.inputs.completion_mask.shape[1]
         for row, index in enumerate(batch.example_indices):
             one = examples[index]
             ids = one.prompt_ids + one.completion_ids
-            is_there = batch.attention_mask[row].bool()
-            assert batch.input_ids[row][is_there].tolist() == list(ids)
-            assert batch.position_ids[row][is_there].tolist() == list(range(len(ids)))
+            is_there = batch.inputs.attention_mask[row].bool()
+            assert batch.inputs.input_ids[row][is_there].tolist() == list(ids)
+            assert batch.inputs.position_ids[row][is_there].tolist() == list(range(len(ids)))
             # Every completion starts in the same column.
-            assert batch.input_ids[row][-columns:][batch.completion_mask[row]].tolist() == list(one.completion_ids)
+            mask = batch.inputs.completion_mask[row]
+            assert batch.inputs.input_ids[row][-columns:][mask].tolist() == list(one.completion_ids)
             is_mine = batch.sequence == row
             assert batch.completion_ids[is_mine].tolist() == list(one.completion_ids)
             assert (batch.weights[is_mine] == index + 0.5).all()
@@ -65,7 +66,14 @@ def test_everything_fits_in_one_microbatch_when_there_is_room() -> None:
     assert len(make_microbatches(examples, [1.0] * 5, 35, CPU)) == 1
     assert len(make_microbatches(examples, [1.0] * 5, 34, CPU)) == 2
     assert len(make_microbatches(examples, [1.0] * 5, 1, CPU)) == 5
-    assert make_microbatches([], [], 100, CPU) == []
+    assert len(make_microbatches([], [], 100, CPU)) == 0
+
+
+def test_a_share_of_microbatches_is_made_of_the_same_rows() -> None:
+    examples = [example(number, 3, number + 1) for number in range(6)]
+    batches = make_microbatches(examples, [1.0] * 6, 1, CPU)
+    assert [batch.example_indices for batch in batches[1::2]] == [batches[1].example_indices, (2,), (0,)]
+    assert [batch.example_indices for batch in batches] == [(5,), (4,), (3,), (2,), (1,), (0,)]
 
 
 def test_what_is_not_known_is_none() -> None:
@@ -140,8 +148,9 @@ def test_the_deal_depends_on_the_key_alone() -> None:
 
 
 def test_where_sequences_are_packed_only_tokens_count() -> None:
-    examples = [Example((1,) * prompt, (2,) * new) for prompt, new in ((1, 30), (30, 1), (2, 2), (2, 2))]
-    assert [batch.num_sequences for batch in make_microbatches(examples, [1.0] * 4, 70, CPU)] == [1, 2, 1]
-    packed = make_microbatches(examples, [1.0] * 4, 70, CPU, is_packed=True)
-    assert [batch.num_sequences for batch in packed] == [4]
-    assert [b.num_sequences for b in make_microbatches(examples, [1.0] * 4, 69, CPU, is_packed=True)] == [3, 1]
+    examples = [Example((1,) * prompt, (2,) * new) for prompt, new in ((1, 31), (30, 2), (2, 3), (3, 3))]
+    assert [batch.num_sequences for batch in make_microbatches(examples, [1.0] * 4, 71, CPU)] == [1, 2, 1]
+    # 31 + 31 + 4 + 5: the last token of each predicts nothing.
+    for max_tokens, rows in ((71, [4]), (70, [2, 2])):
+        packed = make_microbatches(examples, [1.0] * 4, max_tokens, CPU, is_packed=True)
+        assert [batch.num_sequences for batch in packed] == rows

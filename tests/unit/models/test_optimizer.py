@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import pytest
 import torch
 from torch.nn import Parameter
 
 from groupwise.config import OptimizerConfig
+from groupwise.models import optimizer as optimizer_module
 from groupwise.models.optimizer import MasterAdamW
 
 
@@ -103,3 +106,59 @@ def test_state_round_trip_continues_bit_for_bit() -> None:
     run(copy, resumed, gradients[3:])
     assert torch.equal(weight, copy)
     assert torch.equal(optimizer.weights["weight"], resumed.weights["weight"])
+
+
+def test_masters_are_taken_over_from_the_optimizer_before() -> None:
+    """A new stage does not fall back to what bf16 has kept of the weights, and needs no second copy of them."""
+    weight = Parameter(torch.ones(4, 4, dtype=torch.bfloat16))
+    before = optimizer_of(weight)
+    before.load_weights({"weight": torch.full((4, 4), 1.0001)})
+    after = MasterAdamW({"weight": weight}, OptimizerConfig(), weights=before.weights)
+    assert torch.equal(after.weights["weight"], torch.full((4, 4), 1.0001))
+    assert after.weights["weight"].data_ptr() == before.weights["weight"].data_ptr()
+
+
+def test_offloaded_steps_are_the_same_to_rounding() -> None:
+    """On the CPU the masters stay where they are, and the step is torch's fused one."""
+    torch.manual_seed(0)
+    start, gradients = torch.randn(30, 20), torch.randn(20, 30, 20)
+    weights = [Parameter(start.to(torch.bfloat16)) for _ in range(2)]
+    optimizers = [
+        MasterAdamW({"weight": weight}, OptimizerConfig(weight_decay=0.1, offload=offload))
+        for weight, offload in zip(weights, (False, True), strict=True)
+    ]
+    for gradient in gradients:
+        for weight, optimizer in zip(weights, optimizers, strict=True):
+            weight.grad = gradient.to(torch.bfloat16)
+            optimizer.collect_gradients()
+            optimizer.step(1e-2)
+    torch.testing.assert_close(optimizers[1].weights["weight"], optimizers[0].weights["weight"], rtol=1e-5, atol=1e-6)
+    assert torch.equal(weights[0], weights[1])
+
+
+def test_sums_are_offered_during_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: a pass of our own adds to them directly, and what autograd delivers is added as it comes."""
+    monkeypatch.setattr(optimizer_module, "offers_sum", lambda parameter: True)
+    joined = torch.ones(6, 8, dtype=torch.bfloat16)
+    weights: dict[str, Any] = {"a": Parameter(joined[:2]), "b": Parameter(joined[2:])}
+    optimizer = MasterAdamW(weights, OptimizerConfig(max_grad_norm=math.inf))
+    optimizer.begin_gradients()
+    sums = {name: weight.grad_sum for name, weight in weights.items()}
+    assert sums["b"].data_ptr() == sums["a"].data_ptr() + sums["a"].numel() * 4
+    for value in (256.0, 1.0, 1.0):
+        (weights["a"].sum() * value).backward()
+        assert weights["a"].grad is None
+        optimizer.collect_gradients()
+        sums["b"].add_(value)
+    norm, _ = optimizer.step(1e-3)
+    assert norm == pytest.approx(258 * math.sqrt(6 * 8), rel=1e-6)
+    torch.testing.assert_close(optimizer.weights["b"], torch.full((4, 8), 1 - 1e-3))
+    assert not any(hasattr(weight, "grad_sum") for weight in weights.values())
+    # The next update begins with nothing, in the same place; and without sums a gradient still counts.
+    optimizer.begin_gradients()
+    assert not weights["a"].grad_sum.any()
+    assert weights["a"].grad_sum is sums["a"]
+    optimizer.clear_gradients()
+    weights["a"].sum().backward()
+    optimizer.collect_gradients()
+    assert optimizer.step(1e-3)[0] == pytest.approx(4.0)

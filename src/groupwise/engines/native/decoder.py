@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.kernels.joined import join
-from groupwise.kernels.seam import AttentionForm
+from groupwise.kernels.seam import AttentionForm, window_of
 
 KNOWN_DECODERS = {"LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model"}
 KNOWN_ROTARY = {"default", "linear", "llama3", "yarn"}
@@ -97,7 +97,7 @@ class StraightDecoder:
             query = head_norm(query, attention.q_norm.weight, attention.q_norm.variance_epsilon)
             key = head_norm(key, attention.k_norm.weight, attention.k_norm.variance_epsilon)
         attended = self._attended[:count]
-        form = AttentionForm(attention.scaling, 0.0, _window(attention))
+        form = AttentionForm(attention.scaling, 0.0, window_of(attention))
         out = attended.view(count, self._heads, size)
         step.attend_straight(index, query, key, value, form, (*self._rotary, self._query[:count]), out)
         return project((attention.o_proj,), attended, self._delta[:count])[0]
@@ -131,10 +131,3 @@ def project(modules: Sequence[nn.Module], x: Tensor, out: Tensor) -> Sequence[Te
         return [module(x) for module in modules]
     apply_joined(x, joined, out)
     return out.split(joined.sizes, dim=1)
-
-
-def _window(attention: Any) -> int:
-    """As the attention module hands it to the interface: Mistral's is in the config, Llama has none."""
-    if type(attention).__name__ == "MistralAttention":
-        return attention.config.sliding_window or 0
-    return getattr(attention, "sliding_window", None) or 0

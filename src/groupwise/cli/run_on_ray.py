@@ -1,0 +1,80 @@
+"""`groupwise train --ray`: the ranks of a run on a Ray cluster, watched from this terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from groupwise.cli.libraries import quiet_libraries
+
+if TYPE_CHECKING:
+    from groupwise.cli.train import Start
+    from groupwise.types import EvalRecord, StepRecord
+    from groupwise.workers import Limits
+    from groupwise.workers.ray_hosts import RayPool, Share
+
+
+class NewsSink:
+    """Hands the records of a rank to the driver."""
+
+    def __init__(self, tell: Callable[[Any], None]) -> None:
+        self._tell = tell
+
+    def write(self, record: StepRecord) -> None:
+        self._tell(("write", record))
+
+    def write_eval(self, record: EvalRecord) -> None:
+        self._tell(("write_eval", record))
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class RankWork:
+    """What one rank does: the run, with verifier workers where there is room for them."""
+
+    start: Start
+    shares: Sequence[Share]
+
+    def __call__(self, tell: Callable[[Any], None]) -> bool:
+        from groupwise.distributed.world import join_world
+        from groupwise.verifiers.scorer import make_scorer
+
+        quiet_libraries()
+        world = join_world()
+        try:
+            return self.start.carry_out([NewsSink(tell)], world, partial(make_scorer, make_pool=self._make_pool))
+        finally:
+            world.close()
+
+    def _make_pool(self, function: Any, num_workers: int, limits: Limits) -> RayPool:
+        from groupwise.workers.ray_hosts import RayPool
+
+        return RayPool(function, self.shares, limits)
+
+
+def run_on_ray(start: Start, num_ranks: int | None, address: str | None) -> bool:
+    """Whether the run finished; otherwise it was asked to stop, and saved."""
+    from groupwise.distributed.ray_cluster import ray_ranks
+    from groupwise.runlog.progress import Progress
+    from groupwise.workers.ray_hosts import spread_workers
+
+    recipe = start.recipe
+    with ray_ranks(num_ranks, address=address, use_gpus=recipe.model.device != "cpu") as ranks:
+        ranks.check_folder(start.run_dir)
+        shares = spread_workers(ranks.size, recipe.verifier.workers, ranks.free_cpus())
+        on_nodes = len({place.node_id for place in ranks.places})
+        hosted_by = len({share.node_id for mine in shares for share in mine})
+        num_workers = ranks.size * recipe.verifier.workers
+        print(f"Ray: ranks: {ranks.size}, on machines: {on_nodes}; verifier workers: {num_workers}, on: {hosted_by}")
+        progress = Progress(recipe.total_steps)
+        try:
+            results = ranks.run(
+                [RankWork(start, mine) for mine in shares], lambda news: getattr(progress, news[0])(news[1])
+            )
+        finally:
+            progress.close()
+        return all(results)

@@ -1,0 +1,124 @@
+"""Completions back to back, the prompt that several of them continue only once before them.
+
+    ┌─────────┬──────────┬──────┬────────────┬───────┬─────────┐
+    │ p p p p │ a a a a a│ b b  │ c c c c c c│ q q q │ d d d d │     a, b and c continue p, d continues q
+    └─────────┴──────────┴──────┴────────────┴───────┴─────────┘
+
+A token sees the prompt that it continues and what is before it in its own segment. The last token of a completion
+predicts nothing that is learned from, so it is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens of one prompt or one completion."""
+
+    start: int
+    length: int
+    prompt_start: int
+    prompt_length: int
+    """Of the tokens that it continues; 0 for a prompt."""
+    seen_until: int
+    """Where the tokens end that see these: for a prompt, behind the last completion that continues it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    token_ids: Tensor
+    """[T]"""
+    positions: Tensor
+    """[T]"""
+    predicts: Tensor
+    """[N]: where the hidden state stands that each completion token was (or would be) drawn from."""
+    segments: tuple[Segment, ...]
+
+
+TokenPair = tuple[tuple[int, ...], tuple[int, ...]]
+"""Prompt and completion."""
+
+
+def pack_rows(pairs: Sequence[TokenPair], max_tokens: int) -> list[list[int]]:
+    """Which rows go into which pack of at most `max_tokens` tokens, completions of one prompt together.
+
+    Packs are about equally large: a last one of few tokens would not fill the GPU. The largest first: if memory fails,
+    it fails early.
+    """
+    by_prompt: dict[tuple[int, ...], list[int]] = {}
+    for row in sorted(range(len(pairs)), key=lambda row: (-len(pairs[row][1]), row)):
+        by_prompt.setdefault(pairs[row][0], []).append(row)
+    bundles = [part for rows in by_prompt.values() for part in _split(pairs, rows, max_tokens)]
+    bundles.sort(key=lambda bundle: (-_num_tokens(pairs, bundle), bundle[0]))
+    sizes = [_num_tokens(pairs, bundle) for bundle in bundles]
+    count = max(1, -(-sum(sizes) // max_tokens))
+    while (packs := _deal(sizes, count, max_tokens)) is None:
+        count += 1
+    return [[row for index in pack for row in bundles[index]] for pack in packs if pack]
+
+
+def _deal(sizes: Sequence[int], count: int, max_tokens: int) -> list[list[int]] | None:
+    """Sizes dealt out into so many packs of about the same size, largest first; None where one is too large."""
+    packs: list[list[int]] = [[] for _ in range(count)]
+    loads = [0] * count
+    for index, size in enumerate(sizes):
+        place = min(range(count), key=loads.__getitem__)
+        if packs[place] and loads[place] + size > max_tokens:
+            return None
+        packs[place].append(index)
+        loads[place] += size
+    return [packs[place] for place in sorted(range(count), key=lambda place: -loads[place])]
+
+
+def _split(pairs: Sequence[TokenPair], rows: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Completions of one prompt that are too many for one pack."""
+    parts: list[list[int]] = []
+    for row in rows:
+        if not parts or _num_tokens(pairs, [*parts[-1], row]) > max_tokens:
+            parts.append([])
+        parts[-1].append(row)
+    return parts
+
+
+def _num_tokens(pairs: Sequence[TokenPair], rows: Sequence[int]) -> int:
+    """Of completions of one prompt."""
+    return len(pairs[rows[0]][0]) + sum(max(0, len(pairs[row][1]) - 1) for row in rows)
+
+
+def make_pack(pairs: Sequence[TokenPair], device: torch.device) -> Pack:
+    """Of completions in which those of one prompt stand together."""
+    segments: list[Segment] = []
+    pieces: list[tuple[int, ...]] = []
+    predicts: list[range] = []
+    end, index = 0, 0
+    while index < len(pairs):
+        prompt = pairs[index][0]
+        prompt_start, prompt_end = end, end + len(prompt)
+        pieces.append(prompt)
+        end = prompt_end
+        members: list[Segment] = []
+        while index < len(pairs) and pairs[index][0] == prompt:
+            completion = pairs[index][1][:-1]
+            if pairs[index][1]:
+                # The prompt's last token predicts the first of each completion.
+                predicts += [range(prompt_end - 1, prompt_end), range(end, end + len(completion))]
+            if completion:
+                members.append(Segment(end, len(completion), prompt_start, len(prompt), end + len(completion)))
+                pieces.append(completion)
+                end += len(completion)
+            index += 1
+        segments += [Segment(prompt_start, len(prompt), 0, 0, end), *members]
+    positions = [range(part.prompt_length, part.prompt_length + part.length) for part in segments]
+    return Pack(
+        token_ids=torch.tensor(list(chain.from_iterable(pieces))).to(device),
+        positions=torch.tensor(list(chain.from_iterable(positions))).to(device),
+        predicts=torch.tensor(list(chain.from_iterable(predicts)), dtype=torch.long).to(device),
+        segments=tuple(segments),
+    )

@@ -1,0 +1,380 @@
+"""The ranks of a run on a Ray cluster: what `torchrun` does, with machines and CPUs that Ray gives.
+
+    driver (the command) ──▶ rank × N (an actor each, a GPU or a CPU each) ──▶ the work of a rank, in its main thread
+          ▲    │                │
+          │    └─ stop ─▶ desk ◀┘ news (an actor beside the driver: ranks are busy, and could not be called)
+
+A rank finds what `torchrun` would have put into its environment and runs the same code. Signals to the driver reach
+every rank as the SIGTERM that it would have had under `torchrun`. A rank that fails ends the others, and the driver
+says which and why. Actors belong to the driver: however it ends, Ray ends them.
+
+What it does not know: training. Work is any callable that can be pickled.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from groupwise.config import ConfigError
+from groupwise.distributed.world import RankLost
+
+Tell = Callable[[Any], None]
+"""How a rank reports to the driver."""
+Work = Callable[[Tell], Any]
+
+POLL_S = 0.5
+GRACE_S = 10.0
+"""How long the other ranks may take to notice that one is lost and to say so in the log; then they are ended."""
+CONNECT_S = 10.0
+ROOM_S = 120.0
+"""How long to wait for the cluster to have room."""
+SHARED_FOLDER_S = 10.0
+"""How long a file may take to be seen on another machine."""
+
+
+class RankFailed(RuntimeError):
+    """A rank ended before its time; which, where and why."""
+
+
+class ClusterFull(RuntimeError):
+    """Ray has no room for the ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    node_id: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    error: BaseException
+    """What the rank raised; Ray's own error where its process died."""
+    has_died: bool
+    """Its process is gone, without an exception."""
+    traceback: str = ""
+
+
+class Rank:
+    """One rank; runs as a Ray actor, whose calls are made in its main thread, where signals are handled."""
+
+    def place(self) -> Place:
+        import ray
+
+        return Place(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address())
+
+    def offer_port(self) -> int:
+        """One that is free now, for the others to find this rank at."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return int(probe.getsockname()[1])
+
+    def write_token(self, folder: Path, name: str) -> str:
+        """Why it cannot be written; "" when it was."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(name)
+        except OSError as error:
+            return error.strerror or str(error)
+        return ""
+
+    def remove_token(self, folder: Path, name: str) -> None:
+        (folder / name).unlink()
+
+    def sees_token(self, folder: Path, name: str) -> bool:
+        deadline = time.monotonic() + SHARED_FOLDER_S
+        while not (is_there := (folder / name).exists()) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        return is_there
+
+    def run(
+        self, environment: Mapping[str, str], folder: str, search_path: Sequence[str], work: bytes, desk: Any
+    ) -> Any:
+        import ray
+
+        os.environ.update(environment)
+        try:
+            os.chdir(folder)
+        except OSError as error:
+            raise ConfigError(
+                f"{folder}: {error.strerror} on {ray.util.get_node_ip_address()}; start the run in a folder that every "
+                "machine sees under the same path"
+            ) from None
+        sys.path.extend(path for path in search_path if path not in sys.path)
+        threading.Thread(target=_await_stop, args=(desk,), daemon=True).start()
+        return pickle.loads(work)(lambda news: ray.get(desk.tell.remote(news)))
+
+
+def _await_stop(desk: Any) -> None:
+    import ray
+    from ray.exceptions import RayError
+
+    # Without a desk there is no driver either, and Ray ends this process.
+    with suppress(RayError):
+        ray.get(desk.stop_asked.remote())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Desk:
+    """Where news for the driver and its wish to stop are left."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._news: list[Any] = []
+        self._has_news = asyncio.Event()
+        self._stop = asyncio.Event()
+
+    async def tell(self, news: Any) -> None:
+        self._news.append(news)
+        self._has_news.set()
+
+    async def next_news(self) -> list[Any]:
+        await self._has_news.wait()
+        return await self.take_news()
+
+    async def take_news(self) -> list[Any]:
+        news, self._news = self._news, []
+        self._has_news.clear()
+        return news
+
+    async def ask_to_stop(self) -> None:
+        self._stop.set()
+
+    async def stop_asked(self) -> None:
+        await self._stop.wait()
+
+
+class RayRanks:
+    """The ranks, placed and waiting for work."""
+
+    def __init__(self, actors: Sequence[Any], desk: Any, bundle: Mapping[str, float]) -> None:
+        import ray
+
+        self._actors = actors
+        self._desk = desk
+        self._bundle = bundle
+        self._is_stopping = False
+        self.size = len(actors)
+        self.places: list[Place] = ray.get([actor.place.remote() for actor in actors])
+
+    def free_cpus(self) -> dict[str, float]:
+        """What the ranks leave of each machine, by its id. Other users of the cluster are not looked at."""
+        import ray
+
+        free = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]}
+        for place in self.places:
+            free[place.node_id] = max(0.0, free[place.node_id] - self._bundle["CPU"])
+        return free
+
+    def check_folder(self, folder: Path) -> None:
+        """Refuse a folder that not every rank sees as the first one does."""
+        import ray
+
+        name = f".seen-by-all-{uuid.uuid4().hex}"
+        first, where = self._actors[0], self.places[0].address
+        why_not = ray.get(first.write_token.remote(folder, name))
+        if why_not:
+            raise ConfigError(f"--run-dir {folder}: cannot be written on {where}: {why_not}; choose another --run-dir")
+        sees = ray.get([actor.sees_token.remote(folder, name) for actor in self._actors])
+        ray.get(first.remove_token.remote(folder, name))
+        blind = sorted({place.address for place, is_seen in zip(self.places, sees, strict=True) if not is_seen})
+        if blind:
+            raise ConfigError(
+                f"--run-dir {folder}: what is written there on {where} is not seen on {', '.join(blind)}; choose a "
+                "folder on a disk that all machines share"
+            )
+
+    def run(self, works: Sequence[Work], on_news: Tell) -> list[Any]:
+        """What each rank's work returns, by rank. A signal meanwhile is passed on to the ranks."""
+        import ray
+
+        port = ray.get(self._actors[0].offer_port.remote())
+        here = (os.getcwd(), list(sys.path))
+        calls = {}
+        for rank, (actor, work) in enumerate(zip(self._actors, works, strict=True)):
+            environment = rank_environment(rank, self.size, self.places[0].address, port, "GPU" in self._bundle)
+            calls[actor.run.remote(environment, *here, pickle.dumps(work), self._desk)] = rank
+        results, failures = self._await(calls, on_news)
+        if failures:
+            raise self._blame(failures)
+        return [results[rank] for rank in range(self.size)]
+
+    def _await(self, calls: dict[Any, int], on_news: Tell) -> tuple[dict[int, Any], dict[int, Failure]]:
+        import ray
+
+        results: dict[int, Any] = {}
+        failures: dict[int, Failure] = {}
+        deadline = float("inf")
+        news = self._desk.next_news.remote()
+        with _stop_requests() as stop:
+            while calls and time.monotonic() < deadline:
+                if stop.is_new():
+                    self._is_stopping = True
+                    self._desk.ask_to_stop.remote()
+                for call in ray.wait([*calls, news], timeout=POLL_S)[0]:
+                    if call == news:
+                        for item in ray.get(news):
+                            on_news(item)
+                        news = self._desk.next_news.remote()
+                        continue
+                    rank = calls.pop(call)
+                    outcome = _outcome(call)
+                    if isinstance(outcome, Failure):
+                        failures[rank] = outcome
+                        deadline = min(deadline, time.monotonic() + GRACE_S)
+                    else:
+                        results[rank] = outcome
+        for item in ray.get(self._desk.take_news.remote()):
+            on_news(item)
+        return results, failures
+
+    def _blame(self, failures: Mapping[int, Failure]) -> Exception:
+        rank = to_blame(failures)
+        failure = failures[rank]
+        if isinstance(failure.error, ConfigError):
+            return failure.error
+        if not failure.has_died and not type(failure.error).__module__.startswith("groupwise."):
+            print(failure.traceback, file=sys.stderr)  # a stranger's error deserves it
+        who = f"rank {rank} on {self.places[rank].address}"
+        what = "its process died" if failure.has_died else type(failure.error).__name__
+        how = f"{who} ended before the run could stop and save" if self._is_stopping else f"{who} ended the run"
+        why = last_line(failure.error).rstrip(".")
+        return RankFailed(f"{how}: {what}: {why}. What was saved before is good: go on with --resume")
+
+
+def rank_environment(rank: int, size: int, address: str, port: int, has_gpu: bool) -> dict[str, str]:
+    """What `torchrun` tells a rank. Ray shows each one its own GPU alone, so that it is always the first."""
+    table = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "MASTER_ADDR": address, "MASTER_PORT": port}
+    return {name: str(value) for name, value in table.items()} | ({} if has_gpu else {"CUDA_VISIBLE_DEVICES": ""})
+
+
+def choose_ranks(asked: int | None, *, num_gpus: float, num_cpus: float, use_gpus: bool) -> tuple[int, dict[str, int]]:
+    """How many ranks there are, and what each takes of the cluster."""
+    if asked is not None and asked < 1:
+        raise ConfigError(f"--ray-ranks {asked}: must be at least 1")
+    kind, number = ("GPU", int(num_gpus)) if use_gpus and num_gpus >= 1 else ("CPU", int(num_cpus))
+    if asked is None and kind == "CPU":
+        why = "the cluster has no GPUs" if use_gpus else 'model.device = "cpu"'
+        raise ConfigError(f"--ray-ranks: {why}, so say how many ranks there are to be, as in --ray-ranks 2")
+    if asked is not None and asked > number:
+        raise ConfigError(f"--ray-ranks {asked}: a rank takes one {kind}, and the cluster has {number}")
+    return asked or number, {"CPU": 1} | ({"GPU": 1} if kind == "GPU" else {})
+
+
+def check_address(address: str) -> None:
+    """Refuse what does not answer: Ray itself would go on trying for many minutes."""
+    if address.startswith("ray://"):
+        raise ConfigError(f"--ray-address {address}: is for clients; run the command on a machine of the cluster")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        return  # "auto" and the like, which Ray understands
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(
+            f"--ray-address {address}: does not answer ({error}); is it what `ray start --head` printed?"
+        ) from None
+
+
+def to_blame(failures: Mapping[int, Failure]) -> int:
+    """The rank that failed first, as far as one can tell: who died, then who raised, then who missed another."""
+
+    def order(rank: int) -> int:
+        failure = failures[rank]
+        return 0 if failure.has_died else 2 if isinstance(failure.error, RankLost) else 1
+
+    return min(failures, key=order)  # of equals the first that was heard of
+
+
+def last_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or ["no reason given"])[-1].strip()
+
+
+def _outcome(call: Any) -> Any:
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        return ray.get(call)
+    except RayTaskError as error:
+        return Failure(error.cause, has_died=False, traceback=str(error))
+    except RayError as error:
+        return Failure(error, has_died=True)
+
+
+class _StopRequests:
+    def __init__(self) -> None:
+        self._num_signals = 0
+        self._num_seen = 0
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        self._num_signals += 1
+        if self._num_signals > 1 and number == signal.SIGINT:
+            raise KeyboardInterrupt  # twice: without waiting
+
+    def is_new(self) -> bool:
+        """Whether a signal came since this was asked last."""
+        is_new, self._num_seen = self._num_signals > self._num_seen, self._num_signals
+        return is_new
+
+
+@contextmanager
+def _stop_requests() -> Iterator[_StopRequests]:
+    requests = _StopRequests()
+    before = {number: signal.signal(number, requests.handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield requests
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def ray_ranks(asked: int | None, *, address: str | None, use_gpus: bool) -> Iterator[RayRanks]:
+    """Ranks on the cluster at `address`, else on that of RAY_ADDRESS or of this machine, else on one made here."""
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError("--ray: Ray is not installed; pip install 'groupwise[ray]'") from None
+    from ray.util.placement_group import placement_group
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+    check_address(address or os.environ.get("RAY_ADDRESS", ""))
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is made here reports to nobody
+    try:
+        ray.init(address=address, logging_level="warning")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"--ray: there is no cluster that can be used: {last_line(error)}") from error
+    try:
+        has = ray.cluster_resources()
+        counts = {"num_gpus": has.get("GPU", 0), "num_cpus": has.get("CPU", 0)}
+        size, bundle = choose_ranks(asked, **counts, use_gpus=use_gpus)
+        group = placement_group([bundle] * size, strategy="PACK")
+        if not group.wait(ROOM_S):
+            raise ClusterFull(
+                f"--ray: the cluster had no room for {size} ranks with {bundle} each within {ROOM_S:g} s; `ray status` "
+                "shows what is taken"
+            )
+        options = {"num_cpus": bundle["CPU"], "num_gpus": bundle.get("GPU", 0), "max_restarts": 0}
+        make = ray.remote(**options)(Rank)
+        places = [PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=n) for n in range(size)]
+        beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        desk = ray.remote(num_cpus=0, max_restarts=0)(Desk).options(scheduling_strategy=beside).remote()
+        yield RayRanks([make.options(scheduling_strategy=place).remote() for place in places], desk, bundle)
+    finally:
+        # All of it was this driver's: Ray ends the actors and gives back their room.
+        ray.shutdown()

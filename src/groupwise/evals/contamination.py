@@ -1,0 +1,129 @@
+"""Which problems of an evaluation were, or nearly were, in a training set. Nothing here imports torch.
+
+Exact: the same words in the same order, whatever the case, spacing and punctuation. Near: most of a problem's runs of
+SHINGLE_WORDS words occur in one training problem. Runs that many problems share say nothing about any of them (an
+instruction, a template's phrases) and are not counted; a problem made of such runs alone cannot be near to anything.
+
+Linear in the two texts together: only problems that share a rare run are ever compared. A translation or a paraphrase
+is not found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from groupwise.types import Problem
+
+SHINGLE_WORDS = 5
+NEAR_SHARE = 0.8
+"""Of an evaluation problem's rare runs that one training problem must have."""
+MAX_SHARED = 0.01
+"""A run in more than this share of the evaluation's problems is common ..."""
+MIN_SHARED = 4
+"""... and one in at most so many of them never is."""
+MIN_RARE = 5
+"""Fewer rare runs are too little to be near by."""
+SHOWN_CHARS = 160
+
+# Signs count: "59 + 28" and "59 - 28" are two problems. Punctuation, brackets and dollars do not.
+_WORD = re.compile(r"\w+|[-+*/^=<>|%]")
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    kind: Literal["exact", "near"]
+    problem_id: str
+    """Of the evaluation."""
+    training_id: str
+    share: float
+    """Of the problem's rare runs that the training problem has; 1 where it is exact."""
+    problem: str
+    """How it begins."""
+    training: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contamination:
+    num_problems: int
+    num_training: int
+    overlaps: tuple[Overlap, ...]
+    """At most one for each problem of the evaluation: the closest."""
+
+    @property
+    def num_exact(self) -> int:
+        return sum(overlap.kind == "exact" for overlap in self.overlaps)
+
+    @property
+    def num_near(self) -> int:
+        return len(self.overlaps) - self.num_exact
+
+    def to_json(self) -> dict[str, Any]:
+        counts = {"problems": self.num_problems, "training": self.num_training}
+        found = {"exact": self.num_exact, "near": self.num_near}
+        return counts | found | {"overlaps": [asdict(overlap) for overlap in self.overlaps]}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.num_exact:,} of {self.num_problems:,} problems are training problems word for word, and "
+            f"{self.num_near:,} nearly so ({self.num_training:,} training problems)"
+        )
+
+
+def find_contamination(problems: Sequence[Problem], training: Sequence[Problem]) -> Contamination:
+    texts = [_words(problem) for problem in problems]
+    same: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, words in enumerate(texts):
+        same[words].append(index)
+    holders, num_rare = _index_rare_runs(texts)
+    closest: dict[int, tuple[float, bool, Problem]] = {}
+    for candidate in training:
+        words = _words(candidate)
+        shared = Counter(index for run in _runs(words) for index in holders.get(run, ()))
+        near = [index for index in shared if num_rare[index] >= MIN_RARE]
+        found = [(index, shared[index] / num_rare[index], False) for index in near]
+        found += [(index, 1.0, True) for index in same.get(words, ())]
+        for index, share, is_exact in found:
+            if share >= NEAR_SHARE and (index not in closest or (share, is_exact) > closest[index][:2]):
+                closest[index] = (share, is_exact, candidate)
+    return Contamination(
+        len(problems), len(training), tuple(_overlap(problems[index], *closest[index]) for index in sorted(closest))
+    )
+
+
+def _index_rare_runs(texts: Sequence[tuple[str, ...]]) -> tuple[dict[str, list[int]], list[int]]:
+    """Which problems have each run that is not common, and how many such runs each problem has."""
+    runs = [_runs(words) for words in texts]
+    counts = Counter(run for entry in runs for run in entry)
+    limit = max(MIN_SHARED, MAX_SHARED * len(texts))
+    holders: dict[str, list[int]] = defaultdict(list)
+    num_rare = [0] * len(texts)
+    for index, entry in enumerate(runs):
+        for run in entry:
+            if counts[run] <= limit:
+                holders[run].append(index)
+                num_rare[index] += 1
+    return holders, num_rare
+
+
+def _words(problem: Problem) -> tuple[str, ...]:
+    return tuple(word for message in problem.messages for word in _WORD.findall(message.content.lower()))
+
+
+def _runs(words: tuple[str, ...]) -> set[str]:
+    """All runs of SHINGLE_WORDS words; a shorter text is one run."""
+    count = max(1, len(words) - SHINGLE_WORDS + 1)
+    return {" ".join(words[start : start + SHINGLE_WORDS]) for start in range(count)}
+
+
+def _overlap(problem: Problem, share: float, is_exact: bool, training: Problem) -> Overlap:
+    texts = (_shown(problem), _shown(training))
+    return Overlap("exact" if is_exact else "near", problem.id, training.id, share, *texts)
+
+
+def _shown(problem: Problem) -> str:
+    text = " ".join(problem.messages[-1].content.split()) if problem.messages else ""
+    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"

@@ -1,0 +1,114 @@
+"""Guards: whether the model still is the model that it was, away from the task.
+
+Perplexity on general text (general_text.py) and format-following on a small general set (general_format.py). Both are
+measured at the start of a run and with each held-out evaluation after it; `judge` compares the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+from groupwise.collect import Clock, Prompts, sample_and_score
+from groupwise.config import ConfigError, GuardsConfig
+from groupwise.data.batch import Example
+from groupwise.engines.engine import Engine
+from groupwise.evals.draw import make_requests, scored_group
+from groupwise.evals.general_format import GeneralFormat
+from groupwise.evals.general_text import PASSAGES
+from groupwise.evals.results import Estimate
+from groupwise.models.chat import check_fits
+from groupwise.models.policy import Policy
+from groupwise.scoring import pass_rate
+from groupwise.stats import bootstrap_interval, mean
+from groupwise.types import SamplingParams
+from groupwise.verifiers.scorer import LocalScorer, ScoreFunction
+
+MAX_TOKENS = 4096
+"""Of the passages that go through the model at once: memory only."""
+FORMAT_TOKENS = 64
+"""Longest completion of a format request; all of them ask for less."""
+
+
+def check_guards_fit(config: GuardsConfig, prompts: Prompts, context_tokens: int) -> None:
+    """ConfigError where the model's context is too short for the format requests."""
+    if not config.max_format_drop:
+        return
+    try:
+        check_fits(
+            [prompts[problem] for problem in GeneralFormat().problems("held_out")], FORMAT_TOKENS, context_tokens
+        )
+    except ConfigError as error:
+        raise ConfigError(f"guards: {error}, or set guards.max_format_drop = 0") from None
+
+
+GuardReadings = Mapping[str, float]
+"""What is guarded and what was found: `perplexity` on general text, `format_share` of general requests."""
+
+
+def read_guards(
+    config: GuardsConfig,
+    policy: Policy,
+    engine: Engine,
+    interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> GuardReadings:
+    """Measure what is guarded, with the weights as they are."""
+    readings = {}
+    with interruptible():
+        if config.max_perplexity_ratio:
+            readings["perplexity"] = perplexity_estimate(policy).value
+        if config.max_format_drop:
+            readings["format_share"] = _format_share(policy, engine)
+    return readings
+
+
+def judge(config: GuardsConfig, before: GuardReadings, now: GuardReadings) -> list[str]:
+    """A sentence for each guard that is broken."""
+    broken = []
+    if config.max_perplexity_ratio:
+        old, new = before["perplexity"], now["perplexity"]
+        # Asked so that NaN is the worst perplexity there is, not one that cannot be compared.
+        if not new <= config.max_perplexity_ratio * old:
+            broken.append(
+                f"perplexity on general text went from {old:.2f} to {new:.2f}, which is more than "
+                f"{config.max_perplexity_ratio:g} times as much (guards.max_perplexity_ratio)"
+            )
+    if config.max_format_drop:
+        old, new = before["format_share"], now["format_share"]
+        if old - new > config.max_format_drop:
+            broken.append(
+                f"general requests whose form is followed went from {old:.1%} to {new:.1%}, which is down by more than "
+                f"{config.max_format_drop:.1%} (guards.max_format_drop)"
+            )
+    return broken
+
+
+def perplexity_estimate(policy: Policy) -> Estimate:
+    """exp of the mean over passages of their nats a token, each passage given its own first token.
+
+    A passage that does not fit the model's context is cut. The interval is a bootstrap over passages.
+    """
+    examples = []
+    for passage in PASSAGES:
+        first, *rest = policy.tokenizer.encode(passage, add_special_tokens=False)[: policy.context_tokens]
+        examples.append(Example(prompt_ids=(first,), completion_ids=tuple(rest)))
+    logprobs = policy.old_logprobs(examples, 1.0, MAX_TOKENS)
+    nats = [-float(row.double().mean()) for row in logprobs]
+    low, high = bootstrap_interval(nats)
+    return Estimate(_exp(mean(nats)), _exp(low), _exp(high), len(nats), "bootstrap")
+
+
+def _exp(nats: float) -> float:
+    return math.exp(nats) if nats < 700 else math.inf
+
+
+def _format_share(policy: Policy, engine: Engine) -> float:
+    """Greedy, so that two readings of the same weights are the same."""
+    task, prompts = GeneralFormat(), Prompts(policy.tokenizer)
+    requests = make_requests([prompts[problem] for problem in task.problems("held_out")], 1, 0)
+    scorer = LocalScorer(ScoreFunction(task))
+    sampling = SamplingParams(max_new_tokens=FORMAT_TOKENS, temperature=0.0)
+    pairs = sample_and_score(engine, scorer, requests, sampling, policy.version, policy.world, Clock())
+    shares = [pass_rate(scored_group(group, scores)) for group, scores in pairs]
+    return mean([share for share in shares if share is not None])

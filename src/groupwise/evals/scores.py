@@ -1,0 +1,149 @@
+"""From scored groups to scores with intervals. Nothing here imports torch.
+
+The unit of every interval is the problem: completions of one problem are not independent. A score is a mean over
+problems of one value each. Where all values are 0 or 1 it is a plain share, with Wilson's interval; where they lie
+between, "plus four" (`stats.mean_interval`); for what is no share (lengths, rewards) a bootstrap over problems.
+
+How votes are counted. All completions that the verifier calls correct give one answer, the right one. Wrong ones give
+the answer that the task's marks find in them, compared as text after `normalize`. Those without an answer do not vote.
+Completions that could not be judged are left out of everything but the error rates.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from groupwise.evals.estimators import majority_at_k, pass_at_k
+from groupwise.evals.results import Estimate, Scores
+from groupwise.rewards.extract import AnswerMark, final_answer
+from groupwise.rewards.math.normalize import normalize
+from groupwise.stats import bootstrap_interval, mean, mean_interval, wilson_interval
+from groupwise.types import Finish, Score, ScoredGroup, Verdict
+
+BREAKDOWNS = ("level", "subject")
+"""Keys of `Problem.meta` by which scores are also given."""
+MAX_PARTS = 50
+"""A key with more values than this is no breakdown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The completions of one problem, counted."""
+
+    judged: int
+    correct: int
+    wrong: tuple[int, ...]
+    """How many give each wrong answer."""
+    silent: int
+    shares: Mapping[str, float]
+    """Of all its completions: truncated_share, unparsed_share, error_share, timed_out_share."""
+    mean_tokens: float
+    mean_reward: float
+    """NaN where none could be judged."""
+
+
+def tally(scored: ScoredGroup, marks: Sequence[AnswerMark]) -> Tally:
+    pairs = list(zip(scored.group.rollouts, scored.scores, strict=True))
+    judged = [(rollout, score) for rollout, score in pairs if not score.is_error]
+    others = [rollout.text for rollout, score in judged if score.verdict is not Verdict.CORRECT]
+    answers = [answer for answer in (_answer(text, marks) for text in others) if answer is not None]
+
+    def share(is_meant: Callable[[Score], bool]) -> float:
+        return mean([float(is_meant(score)) for score in scored.scores])
+
+    return Tally(
+        judged=len(judged),
+        correct=len(judged) - len(others),
+        wrong=tuple(Counter(answers).values()),
+        silent=len(others) - len(answers),
+        shares={
+            "truncated_share": mean([float(rollout.finish is Finish.LENGTH) for rollout, _ in pairs]),
+            "unparsed_share": share(lambda score: score.verdict is Verdict.UNPARSED),
+            "error_share": share(lambda score: score.verdict is Verdict.ERROR),
+            "timed_out_share": share(lambda score: score.verdict is Verdict.TIMED_OUT),
+        },
+        mean_tokens=mean([float(len(rollout.token_ids)) for rollout, _ in pairs]),
+        mean_reward=mean([score.reward for _, score in judged]),
+    )
+
+
+def _answer(text: str, marks: Sequence[AnswerMark]) -> str | None:
+    found = final_answer(text, marks)
+    # A text too long for any answer has no normal form; it still differs from all others.
+    return None if found is None else normalize(found.text) or found.text.strip()
+
+
+def score_groups(
+    groups: Sequence[ScoredGroup], *, n: int, ks: Iterable[int], marks: Sequence[AnswerMark]
+) -> tuple[dict[str, Estimate], dict[str, dict[str, Scores]]]:
+    """The scores over all groups, and by level and subject where the problems have them.
+
+    `n`: completions that each problem was given; `marks`: where the task looks for answers.
+    """
+    # In the order of ids: groups come in the order in which they were completed, which must not move a bootstrap.
+    ordered = sorted(groups, key=lambda scored: scored.group.prompt.problem.id)
+    tallies = [tally(scored, marks) for scored in ordered]
+    # A task whose completions hold no marked answer (programs, queries) has no majority to speak of.
+    has_votes = any(entry.wrong for entry in tallies) or any(
+        score.verdict is Verdict.CORRECT and final_answer(rollout.text, marks) is not None
+        for scored in ordered
+        for rollout, score in zip(scored.group.rollouts, scored.scores, strict=True)
+    )
+    wanted = sorted(set(ks))
+    scores = summarize(tallies, n=n, ks=wanted, has_votes=has_votes)
+    by: dict[str, dict[str, Scores]] = {}
+    for kind in BREAKDOWNS:
+        parts: dict[str, list[Tally]] = {}
+        for scored, entry in zip(ordered, tallies, strict=True):
+            key = scored.group.prompt.problem.meta.get(kind)
+            if key is not None:
+                parts.setdefault(str(key), []).append(entry)
+        if 1 < len(parts) <= MAX_PARTS:
+            by[kind] = {
+                key: summarize(parts[key], n=n, ks=wanted, has_votes=has_votes) for key in sorted(parts, key=_by_number)
+            }
+    return scores, by
+
+
+def _by_number(key: str) -> tuple[int, int, str]:
+    """Levels in their order, names by the alphabet."""
+    return (0, int(key), "") if key.isdecimal() else (1, 0, key)
+
+
+def summarize(tallies: Sequence[Tally], *, n: int, ks: Sequence[int], has_votes: bool) -> dict[str, Estimate]:
+    def passing(k: int) -> Estimate:
+        return share_estimate([pass_at_k(t.judged, t.correct, k) for t in tallies if t.judged >= k], len(tallies))
+
+    def majority(k: int) -> Estimate:
+        values = [majority_at_k(t.correct, t.wrong, t.silent, k) for t in tallies if t.judged >= k]
+        return share_estimate(values, len(tallies))
+
+    scores = {f"pass@{k}": passing(k) for k in ks}
+    if has_votes:
+        scores |= {f"maj@{k}": majority(k) for k in ks if k > 1}
+    if n > 1:
+        scores[f"best_of_{n}_by_verifier"] = passing(n)
+        if has_votes:
+            scores[f"best_of_{n}_by_majority"] = majority(n)
+    for name in ("truncated_share", "unparsed_share", "error_share", "timed_out_share"):
+        scores[name] = share_estimate([t.shares[name] for t in tallies], len(tallies))
+    scores["mean_tokens"] = mean_estimate([t.mean_tokens for t in tallies])
+    scores["mean_reward"] = mean_estimate([t.mean_reward for t in tallies if t.judged], len(tallies))
+    return scores
+
+
+def share_estimate(values: Sequence[float], num_problems: int | None = None) -> Estimate:
+    """The mean of values between 0 and 1, one per problem."""
+    left_out = 0 if num_problems is None else num_problems - len(values)
+    if all(value in (0.0, 1.0) for value in values):
+        low, high = wilson_interval(sum(values), len(values))
+        return Estimate(mean(values), low, high, len(values), "wilson", left_out)
+    return Estimate(mean(values), *mean_interval(values), len(values), "plus_four", left_out)
+
+
+def mean_estimate(values: Sequence[float], num_problems: int | None = None) -> Estimate:
+    """The mean of any values, one per problem."""
+    left_out = 0 if num_problems is None else num_problems - len(values)
+    return Estimate(mean(values), *bootstrap_interval(values), len(values), "bootstrap", left_out)

@@ -1,0 +1,118 @@
+"""What is evaluated: from what a person names to a policy, and to what tells its weights from all others.
+
+- a run directory, or one of its checkpoints: its recipe's model with those weights, adapters included
+- a folder with adapter_config.json: its base model with the adapter merged in (needs peft)
+- anything that model.path of a recipe may be: a hub id, a folder (also an exported or merged one), a .gguf file, tiny-…
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from groupwise.checkpoint import CheckpointStore
+from groupwise.config import ConfigError, ModelConfig, Recipe, make_recipe
+from groupwise.models.export import find_checkpoint
+from groupwise.models.load import LoadedModel, load_model
+from groupwise.models.policy import Policy, load_policy
+from groupwise.runlog import layout
+from groupwise.runlog.reader import Run
+
+ADAPTER = "adapter_config.json"
+_FILES_THAT_MATTER = (".safetensors", ".json", ".jinja", ".model", ".txt")
+"""Of a folder: weights, configuration, tokenizer, chat template. Not its README."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    policy: Policy
+    recipe: Recipe | None
+    """What trained it, where it is a run."""
+    model: dict[str, Any]
+    """As result.json has it: path, checkpoint, fingerprint."""
+
+
+def open_subject(named: str, checkpoint: str | None = None) -> Subject:
+    """`checkpoint` is "best" (the default), "last" or a name, and for a run directory alone."""
+    path = Path(named).expanduser()
+    if (path / layout.RECIPE).is_file():
+        return _open_run(path, checkpoint or "best")
+    if path.parent.name == layout.CHECKPOINTS and (path.parents[1] / layout.RECIPE).is_file() and checkpoint is None:
+        return _open_run(path.parents[1], path.name)
+    if checkpoint is not None:
+        raise ConfigError(f"--checkpoint {checkpoint}: is for a run directory, and {named} is none")
+    if (path / ADAPTER).is_file() and not (path / "config.json").is_file():
+        return _open_adapter(path)
+    loaded = load_model(ModelConfig(path=named), 0)
+    return _plain(loaded, named, fingerprint_model(named, loaded.model))
+
+
+def _plain(loaded: LoadedModel, path: str, mark: str) -> Subject:
+    policy = Policy(loaded, ema_decay=0.0, has_lora=False)
+    return Subject(policy, None, {"path": path, "checkpoint": None, "fingerprint": mark})
+
+
+def _open_run(run_dir: Path, wanted: str) -> Subject:
+    recipe = make_recipe(Run(run_dir).recipe)
+    store = CheckpointStore(run_dir / layout.CHECKPOINTS, recipe.checkpoints.keep_last)
+    # Before the model is loaded: a wrong name is answered at once.
+    found = find_checkpoint(store, wanted)
+    # It may be evaluated on another machine than it was trained on.
+    policy = load_policy(replace(recipe, model=replace(recipe.model, device="auto")))
+    tensors, _ = store.load(found)
+    # As for an export: where the run evaluated the moving average of its weights, that is what was best.
+    group = "ema" if wanted == "best" and recipe.evaluation.use_ema else "weights"
+    policy.load_weights(tensors[group])
+    parts = [fingerprint_files([found / f"{group}.safetensors"])]
+    if recipe.model.lora is not None:
+        parts.append(fingerprint_model(recipe.model.path, policy.model))
+    model = {"path": str(run_dir), "checkpoint": found.name, "fingerprint": "+".join(parts)}
+    return Subject(policy, recipe, model)
+
+
+def _open_adapter(folder: Path) -> Subject:
+    try:
+        settings = json.loads((folder / ADAPTER).read_bytes())
+        base = settings["base_model_name_or_path"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{folder / ADAPTER}: does not name its base model ({error!r})") from None
+    try:
+        import peft
+    except ImportError:
+        missing = "an adapter needs peft, which is not installed; pip install groupwise[lora]"
+        raise ConfigError(f"{folder}: {missing}") from None
+    loaded = load_model(ModelConfig(path=base), 0)
+    mark = f"{fingerprint_folder(folder)}+{fingerprint_model(base, loaded.model)}"
+    try:
+        merged = peft.PeftModel.from_pretrained(loaded.model, str(folder)).merge_and_unload()
+    except (OSError, ValueError, RuntimeError, KeyError) as error:
+        raise ConfigError(f"{folder}: the adapter does not fit its base model {base!r}: {error}") from error
+    return _plain(replace(loaded, model=merged.eval()), str(folder), mark)
+
+
+def fingerprint_model(named: str, model: Any) -> str:
+    """Of the files; of a hub id its name and commit; of a tiny model its name and size, since its weights are made."""
+    path = Path(named).expanduser()
+    if path.is_dir():
+        return fingerprint_folder(path)
+    if path.is_file():
+        return fingerprint_files([path])
+    commit = getattr(model.config, "_commit_hash", None)
+    return f"{named}@{commit or hashlib.sha256(model.config.to_json_string().encode()).hexdigest()[:16]}"
+
+
+def fingerprint_folder(folder: Path) -> str:
+    return fingerprint_files(path for path in folder.iterdir() if path.suffix in _FILES_THAT_MATTER)
+
+
+def fingerprint_files(paths: Iterable[Path]) -> str:
+    """16 hex digits of names and contents."""
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        with path.open("rb") as file:
+            digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,272 @@
+"""AdamW's two moments and the step that they make: in fp32 by torch, or in 8 bit by ourselves.
+
+8 bit: a tensor is cut into blocks of 256 values, each with its largest magnitude in fp32; a value is a code for its
+share of that. Codes are spaced by a power law, dense near zero where most values are:
+
+    first moment     share = ±(code / 127)²     int8
+    second moment    share = (code / 255)⁴      uint8; 0 only for 0, since a zero under the root would be a huge step
+
+Arithmetic is in fp32: a step decodes, updates as AdamW does, and encodes again. What was decoded encodes to the very
+same codes, so that a checkpoint holds fp32 moments: it loads with either kind, and on any number of ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from groupwise.config import OptimizerConfig
+
+BLOCK = 256
+MIN_ELEMENTS = 4096
+"""Smaller tensors keep fp32 moments: there is little to save, and they are often the sensitive ones (norms)."""
+CHUNK_BLOCKS = 1024
+"""What is decoded at a time on the CPU."""
+SMALLEST = 1e-28
+"""A block without larger values is taken for zeros: its smallest codes would be no normal numbers."""
+
+
+class Moments(Protocol):
+    @property
+    def missing_bytes(self) -> int:
+        """What the first step will take."""
+        ...
+
+    def step(self, learning_rate: float) -> frozenset[str]:
+        """Move the masters that have a gradient; the names of those that were written into the model as well."""
+        ...
+
+    def state(self) -> dict[str, Tensor]:
+        """In fp32, as kind/name."""
+        ...
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None: ...
+
+
+class Fp32Moments:
+    def __init__(self, masters: Mapping[str, Tensor], config: OptimizerConfig) -> None:
+        self._masters = dict(masters)
+        matrices = [master for master in self._masters.values() if master.dim() >= 2]
+        others = [master for master in self._masters.values() if master.dim() < 2]
+        # On the CPU the plain form: results of recipes are pinned to its rounding.
+        self._is_fused = config.offload or any(master.is_cuda for master in self._masters.values())
+        self._adamw = torch.optim.AdamW(
+            [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}],
+            lr=config.learning_rate,
+            betas=(config.beta1, config.beta2),
+            eps=config.epsilon,
+            fused=self._is_fused or None,
+        )
+
+    @property
+    def missing_bytes(self) -> int:
+        missing = [master for master in self._masters.values() if master not in self._adamw.state]
+        return sum(2 * master.numel() * master.element_size() for master in missing)
+
+    def step(self, learning_rate: float) -> frozenset[str]:
+        for group in self._adamw.param_groups:
+            group["lr"] = learning_rate
+        self._adamw.step()
+        return frozenset()
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            f"{kind}/{name}": value
+            for name, master in self._masters.items()
+            for kind, value in self._adamw.state.get(master, {}).items()
+        }
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        for name, kinds in by_name(tensors).items():
+            master = self._masters[name]
+            # The step count is on the CPU, but for the fused form.
+            self._adamw.state[master] = {
+                kind: (value if kind == "step" and not self._is_fused else value.to(master.device)).clone()
+                for kind, value in kinds.items()
+            }
+
+
+def by_name(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """{kind/name: tensor} → {name: {kind: tensor}}."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        kind, _, name = key.partition("/")
+        found.setdefault(name, {})[kind] = value
+    return found
+
+
+@dataclass(slots=True)
+class Codes:
+    """The moments of one tensor, in blocks; the last block is filled up with zeros."""
+
+    first: Tensor
+    """[blocks, BLOCK] int8"""
+    first_scales: Tensor
+    """[blocks]"""
+    second: Tensor
+    """[blocks, BLOCK] uint8"""
+    second_scales: Tensor
+    num_steps: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepSizes:
+    """The numbers of one step of AdamW."""
+
+    beta1: float
+    beta2: float
+    epsilon: float
+    shrink: float
+    """What decay leaves of a weight."""
+    size: float
+    """Learning rate over the first moment's bias."""
+    root_bias: float
+    """Square root of the second moment's bias."""
+
+
+def step_sizes(config: OptimizerConfig, learning_rate: float, num_steps: int, *, decays: bool) -> StepSizes:
+    return StepSizes(
+        beta1=config.beta1,
+        beta2=config.beta2,
+        epsilon=config.epsilon,
+        shrink=1 - learning_rate * (config.weight_decay if decays else 0.0),
+        size=learning_rate / (1 - config.beta1**num_steps),
+        root_bias=math.sqrt(1 - config.beta2**num_steps),
+    )
+
+
+class EightBitMoments:
+    def __init__(self, masters: Mapping[str, Tensor], weights: Mapping[str, Tensor], config: OptimizerConfig) -> None:
+        """`weights`: what the model computes with, where that is not the master itself."""
+        small = {name: master for name, master in masters.items() if master.numel() < MIN_ELEMENTS}
+        self._small = Fp32Moments(small, config) if small else None
+        self._masters = {name: master for name, master in masters.items() if name not in small}
+        self._weights = dict(weights)
+        self._config = config
+        self._codes: dict[str, Codes] = {}
+
+    @property
+    def missing_bytes(self) -> int:
+        missing = [num_blocks(master) for name, master in self._masters.items() if name not in self._codes]
+        return sum(2 * blocks * (BLOCK + 4) for blocks in missing) + (self._small.missing_bytes if self._small else 0)
+
+    @torch.no_grad()
+    def step(self, learning_rate: float) -> frozenset[str]:
+        if self._small is not None:
+            self._small.step(learning_rate)
+        written = []
+        for name, master in self._masters.items():
+            if master.grad is None:
+                continue
+            if name not in self._codes:
+                self._codes[name] = no_moments(master)
+            codes = self._codes[name]
+            codes.num_steps += 1
+            sizes = step_sizes(self._config, learning_rate, codes.num_steps, decays=master.dim() >= 2)
+            if master.is_cuda:
+                from groupwise.kernels.moments import step_codes_cuda
+
+                weight = self._weights.get(name)
+                step_codes_cuda(master, master.grad, weight, codes, sizes)
+                written.append(name)
+            else:
+                step_codes(master, master.grad, codes, sizes)
+        return frozenset(written)
+
+    def state(self) -> dict[str, Tensor]:
+        tensors = self._small.state() if self._small else {}
+        for name, codes in self._codes.items():
+            shape, count = self._masters[name].shape, self._masters[name].numel()
+            tensors[f"step/{name}"] = torch.tensor(float(codes.num_steps))
+            # To the host one by one: decoded, they are four times as large.
+            for kind, decoded in (
+                ("exp_avg", decode_first(codes.first, codes.first_scales)),
+                ("exp_avg_sq", decode_second(codes.second, codes.second_scales)),
+            ):
+                tensors[f"{kind}/{name}"] = decoded.cpu().view(-1)[:count].view(shape)
+        return tensors
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        if self._small is not None:
+            self._small.load_state({key: value for key, value in tensors.items() if not self._is_coded(key)})
+        for name, kinds in by_name({key: value for key, value in tensors.items() if self._is_coded(key)}).items():
+            device = self._masters[name].device
+            first, first_scales = encode_first(_in_blocks(kinds["exp_avg"]).to(device))
+            second, second_scales = encode_second(_in_blocks(kinds["exp_avg_sq"]).to(device))
+            self._codes[name] = Codes(first, first_scales, second, second_scales, int(kinds["step"]))
+
+    def _is_coded(self, key: str) -> bool:
+        return key.partition("/")[2] in self._masters
+
+
+def num_blocks(tensor: Tensor) -> int:
+    return -(-tensor.numel() // BLOCK)
+
+
+def no_moments(master: Tensor) -> Codes:
+    blocks, device = num_blocks(master), master.device
+    return Codes(
+        torch.zeros(blocks, BLOCK, dtype=torch.int8, device=device),
+        torch.zeros(blocks, device=device),
+        torch.zeros(blocks, BLOCK, dtype=torch.uint8, device=device),
+        torch.zeros(blocks, device=device),
+    )
+
+
+def decode_first(codes: Tensor, scales: Tensor) -> Tensor:
+    """[blocks, BLOCK] fp32."""
+    root = codes.float() / 127
+    return root * root.abs() * scales[:, None]
+
+
+def encode_first(values: Tensor) -> tuple[Tensor, Tensor]:
+    scales, shares = _shares(values.abs())
+    codes = (127 * shares.sqrt() + 0.5).floor()
+    return (codes * values.sign()).to(torch.int8), scales
+
+
+def decode_second(codes: Tensor, scales: Tensor) -> Tensor:
+    return (codes.float() / 255).square().square() * scales[:, None]
+
+
+def encode_second(values: Tensor) -> tuple[Tensor, Tensor]:
+    scales, shares = _shares(values)
+    codes = (255 * shares.sqrt().sqrt() + 0.5).floor()
+    return torch.where(shares > 0, codes.clamp_min(1), 0.0).to(torch.uint8), scales
+
+
+def _shares(magnitudes: Tensor) -> tuple[Tensor, Tensor]:
+    """(the largest of each block, what each value is of it)."""
+    scales = magnitudes.amax(dim=1)
+    scales = torch.where(scales < SMALLEST, 0.0, scales)
+    return scales, torch.where(scales[:, None] > 0, magnitudes / scales[:, None], 0.0)
+
+
+def step_codes(master: Tensor, gradient: Tensor, codes: Codes, sizes: StepSizes) -> None:
+    """One step of AdamW on one tensor, in chunks: no decoded copy of the whole tensor appears."""
+    weights, gradients = master.view(-1), gradient.reshape(-1)
+    for blocks, elements in _chunks(len(codes.first), master.numel()):
+        weight, grad = weights[elements], _in_blocks(gradients[elements])
+        first = decode_first(codes.first[blocks], codes.first_scales[blocks]).lerp_(grad, 1 - sizes.beta1)
+        second = decode_second(codes.second[blocks], codes.second_scales[blocks])
+        second.mul_(sizes.beta2).addcmul_(grad, grad, value=1 - sizes.beta2)
+        codes.first[blocks], codes.first_scales[blocks] = encode_first(first)
+        codes.second[blocks], codes.second_scales[blocks] = encode_second(second)
+        change = first.div_(second.sqrt_().div_(sizes.root_bias).add_(sizes.epsilon)).view(-1)[: len(weight)]
+        weight.mul_(sizes.shrink).sub_(change, alpha=sizes.size)
+
+
+def _chunks(blocks: int, elements: int) -> Iterator[tuple[slice, slice]]:
+    for start in range(0, blocks, CHUNK_BLOCKS):
+        stop = min(start + CHUNK_BLOCKS, blocks)
+        yield slice(start, stop), slice(start * BLOCK, min(stop * BLOCK, elements))
+
+
+def _in_blocks(values: Tensor) -> Tensor:
+    flat = values.reshape(-1)
+    return torch.nn.functional.pad(flat, (0, -flat.numel() % BLOCK)).view(-1, BLOCK)

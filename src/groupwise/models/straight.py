@@ -1,0 +1,408 @@
+"""A decoder layer of the Llama kind as one operation in training: few launches, little kept, gradients summed in fp32.
+
+    x ─▶ norm ─▶ q k v ─▶ turn ─▶ attention ─▶ o ─▶ + x ─▶ norm ─▶ gate up ─▶ silu × ─▶ down ─▶ +
+                                                    x₂
+
+The modules' own forward with autograd does the same and is what this is tested against. Here projections that share an
+input are one product; norms and the activation are made again in the backward pass rather than kept; and the gradient
+of a weight goes straight into the sum that its optimizer offers (`grad_sum`), where the product itself adds it up, in
+fp32, rather than through a bf16 gradient per microbatch. Where no sum is offered autograd gets the gradient.
+
+What is kept between the passes: everything that costs a product to make again, or less (`Keep`).
+
+Arithmetic between the products is given as `ops` (kernels/training.py on a GPU).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from groupwise.kernels.joined import Joined, is_plain, join, join_copies
+from groupwise.kernels.seam import AttentionForm, current_step, window_of
+
+KNOWN_LAYERS = {"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"}
+
+Keep = Literal["all", "attention", "input"]
+"""`attention`: all but what the feed-forward block makes. `input`: the layer's input, and all is made again."""
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Query [T, H, D], key and value [T, K, D]."""
+Rotary = tuple[Tensor, Tensor]
+"""cos and sin, [T, D]."""
+
+
+class Ops(Protocol):
+    """Shapes as in kernels/training.py."""
+
+    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
+    def add_norm(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
+    def norm_backward(
+        self, grad: Tensor, x: Tensor, weight: Tensor, eps: float, around: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def turn_heads(self, heads: Heads, rotary: Rotary, out: Heads, sign: float) -> None: ...
+    def gate(self, joined: Tensor) -> Tensor: ...
+    def gate_backward(self, grad: Tensor, joined: Tensor) -> tuple[Tensor, Tensor]: ...
+    def project(self, x: Tensor, joined: Joined) -> Tensor: ...
+    def add_product(self, total: Tensor, left: Tensor, right: Tensor) -> None: ...
+    def split_sums(self) -> AbstractContextManager[None]:
+        """Inside, products may split their sums, which they may not where bits are to agree with the engine's."""
+        ...
+
+
+@runtime_checkable
+class PackStep(Protocol):
+    """Attention within a pack, in two passes."""
+
+    def forward(self, heads: Heads, form: AttentionForm) -> tuple[Tensor, Tensor]: ...
+    def backward(self, grad: Tensor, heads: Heads, out: Tensor, lse: Tensor, form: AttentionForm) -> Heads: ...
+
+
+class Gradients:
+    """Takes the gradients of weights: into their sums, or to be handed to autograd."""
+
+    def __init__(self, ops: Ops) -> None:
+        self._ops = ops
+        self._handed: dict[int, Tensor] = {}
+
+    def add_product(self, weights: Sequence[Tensor], left: Tensor, right: Tensor) -> None:
+        """leftᵀ · right, whose rows are those of the weights one after the other. left [T, N], right [T, M]."""
+        joined = _adjacent_sums(weights)
+        if joined is not None:
+            self._ops.add_product(joined, left, right)
+            return
+        for weight, part in zip(weights, left.split([len(weight) for weight in weights], dim=1), strict=True):
+            total = getattr(weight, "grad_sum", None)
+            if total is not None:
+                self._ops.add_product(total, part, right)
+            elif weight.requires_grad:
+                self._hand(weight, part.t() @ right)
+
+    def add(self, weights: Sequence[Tensor], gradient: Tensor) -> None:
+        """Likewise, of a gradient that is there. [N, …]"""
+        for weight, part in zip(weights, gradient.split([len(weight) for weight in weights]), strict=True):
+            if weight.requires_grad:
+                total = getattr(weight, "grad_sum", None)
+                if total is None:
+                    self._hand(weight, part.to(weight.dtype))
+                else:
+                    total.add_(part)
+
+    def _hand(self, weight: Tensor, gradient: Tensor) -> None:
+        self._handed[id(weight)] = gradient
+
+    def handed(self, weights: Sequence[Tensor]) -> list[Tensor | None]:
+        return [self._handed.get(id(weight)) for weight in weights]
+
+    @property
+    def num_handed(self) -> int:
+        return len(self._handed)
+
+
+def _adjacent_sums(weights: Sequence[Tensor]) -> Tensor | None:
+    """The sums of weights that lie side by side in memory, as one; None where there are none, or they do not."""
+    totals: list[Tensor] = [total for weight in weights if (total := getattr(weight, "grad_sum", None)) is not None]
+    if len(totals) < len(weights) or not all(total.is_contiguous() for total in totals):
+        return None
+    end = totals[0].data_ptr()
+    for total in totals:
+        if total.data_ptr() != end:
+            return None
+        end += total.numel() * total.element_size()
+    return totals[0].as_strided((sum(len(total) for total in totals), totals[0].shape[1]), totals[0].stride())
+
+
+class Product:
+    """Linear maps of one input, with their adapters."""
+
+    def __init__(self, modules: Sequence[nn.Module], ops: Ops) -> None:
+        self._modules: list[Any] = list(modules)
+        self._ops = ops
+        self._known: tuple[tuple[object, ...], Joined] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a deep copy of the model, whose weights are elsewhere."""
+        return self.__dict__ | {"_known": None}
+
+    def parameters(self) -> list[Tensor]:
+        return [weight for module in self._modules for weight in module.parameters()]
+
+    def state(self) -> tuple[object, ...]:
+        """Where the weights are, and whether adapters are on."""
+        return tuple((getattr(module, "disable_adapters", None), _address(module)) for module in self._modules)
+
+    def sizes(self) -> list[int]:
+        return [module.out_features for module in self._modules]
+
+    def joined(self) -> Joined:
+        """Found once as long as the weights stay where they are: looking takes as long as a small product."""
+        state = self.state()
+        if self._known is not None and self._known[0] == state:
+            return self._known[1]
+        found = join(self._modules)
+        if found is not None:
+            self._known = (state, found)
+            return found
+        return join_copies(self._modules)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._ops.project(x, self.joined())
+
+    def input_gradient(self, grad: Tensor) -> Tensor:
+        """Of x [T, M], from that of the outputs [T, N]."""
+        joined = self.joined()
+        dx = grad @ joined.weight
+        if joined.adapter is not None:
+            dx.addmm_(self._low_gradient(joined, grad), joined.adapter.down)
+        return dx
+
+    def collect(self, grad: Tensor, x: Tensor, gradients: Gradients) -> None:
+        """The gradients of the weights."""
+        joined = self.joined()
+        gradients.add_product(joined.parts["weight"], grad, x)
+        biases = joined.parts.get("bias", ())
+        if any(bias.requires_grad for bias in biases):
+            gradients.add(biases, grad.sum(0, dtype=torch.float32))
+        adapter = joined.adapter
+        if adapter is None:
+            return
+        low = (x @ adapter.down.t()).mul_(adapter.scaling)
+        pairs = zip(grad.split(joined.sizes, dim=1), low.split(adapter.up.shape[1], dim=1), strict=True)
+        for up, (part, its_low) in zip(joined.parts["up"], pairs, strict=True):
+            gradients.add_product([up], part, its_low)
+        gradients.add_product(joined.parts["down"], self._low_gradient(joined, grad), x)
+
+    def _low_gradient(self, joined: Joined, grad: Tensor) -> Tensor:
+        """Of what the adapters' lower halves give, [T, maps × rank]."""
+        assert joined.adapter is not None
+        parts = zip(grad.split(joined.sizes, dim=1), joined.adapter.up.split(joined.sizes), strict=True)
+        slopes = [part @ up for part, up in parts]
+        return (slopes[0] if len(slopes) == 1 else torch.cat(slopes, dim=1)).mul_(joined.adapter.scaling)
+
+
+def _address(module: Any) -> tuple[int, int]:
+    """Of its weight, and of the memory that it is in: another one may come to lie where one was."""
+    weight = getattr(module, "base_layer", module).weight
+    return weight.data_ptr(), weight.untyped_storage()._cdata
+
+
+class StraightLayer:
+    def __init__(self, layer: Any, ops: Ops, keep: Keep) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self.ops, self.keep = ops, keep
+        self.size = attention.head_dim
+        self.attention = attention
+        self.norms = (layer.input_layernorm, layer.post_attention_layernorm)
+        self.head_norms = (attention.q_norm, attention.k_norm) if hasattr(attention, "q_norm") else None
+        self.into_heads = Product((attention.q_proj, attention.k_proj, attention.v_proj), ops)
+        self.out_of_heads = Product((attention.o_proj,), ops)
+        self.into_mlp = Product((mlp.gate_proj, mlp.up_proj), ops)
+        self.out_of_mlp = Product((mlp.down_proj,), ops)
+        self._trained: tuple[Tensor, list[Tensor]] | None = None
+        self._products = (self.into_heads, self.out_of_heads, self.into_mlp, self.out_of_mlp)
+
+    def parameters(self) -> list[Tensor]:
+        """Those that are trained."""
+        # Looked up once as long as the parameters are the same objects, which a sharded model's are not.
+        first = self.norms[0].weight
+        if self._trained is None or self._trained[0] is not first:
+            self._trained = (first, self._find_trained())
+        return self._trained[1]
+
+    def _find_trained(self) -> list[Tensor]:
+        norms = [*self.norms, *(self.head_norms or ())]
+        weights = [norm.weight for norm in norms] + [weight for one in self._products for weight in one.parameters()]
+        return [weight for weight in weights if weight.requires_grad]
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of each token, between the passes."""
+        qkv, (out,), gates = (product.sizes() for product in self._products[:3])
+        if self.keep == "input":
+            return 2 * out
+        own_head_norms = sum(qkv[:2]) if self.head_norms is not None else 0
+        return 2 * (2 * out + sum(qkv) + qkv[0] + own_head_norms + (sum(gates) if self.keep == "all" else 0))
+
+    @property
+    def has_adapters(self) -> bool:
+        """That are on."""
+        return self.into_heads.joined().adapter is not None
+
+    def addresses(self) -> tuple[object, ...]:
+        """Where its weights are and the sums of their gradients, and whether adapters are on."""
+        sums = [getattr(weight, "grad_sum", None) for weight in self.parameters()]
+        products = tuple(product.state() for product in self._products)
+        return (*products, *(None if total is None else total.data_ptr() for total in sums))
+
+    # ---- forward ----
+
+    def forward(self, x: Tensor, rotary: Rotary, step: PackStep) -> tuple[Tensor, list[Tensor]]:
+        """(the layer's output [T, S], what to keep of the way there)."""
+        raw, heads, out, lse = self._attend(x, rotary, step)
+        middle, gates = self._widen(x, out)
+        result = middle + self.out_of_mlp(self.ops.gate(gates))
+        if self.keep == "input":
+            return result, [x]
+        return result, [x, *heads, out, lse, middle, *raw, *([gates] if self.keep == "all" else [])]
+
+    def _attend(self, x: Tensor, rotary: Rotary, step: PackStep) -> tuple[list[Tensor], Heads, Tensor, Tensor]:
+        """(query and key before their norms, where they have any; heads; what attention makes of them)."""
+        query, key, value = self._split(self.into_heads(self._normed(0, x)))
+        raw: list[Tensor] = []
+        if self.head_norms is not None:
+            raw = [query.contiguous(), key.contiguous()]
+            query, key = (self.ops.norm(part, *norm) for part, norm in zip(raw, self._head_norms(), strict=True))
+        heads = _like(query), _like(key), _like(value)
+        self.ops.turn_heads((query, key, value), rotary, heads, 1.0)
+        return raw, heads, *step.forward(heads, self._form())
+
+    def _widen(self, x: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        """(x after attention, gate and up side by side)."""
+        norm = self.norms[1]
+        middle, normed = self.ops.add_norm(x, self.out_of_heads(out.flatten(1)), norm.weight, norm.variance_epsilon)
+        return middle, self.into_mlp(normed)
+
+    def _normed(self, index: int, x: Tensor) -> Tensor:
+        return self.ops.norm(x, self.norms[index].weight, self.norms[index].variance_epsilon)
+
+    def _head_norms(self) -> list[tuple[Tensor, float]]:
+        return [(norm.weight, norm.variance_epsilon) for norm in self.head_norms or ()]
+
+    def _split(self, joined: Tensor) -> Heads:
+        sizes = self.into_heads.joined().sizes
+        query, key, value = (part.unflatten(1, (-1, self.size)) for part in joined.split(sizes, dim=1))
+        return query, key, value
+
+    def _form(self) -> AttentionForm:
+        return AttentionForm(self.attention.scaling, 0.0, window_of(self.attention))
+
+    # ---- backward ----
+
+    def backward(
+        self, grad: Tensor, kept: Sequence[Tensor], rotary: Rotary, step: PackStep
+    ) -> tuple[Tensor, Gradients]:
+        x, heads, out, lse, middle, raw, gates = self._restore(kept, rotary, step)
+        gradients = Gradients(self.ops)
+        with self.ops.split_sums():
+            dgates, active = self.ops.gate_backward(self.out_of_mlp.input_gradient(grad), gates)
+            self.out_of_mlp.collect(grad, active, gradients)
+            del gates, active
+            grad = self._norm_backward(1, self.into_mlp, dgates, middle, grad, gradients)
+            del dgates
+            self.out_of_heads.collect(grad, out.flatten(1), gradients)
+            dout = self.out_of_heads.input_gradient(grad).view_as(out)
+            dheads = step.backward(dout, heads, out, lse, self._form())
+            draw = self._turn_back(dheads, raw, rotary, gradients)
+            return self._norm_backward(0, self.into_heads, draw, x, grad, gradients), gradients
+
+    def _restore(
+        self, kept: Sequence[Tensor], rotary: Rotary, step: PackStep
+    ) -> tuple[Tensor, Heads, Tensor, Tensor, Tensor, Sequence[Tensor], Tensor]:
+        """All that the backward pass reads, made again where it was not kept."""
+        if self.keep == "input":
+            (x,) = kept
+            raw, heads, out, lse = self._attend(x, rotary, step)
+            middle, gates = self._widen(x, out)
+            return x, heads, out, lse, middle, raw, gates
+        x, query, key, value, out, lse, middle, *rest = kept
+        gates = rest.pop() if self.keep == "all" else self.into_mlp(self._normed(1, middle))
+        return x, (query, key, value), out, lse, middle, rest, gates
+
+    def _norm_backward(
+        self, index: int, product: Product, grad: Tensor, x: Tensor, around: Tensor, gradients: Gradients
+    ) -> Tensor:
+        """Through a product of a norm of x, back to x. `around` is what comes back beside the norm."""
+        norm = self.norms[index]
+        dx, normed, dweight = self.ops.norm_backward(
+            product.input_gradient(grad), x, norm.weight, norm.variance_epsilon, around
+        )
+        gradients.add([norm.weight], dweight)
+        product.collect(grad, normed, gradients)
+        return dx
+
+    def _turn_back(self, dheads: Heads, raw: Sequence[Tensor], rotary: Rotary, gradients: Gradients) -> Tensor:
+        """The gradient of the three projections side by side."""
+        tokens = dheads[0].shape[0]
+        width = sum(part.shape[1] for part in dheads) * self.size
+        joined = torch.empty(tokens, width, device=dheads[0].device, dtype=dheads[0].dtype)
+        into = self._split(joined)
+        if self.head_norms is None:
+            self.ops.turn_heads(dheads, rotary, into, -1.0)
+            return joined
+        turned = _like(dheads[0]), _like(dheads[1]), into[2]
+        self.ops.turn_heads(dheads, rotary, turned, -1.0)
+        for norm, grad, x, place in zip(self._head_norms(), turned[:2], raw, into[:2], strict=True):
+            dx, _, dweight = self.ops.norm_backward(grad, x, *norm)
+            gradients.add([norm[0]], dweight)
+            place.copy_(dx)
+        return joined
+
+
+def _like(x: Tensor) -> Tensor:
+    return torch.empty(x.shape, device=x.device, dtype=x.dtype)
+
+
+def run_layer(x: Tensor, layer: StraightLayer, rotary: Rotary, step: PackStep) -> Tensor:
+    """[T, S], with gradients."""
+    out: Tensor = _Layer.apply(x, layer, rotary, step, *layer.parameters())
+    return out
+
+
+class _Layer(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: StraightLayer, rotary: Rotary, step: PackStep, *weights: Tensor) -> Tensor:
+        out, kept = layer.forward(x, rotary, step)
+        ctx.save_for_backward(*kept)
+        ctx.parts = (layer, rotary, step, weights)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        layer, rotary, step, weights = ctx.parts
+        dx, gradients = layer.backward(grad.contiguous(), ctx.saved_tensors, rotary, step)
+        return (dx, None, None, None, *gradients.handed(weights))
+
+
+def straighten(model: Any, ops: Ops) -> None:
+    """Let the layers of a model that we know run as one operation each, over packs; other passes go their own way."""
+    for layer in getattr(model.get_decoder(), "layers", ()):
+        if type(layer).__name__ not in KNOWN_LAYERS or not _has_silu(layer.mlp) or not _is_plain(layer):
+            continue
+        # What transformers would do around the layer is done in it.
+        keep: Keep = "all"
+        if layer.gradient_checkpointing:
+            keep, layer.gradient_checkpointing = "input", False
+        elif getattr(layer.mlp, "gradient_checkpointing", False):
+            keep, layer.mlp.gradient_checkpointing = "attention", False
+        layer.straight = StraightLayer(layer, ops, keep)
+        layer.own_forward = layer.forward
+        layer.forward = types.MethodType(_forward, layer)
+
+
+def straight_layers(model: Any) -> list[StraightLayer]:
+    """All layers of a model, where all run as one operation each; else none."""
+    layers = list(getattr(model.get_decoder(), "layers", ()))
+    found = [layer.straight for layer in layers if hasattr(layer, "straight")]
+    return found if len(found) == len(layers) else []
+
+
+def _has_silu(mlp: Any) -> bool:
+    return type(mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
+
+
+def _is_plain(layer: Any) -> bool:
+    attention, mlp = layer.self_attn, layer.mlp
+    joined = ((attention.q_proj, attention.k_proj, attention.v_proj), (mlp.gate_proj, mlp.up_proj))
+    return all(is_plain(modules) for modules in (*joined, (attention.o_proj,), (mlp.down_proj,)))
+
+
+def _forward(self: Any, hidden_states: Tensor, *rest: Any, position_embeddings: Any = None, **named: Any) -> Any:
+    step, straight = current_step(), self.straight
+    if rest or not isinstance(step, PackStep):
+        return self.own_forward(hidden_states, *rest, position_embeddings=position_embeddings, **named)
+    rotary = tuple(part[0].contiguous() for part in position_embeddings)
+    return run_layer(hidden_states[0], straight, rotary, step)[None]

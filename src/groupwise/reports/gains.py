@@ -1,0 +1,138 @@
+"""Did the model get better? Two evaluations compared, with an interval for the difference.
+
+Where the completions of both were kept, problem by problem (`stats.paired_interval`): the problems are the same ones,
+and what is hard in both cancels. Where only the scores are known, from their two intervals (Newcombe 1998, method 10),
+which is wider. Shares are between 0 and 1 here and become per cent and points in words alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from groupwise.reports.sources import Panel, RunSource
+from groupwise.stats import mean, mean_interval, paired_interval, wilson_interval
+from groupwise.types import EvalRecord, ScoredGroup, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """pass@1 with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    num_problems: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    before: Share
+    after: Share
+    low: float
+    """The 95 % interval of the difference ..."""
+    high: float
+    num_problems: int
+    is_paired: bool
+
+    @property
+    def difference(self) -> float:
+        return self.after.value - self.before.value
+
+    @property
+    def verdict(self) -> str:
+        if self.low > 0:
+            return "better"
+        return "worse" if self.high < 0 else "unclear"
+
+    def sentence(self) -> str:
+        """What the numbers say: "held-out pass@1 6.0 % → 35.0 %, +29.0 points (95 % interval ...), 200 problems"."""
+        how = "paired by problem" if self.is_paired else "from the two intervals"
+        return (
+            f"held-out pass@1 {percent(self.before.value)} → {percent(self.after.value)}, {points(self.difference)} "
+            f"points (95 % interval {points(self.low)} to {points(self.high)}, {how}), {self.num_problems} problems"
+        )
+
+
+VERDICT_WORDS = {
+    "better": "The model got better",
+    "worse": "The model got worse",
+    "unclear": "No clear change: the interval holds 0",
+}
+
+
+def percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def points(share: float) -> str:
+    return f"{100 * share:+.1f}".replace("-", "\u2212")
+
+
+def pass_rate(scored: ScoredGroup) -> float | None:
+    """The share of correct completions; None where none could be judged."""
+    judged = [score for score in scored.scores if not score.is_error]
+    return mean([float(score.verdict is Verdict.CORRECT) for score in judged]) if judged else None
+
+
+def pass_rates(panel: Panel) -> dict[str, float]:
+    rates = {problem_id: pass_rate(scored) for problem_id, scored in panel.groups.items()}
+    return {problem_id: rate for problem_id, rate in rates.items() if rate is not None}
+
+
+def share_of(rates: Mapping[str, float]) -> Share:
+    """Wilson's interval where each problem is right or wrong, else that of a mean of shares: as in training."""
+    values = list(rates.values())
+    is_plain = all(value in (0.0, 1.0) for value in values)
+    low, high = wilson_interval(sum(values), len(values)) if is_plain else mean_interval(values)
+    return Share(mean(values), low, high, len(values))
+
+
+def paired_gain(before: Panel, after: Panel) -> Gain | None:
+    """Over the problems that both judged; None where there is none."""
+    rates_before, rates_after = pass_rates(before), pass_rates(after)
+    shared = [problem_id for problem_id in rates_before if problem_id in rates_after]
+    if not shared:
+        return None
+    low, high = paired_interval([rates_after[problem_id] - rates_before[problem_id] for problem_id in shared])
+    shares = [
+        share_of({problem_id: rates[problem_id] for problem_id in shared}) for rates in (rates_before, rates_after)
+    ]
+    return Gain(shares[0], shares[1], low, high, len(shared), is_paired=True)
+
+
+def unpaired_gain(before: EvalRecord, after: EvalRecord) -> Gain | None:
+    """From the scores alone; None where one of them is not known."""
+    if math.isnan(before.pass_at_1) or math.isnan(after.pass_at_1):
+        return None
+    gain = after.pass_at_1 - before.pass_at_1
+    low = gain - math.hypot(after.pass_at_1 - after.low, before.high - before.pass_at_1)
+    high = gain + math.hypot(after.high - after.pass_at_1, before.pass_at_1 - before.low)
+    num_problems = min(before.num_problems, after.num_problems)
+    shares = [Share(r.pass_at_1, r.low, r.high, r.num_problems) for r in (before, after)]
+    return Gain(shares[0], shares[1], low, high, num_problems, is_paired=False)
+
+
+def run_gain(run: RunSource) -> Gain | None:
+    """From the first evaluation to the last one: the last is not picked by its score, as the best one is."""
+    if len(run.evals) < 2:
+        return None
+    first, last = run.evals[0], run.evals[-1]
+    panels = {panel.step: panel for panel in run.panels}
+    if first.step in panels and last.step in panels:
+        return paired_gain(panels[first.step], panels[last.step])
+    return unpaired_gain(first, last)
+
+
+def stage_gains(run: RunSource) -> list[tuple[str, Gain]]:
+    """What each stage brought, from the evaluation before it to its last one; from the scores."""
+    gains = []
+    for name, first_step, last_step in run.stages:
+        before = [record for record in run.evals if record.step < first_step][-1:]
+        inside = [record for record in run.evals if first_step <= record.step <= last_step]
+        ends = [*before, *inside]
+        gain = unpaired_gain(ends[0], ends[-1]) if len(ends) >= 2 else None
+        if gain is not None:
+            gains.append((name, gain))
+    return gains

@@ -1,0 +1,246 @@
+"""A worker pool over the machines of a Ray cluster, behind the interface of `WorkerPool`.
+
+    caller ──Ray──▶ host, one per machine (an actor) ──▶ a WorkerPool of its own: supervisor, deadlines, kill
+
+The contract is the pool's: each item gets exactly one `Answer`, in the order of the items. A host that is lost costs
+time: what it held is done again on another. What was lost twice is done item by item on a host of its own, and the item
+that ends this one too is `DIED`: the caller hears of a failure, and never of a wrong answer. Hosts end with the caller:
+Ray ends the actors of a process that is gone.
+
+Function and items travel as pickle inside pickle: Ray would otherwise read them before the host has the caller's
+search path, and a task of one's own may lie there.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from groupwise.workers.messages import Answer, Limits, Outcome
+from groupwise.workers.pool import ITEMS_PER_JOB, START_SECONDS, PoolFailed, WorkerPool
+
+MAX_LOSSES = 2
+"""Hosts that a job may lose beside others; then it may be what ends them, and is kept apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Workers of one caller on one machine."""
+
+    node_id: str
+    num_workers: int
+    num_cpus: float
+    """What Ray is asked to keep free for them."""
+
+
+def spread_workers(num_callers: int, workers_per_caller: int, free_cpus: Mapping[str, float]) -> list[list[Share]]:
+    """For each caller, the machines that its workers run on.
+
+    Worker by worker, each goes where it finds the most CPU. As long as there are enough each has a whole one; when
+    there are not, those of a machine share what it has.
+    """
+    counts = dict.fromkeys(free_cpus, 0)
+    order = []
+    for _ in range(num_callers * workers_per_caller):
+        node = max(counts, key=lambda node: (free_cpus[node] / (counts[node] + 1), -counts[node]))
+        counts[node] += 1
+        order.append(node)
+    shares = []
+    for first in range(0, len(order), workers_per_caller or 1):
+        mine = order[first : first + workers_per_caller]
+        numbers = {node: mine.count(node) for node in dict.fromkeys(mine)}
+        shares.append(
+            [Share(node, n, _cpus(n * min(1.0, free_cpus[node] / counts[node]))) for node, n in numbers.items()]
+        )
+    return shares or [[] for _ in range(num_callers)]
+
+
+def _cpus(amount: float) -> float:
+    """As Ray counts them: whole ones, or a part of one."""
+    return int(amount) if amount >= 1 else int(amount * 100) / 100
+
+
+class WorkerHost:
+    """A pool on one machine; runs as a Ray actor, one call at a time, in the caller's order."""
+
+    def __init__(self, folder: str, search_path: Sequence[str], function: bytes, num_workers: int, limits: Limits):
+        os.chdir(folder)
+        sys.path.extend(path for path in search_path if path not in sys.path)
+        self._pool = WorkerPool(pickle.loads(function), num_workers, limits)
+        self._tickets: dict[int, tuple[int, ...]] = {}
+
+    def start(self) -> None:
+        self._pool.start()
+
+    def submit(self, number: int, payload: bytes) -> None:
+        self._tickets[number] = self._pool.submit(*pickle.loads(payload))
+
+    def answers(self, number: int) -> list[Answer]:
+        return self._pool.answers(self._tickets.pop(number))
+
+
+@dataclass(slots=True, eq=False)
+class _Host:
+    """The caller's view of a host."""
+
+    share: Share
+    actor: Any
+    num_open: int = 0
+    """Items that were sent and not answered."""
+
+
+@dataclass(slots=True)
+class _Job:
+    payload: bytes
+    num_items: int
+    host: _Host
+    sent: Any
+    """Ray's reference to the call that submitted it."""
+    num_losses: int = 0
+
+
+class RayPool:
+    """Runs `function(shared, item)` on the hosts of `shares`. For one thread, inside a process that Ray knows."""
+
+    def __init__(self, function: Callable[[Any, Any], Any], shares: Sequence[Share], limits: Limits) -> None:
+        try:
+            self._function = pickle.dumps(function)
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise PoolFailed(f"{function!r:.200} cannot be sent to another process: {error}") from error
+        self._shares = shares
+        self._limits = limits
+        self._hosts: list[_Host] = []
+        self._spare: Any = None
+        """The host of what is kept apart."""
+        self._jobs: dict[int, _Job] = {}
+        self._next_job = 0
+
+    def start(self) -> None:
+        """Start the hosts and their workers, if they are not running."""
+        if self._hosts:
+            return
+        import ray
+        from ray.exceptions import GetTimeoutError, RayError
+
+        self._hosts = [_Host(share, self._make_actor(share)) for share in self._shares]
+        try:
+            ray.get([host.actor.start.remote() for host in self._hosts], timeout=START_SECONDS)
+        except GetTimeoutError:
+            self.close()
+            raise PoolFailed(
+                f"the verifier workers did not start within {START_SECONDS:g} s: the CPUs of the cluster are taken "
+                "(`ray status` shows by whom); lower verifier.workers, or wait for them"
+            ) from None
+        except RayError as error:
+            self.close()
+            raise PoolFailed(
+                f"the verifier workers did not start: {_last_line(error)}. Every machine of the cluster must have "
+                "groupwise and the task's module, and see the folder that the run is started in under the same path"
+            ) from error
+
+    def submit(self, shared: Any, items: Sequence[Any]) -> tuple[int, ...]:
+        """Start on `items`; the ticket is for `answers`."""
+        self.start()
+        ticket = []
+        for first in range(0, len(items), ITEMS_PER_JOB):
+            batch = list(items[first : first + ITEMS_PER_JOB])
+            number, self._next_job = self._next_job, self._next_job + 1
+            self._jobs[number] = _Job(pickle.dumps((shared, batch)), len(batch), self._hosts[0], None)
+            self._send(number, self._hosts)
+            ticket.append(number)
+        return tuple(ticket)
+
+    def answers(self, ticket: tuple[int, ...]) -> list[Answer]:
+        """Wait for the answers to a `submit`. A ticket can be asked for once."""
+        return [answer for number in ticket for answer in self._answers_to(number)]
+
+    def close(self) -> None:
+        """End all hosts. Their workers end with them."""
+        import ray
+
+        for actor in (*(host.actor for host in self._hosts), *([self._spare] if self._spare else [])):
+            ray.kill(actor)
+        self._hosts.clear()
+        self._spare = None
+        self._jobs.clear()
+
+    def _make_actor(self, share: Share) -> Any:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        # Not restarted by Ray: it would come back without its jobs.
+        make = ray.remote(num_cpus=share.num_cpus, max_restarts=0)(WorkerHost)
+        make = make.options(scheduling_strategy=NodeAffinitySchedulingStrategy(share.node_id, soft=False))
+        return make.remote(os.getcwd(), sys.path, self._function, share.num_workers, self._limits)
+
+    def _send(self, number: int, hosts: Sequence[_Host]) -> None:
+        """To the host that has the least to do for each of its workers."""
+        job = self._jobs[number]
+        job.host = min(hosts, key=lambda host: (host.num_open + job.num_items) / host.share.num_workers)
+        job.host.num_open += job.num_items
+        job.sent = job.host.actor.submit.remote(number, job.payload)
+
+    def _answers_to(self, number: int) -> list[Answer]:
+        import ray
+        from ray.exceptions import RayError
+
+        job = self._jobs[number]
+        while job.num_losses < MAX_LOSSES:
+            try:
+                _, answers = ray.get([job.sent, job.host.actor.answers.remote(number)])
+            except RayError:
+                self._replace(job.host)
+                continue
+            job.host.num_open -= job.num_items
+            del self._jobs[number]
+            return list(answers)
+        del self._jobs[number]
+        shared, items = pickle.loads(job.payload)
+        return [self._answer_apart(shared, item) for item in items]
+
+    def _replace(self, lost: _Host) -> None:
+        """Another host in the place of one that is lost; what that one held goes to those that are left."""
+        import ray
+
+        ray.kill(lost.actor)  # it may only be out of reach
+        # Without CPUs of its own: if it had to wait for some, so would the run.
+        lost.share = replace(lost.share, node_id=_living_node(lost.share.node_id), num_cpus=0)
+        lost.actor, lost.num_open = self._make_actor(lost.share), 0
+        others = [host for host in self._hosts if host is not lost] or [lost]
+        for number, job in self._jobs.items():
+            if job.host is lost and job.num_losses < MAX_LOSSES:
+                job.num_losses += 1
+                if job.num_losses < MAX_LOSSES:
+                    self._send(number, others)
+
+    def _answer_apart(self, shared: Any, item: Any) -> Answer:
+        import ray
+        from ray.exceptions import RayError
+
+        if self._spare is None:
+            self._spare = self._make_actor(Share(_living_node(), 1, 0))
+        sent = self._spare.submit.remote(0, pickle.dumps((shared, [item])))
+        try:
+            _, (answer,) = ray.get([sent, self._spare.answers.remote(0)])
+        except RayError as error:
+            ray.kill(self._spare)
+            self._spare = None
+            detail = f"{MAX_LOSSES + 1} hosts of its worker were lost: {_last_line(error)}"
+            return Answer(Outcome.DIED, None, detail, 0.0)
+        return cast(Answer, answer)
+
+
+def _living_node(preferred: str = "") -> str:
+    """The preferred machine if it is still there, else this one."""
+    import ray
+
+    is_there = any(node["NodeID"] == preferred and node["Alive"] for node in ray.nodes())
+    return preferred if is_there else str(ray.get_runtime_context().get_node_id())
+
+
+def _last_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

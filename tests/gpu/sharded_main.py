@@ -1,0 +1,49 @@
+"""Started by test_sharded.py as one rank on one GPU, sharded all the same: trains a recipe and says what it held."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from groupwise import pipeline
+from groupwise.config import load_recipe
+from groupwise.distributed.world import join_world
+from groupwise.models.replica import Replica
+
+
+def watch_replica(seen: list[tuple[int, int]]) -> None:
+    """Note the device's free memory while the replica is filled, and right after it was handed back."""
+    original = Replica.filled
+
+    def filled(self: Replica) -> Any:
+        from contextlib import contextmanager
+
+        @contextmanager
+        def watched() -> Any:
+            with original(self):
+                inside = torch.cuda.mem_get_info()[0]
+                yield
+            torch.cuda.empty_cache()
+            seen.append((self.num_bytes, torch.cuda.mem_get_info()[0] - inside))
+
+        return watched()
+
+    Replica.filled = filled  # type: ignore[method-assign]
+
+
+def main(recipe: Path, run_dir: Path, out: Path) -> None:
+    world = join_world()
+    assert not world.is_alone
+    seen: list[tuple[int, int]] = []
+    watch_replica(seen)
+    assert pipeline.train(load_recipe(recipe), run_dir, world=world)
+    out.write_text(json.dumps(seen))
+    world.close()
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

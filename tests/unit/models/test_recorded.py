@@ -1,0 +1,216 @@
+"""Recorded passes give what passes as they are give; recorded here means: run again into the same tensors."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from groupwise.data.batch import Example, make_microbatches
+from groupwise.data.pack import Pack
+from groupwise.models.lora import trainable_parameters, without_lora
+from groupwise.models.recorded import RecordedLayers, capacity, filled
+from groupwise.models.straight import run_layer, straight_layers, straighten
+from tests.unit.models.test_straight import CPU, PlainOps, PlainStep, make
+
+
+class Again:
+    """Counts recordings."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.num_bytes = 0
+
+    def __call__(self, work: Callable[[], Any], trial: Callable[[], object]) -> tuple[Callable[[], None], Any]:
+        self.count += 1
+        with torch.no_grad():
+            trial()
+            result = work()
+
+        def again() -> None:
+            with torch.no_grad():
+                for target, source in zip(flat(result), flat(work()), strict=True):
+                    target.copy_(source)
+
+        return again, result
+
+
+def flat(value: Any) -> list[Tensor]:
+    return [value] if isinstance(value, Tensor) else [tensor for part in value for tensor in flat(part)]
+
+
+class PlainRoom:
+    def __init__(self, tokens: int) -> None:
+        self.step = PlainStep(Pack(torch.zeros(0), torch.zeros(0), torch.zeros(0), ()))
+        self.most = tokens
+
+    def fill(self, pack: Pack) -> bool:
+        self.step.seen = PlainStep(pack).seen
+        return len(pack.segments) <= self.most
+
+
+def make_pack(seed: int, tokens: int) -> Pack:
+    dice = random.Random(seed)
+    examples = []
+    while sum(len(one.prompt_ids) + len(one.completion_ids) for one in examples) < tokens:
+        prompt = tuple(dice.randrange(20) for _ in range(5))
+        examples += [Example(prompt, tuple(dice.randrange(20) for _ in range(dice.randrange(2, 9)))) for _ in range(3)]
+    inputs = make_microbatches(examples, [1.0] * len(examples), 10**6, CPU, is_packed=True)[0].inputs
+    assert isinstance(inputs, Pack)
+    return inputs
+
+
+class Decoder:
+    """Over packs, with or without recordings."""
+
+    def __init__(self, model: Any, memory: int = 2**40) -> None:
+        self.decoder = model.get_decoder()
+        self.layers = straight_layers(model)
+        self.recorder = Again()
+        self.recorded = RecordedLayers(self.layers, PlainRoom, self.recorder, memory)
+
+    def __call__(self, pack: Pack, *, is_recorded: bool) -> Tensor:
+        size = self.recorded.size_for(pack) if is_recorded else None
+        pack = pack if size is None else filled(pack, size)
+        x = self.decoder.embed_tokens(pack.token_ids)
+        cos, sin = self.decoder.rotary_emb(x[None], pack.positions[None])
+        hidden = None if size is None else self.recorded(x, (cos[0], sin[0]), pack)
+        if hidden is None:
+            hidden = x
+            for layer in self.layers:
+                hidden = run_layer(hidden, layer, (cos[0], sin[0]), PlainStep(pack))
+        return hidden[pack.predicts]
+
+
+def offer_sums(model: Any) -> dict[str, Tensor]:
+    inside = {id(weight) for layer in straight_layers(model) for weight in layer.parameters()}
+    trained = {name: weight for name, weight in trainable_parameters(model).items() if id(weight) in inside}
+    for weight in trained.values():
+        weight.grad_sum = torch.zeros_like(weight)
+        weight.grad_sum_stays = True
+    return {name: weight.grad_sum for name, weight in trained.items()}
+
+
+@pytest.mark.parametrize("keep", [False, "mlp", True])
+@pytest.mark.parametrize("lora", [False, True])
+def test_recorded_passes_learn_what_others_learn(lora: bool, keep: Any) -> None:
+    model = make("tiny-qwen3", keep, lora=lora)
+    straighten(model, PlainOps())
+    sums = offer_sums(model)
+    decoder = Decoder(model)
+    for seed in range(4):
+        pack = make_pack(seed, 230)
+        found = []
+        for is_recorded in (False, True):
+            for total in sums.values():
+                total.zero_()
+            model.zero_grad()
+            hidden = decoder(pack, is_recorded=is_recorded)
+            hidden.square().sum().backward()
+            found.append((hidden.detach().clone(), {name: total.clone() for name, total in sums.items()}))
+        (plain, gradients), (recorded, others) = found
+        assert torch.allclose(recorded, plain, rtol=1e-4, atol=1e-4)
+        for name, gradient in gradients.items():
+            assert torch.allclose(others[name], gradient, rtol=1e-3, atol=1e-2 * float(gradient.abs().max())), name
+        with torch.no_grad():  # an update: the weights change where they are
+            for weight in trainable_parameters(model).values():
+                weight.mul_(1.01)
+    # The first went as it is; then both passes were recorded once.
+    assert decoder.recorder.count == 2
+
+
+def test_scoring_is_recorded_by_itself_and_with_adapters_off_again() -> None:
+    model = make("tiny-llama", lora=True)
+    straighten(model, PlainOps())
+    decoder = Decoder(model)
+    for seed in range(3):
+        pack = make_pack(seed, 230)
+        with torch.no_grad():
+            adapted = decoder(pack, is_recorded=True).clone()
+            assert torch.allclose(adapted, decoder(pack, is_recorded=False), atol=1e-4)
+            with without_lora(model):
+                plain = decoder(pack, is_recorded=True).clone()
+                assert torch.allclose(plain, decoder(pack, is_recorded=False), atol=1e-4)
+            assert not torch.allclose(plain, adapted, atol=1e-3)
+    assert decoder.recorder.count == 2
+
+
+def test_weights_that_were_moved_are_recorded_anew() -> None:
+    model = make("tiny-llama")
+    straighten(model, PlainOps())
+    decoder = Decoder(model)
+    pack = make_pack(0, 230)
+    with torch.no_grad():
+        for _ in range(2):
+            decoder(pack, is_recorded=True)
+        weight = model.get_decoder().layers[1].mlp.down_proj.weight
+        weight.data = weight.data.clone() * 2
+        moved = decoder(pack, is_recorded=True).clone()
+        assert torch.allclose(moved, decoder(pack, is_recorded=False), atol=1e-4)
+    assert decoder.recorder.count == 2
+
+
+def test_without_sums_that_stay_or_memory_nothing_is_recorded() -> None:
+    model = make("tiny-llama")
+    straighten(model, PlainOps())
+    offer_sums(model)
+    for weight in model.parameters():
+        weight.grad_sum_stays = False
+    for memory in (2**40, 2**16):
+        decoder = Decoder(model, memory)
+        for _ in range(3):
+            decoder(make_pack(0, 230), is_recorded=True).sum().backward()
+        assert decoder.recorder.count == 0
+        offer_sums(model)
+
+
+def test_after_a_pass_that_may_not_have_fitted_the_next_is_made_as_it_is() -> None:
+    model = make("tiny-llama")
+    straighten(model, PlainOps())
+    decoder = Decoder(model)
+    with torch.no_grad():
+        for _ in range(3):
+            decoder(make_pack(0, 230), is_recorded=True)
+            decoder.recorded.forget()
+        assert decoder.recorder.count == 0
+        for _ in range(2):
+            decoder(make_pack(0, 230), is_recorded=True)
+    assert decoder.recorder.count == 1
+
+
+def test_gradients_of_a_pass_that_was_overtaken_are_refused() -> None:
+    model = make("tiny-llama")
+    straighten(model, PlainOps())
+    offer_sums(model)
+    decoder = Decoder(model)
+    packs = [make_pack(seed, 230) for seed in range(3)]
+    decoder(packs[0], is_recorded=True).sum().backward()
+    first = decoder(packs[1], is_recorded=True)
+    decoder(packs[2], is_recorded=True)
+    with pytest.raises(RuntimeError, match="before the gradients of the one before"):
+        first.sum().backward()
+
+
+@given(tokens=st.integers(1, 100_000))
+def test_a_pack_is_filled_up_by_a_quarter_at_most(tokens: int) -> None:
+    assert tokens <= capacity(tokens) < max(tokens * 5 / 4 + 1, tokens + 256)
+    assert capacity(capacity(tokens)) == capacity(tokens)
+
+
+def test_what_fills_a_pack_is_seen_by_none_of_its_tokens() -> None:
+    pack = make_pack(0, 50)
+    more = filled(pack, 256)
+    assert len(more.token_ids) == len(more.positions) == 256
+    assert more.segments[: len(pack.segments)] == pack.segments
+    seen = PlainStep(more).seen
+    count = len(pack.token_ids)
+    assert torch.equal(seen[:count, :count], PlainStep(pack).seen)
+    assert not seen[:count, count:].any()
+    assert not seen[count:, :count].any()
+    assert seen.diagonal().all()

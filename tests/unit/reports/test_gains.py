@@ -1,0 +1,72 @@
+"""The sentence at the top: paired where completions were kept, from the intervals where not, and honest about doubt."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise.reports.gains import pass_rate, run_gain, stage_gains
+from groupwise.reports.sources import read_sources
+from groupwise.stats import paired_interval
+from groupwise.types import StepRecord, Verdict
+
+RIGHT, WRONG, ERROR = ("7", Verdict.CORRECT), ("8", Verdict.WRONG), ("", Verdict.ERROR)
+STEPS = [StepRecord(1, "sft", 1, {}), StepRecord(2, "grpo", 1, {})]
+
+
+def test_an_error_is_no_wrong_answer(make: Any) -> None:
+    assert pass_rate(make.group("a", [RIGHT, ERROR])) == 1.0
+    assert pass_rate(make.group("a", [ERROR])) is None
+
+
+def test_paired_over_the_problems_that_both_judged(make: Any, tmp_path: Path) -> None:
+    before = [make.group(name, [WRONG]) for name in "abcd"] + [make.group("e", [ERROR]), make.group("f", [RIGHT])]
+    after = [make.group(name, [RIGHT]) for name in "abce"] + [make.group("d", [WRONG]), make.group("f", [RIGHT])]
+    evals = [(make.evaluation(0, 0.2, 0.1, 0.4), before), (make.evaluation(2, 0.8, 0.6, 0.9), after)]
+    gain = run_gain(read_sources([make.run(tmp_path / "run", STEPS, evals)]).runs[0])
+    assert gain is not None
+    assert (gain.is_paired, gain.num_problems) == (True, 5)
+    assert (gain.low, gain.high) == paired_interval([1, 1, 1, 0, 0])
+    assert gain.difference == pytest.approx(0.6)
+    assert gain.before.value == pytest.approx(0.2)
+    assert gain.sentence().startswith("held-out pass@1 20.0 % → 80.0 %, +60.0 points (95 % interval ")
+
+
+def test_from_the_intervals_where_completions_were_not_kept(make: Any, tmp_path: Path) -> None:
+    evals = [(make.evaluation(0, 0.10, 0.05, 0.20), []), (make.evaluation(2, 0.50, 0.40, 0.60), [])]
+    path = make.run(tmp_path / "run", STEPS, evals)
+    for file in (path / "eval_rollouts").iterdir():
+        file.unlink()
+    gain = run_gain(read_sources([path]).runs[0])
+    assert gain is not None
+    assert not gain.is_paired
+    # Newcombe's method 10 by hand: 0.4 - sqrt(0.1² + 0.1²), 0.4 + sqrt(0.1² + 0.05²).
+    assert gain.low == pytest.approx(0.4 - math.sqrt(0.02))
+    assert gain.high == pytest.approx(0.4 + math.sqrt(0.0125))
+    assert gain.verdict == "better"
+
+
+@pytest.mark.parametrize(("after", "verdict"), [(0.9, "better"), (0.1, "worse"), (0.5, "unclear")])
+def test_the_verdict_needs_the_whole_interval(make: Any, tmp_path: Path, after: float, verdict: str) -> None:
+    evals = [(make.evaluation(0, 0.5, 0.4, 0.6), []), (make.evaluation(2, after, after - 0.05, after + 0.05), [])]
+    path = make.run(tmp_path / "run", STEPS, evals)
+    for file in (path / "eval_rollouts").iterdir():
+        file.unlink()
+    gain = run_gain(read_sources([path]).runs[0])
+    assert gain is not None
+    assert gain.verdict == verdict
+
+
+def test_each_stage_starts_where_the_one_before_ended(make: Any, tmp_path: Path) -> None:
+    evals = [(make.evaluation(step, value, value, value), []) for step, value in ((0, 0.1), (1, 0.3), (2, 0.7))]
+    (run,) = read_sources([make.run(tmp_path / "run", STEPS, evals)]).runs
+    assert [(name, gain.before.value, gain.after.value) for name, gain in stage_gains(run)] == [
+        ("sft", 0.1, 0.3),
+        ("grpo", 0.3, 0.7),
+    ]
+
+
+def test_one_evaluation_is_no_gain(make: Any, tmp_path: Path) -> None:
+    path = make.run(tmp_path / "run", STEPS, [(make.evaluation(0, 0.1, 0.0, 0.2), [])])
+    assert run_gain(read_sources([path]).runs[0]) is None
