@@ -1,0 +1,103 @@
+"""Passes over all layers as CUDA graphs: the bits of passes that are not recorded, and memory that is shared."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise.config import LoraConfig, OptimizerConfig
+from groupwise.data.batch import Example, make_microbatches
+from groupwise.data.pack import Pack
+from groupwise.models.fused import PackedDecoder, fuse
+from groupwise.models.load import recompute_activations
+from groupwise.models.lora import add_lora, trainable_parameters, without_lora
+from groupwise.models.optimizer import MasterAdamW
+from tests.gpu.test_native_cuda import CONFIGS, make_model
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+NAMES = [name for name in CONFIGS if name != "mistral, window"]
+
+
+def make_pack(seed: int, tokens: int) -> Pack:
+    dice = random.Random(seed)
+    examples: list[Example] = []
+    while sum(len(one.completion_ids) for one in examples) < tokens:
+        prompt = tuple(dice.randrange(1000) for _ in range(dice.randrange(1, 90)))
+        lengths = [dice.randrange(1, 150) for _ in range(4)]
+        examples += [Example(prompt, tuple(dice.randrange(1000) for _ in range(length))) for length in lengths]
+    batches = make_microbatches(examples, [1.0] * len(examples), 10**6, torch.device("cuda"), is_packed=True)
+    inputs = batches[0].inputs
+    assert isinstance(inputs, Pack)
+    return inputs
+
+
+def learn(decoder: PackedDecoder, optimizer: MasterAdamW, pack: Pack) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    optimizer.begin_gradients()
+    hidden = decoder(pack)
+    noise = torch.randn(hidden.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    (hidden.float() * noise).sum().backward()
+    sums = {name: weight.grad_sum.clone() for name, weight in optimizer._parameters.items()}  # type: ignore[attr-defined]
+    optimizer.clear_gradients()
+    return hidden.detach().clone(), sums
+
+
+@pytest.mark.parametrize("keep", [False, "mlp", True])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_recorded_is_what_is_not(name: str, keep: Any) -> None:
+    model = make_model(name)
+    recompute_activations(model, keep)
+    assert fuse(model)
+    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig())
+    plain, recorded = PackedDecoder(model), PackedDecoder(model)
+    for seed in range(4):
+        pack = make_pack(seed, 2000 + 100 * seed)
+        plain.forget()
+        expected, sums = learn(plain, optimizer, pack)
+        hidden, others = learn(recorded, optimizer, pack)
+        # Filled up to another number of tokens: each token goes through the same arithmetic all the same.
+        assert torch.equal(hidden, expected)
+        for key, total in sums.items():
+            assert (others[key] - total).norm() <= 1e-3 * total.norm() + 1e-6, key
+    assert plain.num_bytes == 0
+    assert recorded.num_bytes > 0
+
+
+def test_adapters_and_scoring_without_them() -> None:
+    model = make_model("llama, 64")
+    add_lora(model, LoraConfig(rank=4), seed=0)
+    with torch.no_grad():
+        for key, weight in trainable_parameters(model).items():
+            if "lora_B" in key:
+                weight.normal_(std=0.1)
+    assert fuse(model)
+    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig())
+    plain, recorded = PackedDecoder(model), PackedDecoder(model)
+    for seed in range(3):
+        pack = make_pack(seed, 2000)
+        plain.forget()
+        expected, sums = learn(plain, optimizer, pack)
+        hidden, others = learn(recorded, optimizer, pack)
+        assert torch.equal(hidden, expected)
+        assert all((others[key] - total).norm() <= 1e-3 * total.norm() + 1e-6 for key, total in sums.items())
+        with torch.no_grad(), without_lora(model):
+            plain.forget()
+            base = plain(pack).clone()
+            assert torch.equal(recorded(pack), base)
+        assert not torch.equal(base, expected)
+
+
+def test_recordings_of_several_sizes_share_their_memory() -> None:
+    model = make_model("llama, 64")
+    assert fuse(model)
+    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig())
+    decoder = PackedDecoder(model)
+    learn(decoder, optimizer, make_pack(0, 12_000))
+    learn(decoder, optimizer, make_pack(0, 12_000))
+    largest = decoder.num_bytes
+    for tokens in (9_000, 6_000, 4_000):
+        learn(decoder, optimizer, make_pack(1, tokens))
+    assert decoder.num_bytes < 1.5 * largest
