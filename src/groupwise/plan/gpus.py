@@ -1,0 +1,80 @@
+"""GPUs by name: what they can hold, read and compute. Bandwidth and TFLOP/s are the vendors' own (bf16, dense)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from groupwise.config import ConfigError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    name: str
+    memory_gib: float
+    """What the driver shows, which is less than what is printed on the box."""
+    bandwidth_gb_s: float
+    tflops: float
+
+    @property
+    def memory_bytes(self) -> int:
+        return int(self.memory_gib * 2**30)
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.bandwidth_gb_s * 1e9
+
+    @property
+    def flops_per_s(self) -> float:
+        return self.tflops * 1e12
+
+
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("3090", 23.6, 936, 71),
+        Gpu("4090", 23.5, 1008, 165),
+        Gpu("5090", 31.4, 1792, 210),
+        Gpu("a10", 22.0, 600, 125),
+        Gpu("l4", 22.0, 300, 121),
+        Gpu("l40s", 44.4, 864, 362),
+        Gpu("a100-40", 39.4, 1555, 312),
+        Gpu("a100-80", 79.2, 2039, 312),
+        Gpu("h100", 79.1, 3350, 989),
+        Gpu("h200", 139.8, 4800, 989),
+        Gpu("b200", 178.0, 8000, 2250),
+    )
+}
+MEASURED = GPUS["h200"]
+"""Whose figures the constants of this package come from."""
+
+
+def find_gpu(name: str) -> Gpu:
+    if name not in GPUS:
+        raise ConfigError(f"--gpu {name!r}: unknown; {nearest(name, GPUS)} Or 'this', for the one that is here")
+    return GPUS[name]
+
+
+def gpu_of_device(device_name: str, memory_gib: float | None = None) -> Gpu:
+    """The GPU that a driver calls by this name, as in "NVIDIA A100-SXM4-80GB"."""
+    words = device_name.lower().replace("-", " ").split()
+    # Two of one name differ in memory, and the driver says which.
+    size = "80" if any(word.startswith("80g") for word in words) or (memory_gib or 0) > 60 else "40"
+    for word in words:
+        name = f"a100-{size}" if word == "a100" else word
+        if name in GPUS:
+            return GPUS[name]
+    raise ConfigError(
+        f"--gpu this: {device_name!r} is none that is known here; name one that is like it: {', '.join(GPUS)}"
+    )
+
+
+def this_gpu() -> tuple[Gpu, str]:
+    """(the GPU of this machine, with the memory that it really has; what the driver calls it)."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise ConfigError(f"--gpu: torch sees no GPU here; name one: {', '.join(GPUS)}")
+    found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    memory_gib = found.total_memory / 2**30
+    known = gpu_of_device(found.name, memory_gib)
+    return Gpu(known.name, memory_gib, known.bandwidth_gb_s, known.tflops), found.name

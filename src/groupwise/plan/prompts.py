@@ -1,0 +1,45 @@
+"""How long the prompts of a recipe are: its task's own problems through its model's own tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from groupwise.config import ConfigError, ModelConfig, Recipe
+
+FIRST = 256
+"""Training problems that are looked at."""
+
+
+def mean_prompt_tokens(recipe: Recipe) -> int:
+    from groupwise.models.chat import encode_prompt
+    from groupwise.tasks import make_task
+
+    problems = make_task(recipe.task.name, recipe.task.options).problems("train")[:FIRST]
+    if not problems:
+        raise ConfigError("--prompt-tokens task: the task has no training problems; give a number")
+    tokenizer = _tokenizer(recipe.model)
+    return round(sum(len(encode_prompt(tokenizer, problem).token_ids) for problem in problems) / len(problems))
+
+
+def _tokenizer(model: ModelConfig) -> Any:
+    from groupwise.models.load import FALLBACK_CHAT_TEMPLATE
+    from groupwise.models.tiny import TINY_NAMES, make_tokenizer
+
+    if model.path in TINY_NAMES:
+        return make_tokenizer()
+    from transformers import AutoTokenizer
+
+    path = Path(model.path).expanduser()
+    try:
+        if path.suffix.lower() == ".gguf":
+            tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+        else:
+            tokenizer = AutoTokenizer.from_pretrained(model.path, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise ConfigError(
+            f"--prompt-tokens task: model.path = {model.path!r} has no tokenizer that can be read here; give a number"
+        ) from error
+    if tokenizer.chat_template is None:
+        tokenizer.chat_template = FALLBACK_CHAT_TEMPLATE
+    return tokenizer

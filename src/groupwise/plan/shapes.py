@@ -1,0 +1,155 @@
+"""The sizes of a model, from its configuration alone: a hub id, a folder, a GGUF header or a tiny model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from groupwise.config import ConfigError, LoraConfig, ModelConfig
+
+STRAIGHT_KINDS = ("llama", "mistral", "qwen2", "qwen3")
+"""Whose layers we run ourselves; what others keep and take is guessed with less ground."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    kind: str
+    """transformers' model_type."""
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    width: int
+    """Of the feed-forward part."""
+    vocab: int
+    is_tied: bool
+    """Whether the head is the embedding."""
+    has_head_norms: bool = False
+    has_bias: bool = False
+    """On query, key and value."""
+
+    @property
+    def query(self) -> int:
+        return self.heads * self.head_size
+
+    @property
+    def key(self) -> int:
+        return self.kv_heads * self.head_size
+
+    @property
+    def linear_sizes(self) -> dict[str, tuple[int, int]]:
+        """(inputs, outputs) of the products of a layer."""
+        return {
+            "q_proj": (self.hidden, self.query),
+            "k_proj": (self.hidden, self.key),
+            "v_proj": (self.hidden, self.key),
+            "o_proj": (self.query, self.hidden),
+            "gate_proj": (self.hidden, self.width),
+            "up_proj": (self.hidden, self.width),
+            "down_proj": (self.width, self.hidden),
+        }
+
+    @property
+    def layer_products(self) -> int:
+        return sum(inputs * outputs for inputs, outputs in self.linear_sizes.values())
+
+    @property
+    def layer_parameters(self) -> int:
+        norms = 2 * self.hidden + (2 * self.head_size if self.has_head_norms else 0)
+        biases = self.query + 2 * self.key if self.has_bias else 0
+        return self.layer_products + norms + biases
+
+    @property
+    def embedding_parameters(self) -> int:
+        return self.vocab * self.hidden
+
+    @property
+    def parameters(self) -> int:
+        ends = self.embedding_parameters * (1 if self.is_tied else 2) + self.hidden
+        return self.layers * self.layer_parameters + ends
+
+    @property
+    def multiplied(self) -> int:
+        """Parameters that a token is multiplied with: the head, but no look-up of a row."""
+        return self.parameters - (0 if self.is_tied else self.embedding_parameters)
+
+    @property
+    def is_straight(self) -> bool:
+        return self.kind in STRAIGHT_KINDS
+
+    def adapter_parameters(self, lora: LoraConfig) -> int:
+        sizes = [sum(pair) for name, pair in self.linear_sizes.items() if name in lora.target_modules]
+        return self.layers * lora.rank * sum(sizes)
+
+    def cache_bytes(self, value_bytes: int) -> int:
+        """Of one token: a key and a value in each layer."""
+        return self.layers * 2 * self.key * value_bytes
+
+
+def find_shape(model: ModelConfig) -> ModelShape:
+    from groupwise.models.tiny import TINY_NAMES
+
+    path = Path(model.path).expanduser()
+    if model.path in TINY_NAMES:
+        return _tiny_shape(model)
+    from transformers import AutoConfig
+
+    try:
+        if path.suffix.lower() == ".gguf":
+            config = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+        else:
+            config = AutoConfig.from_pretrained(model.path, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise ConfigError(
+            f"model.path = {model.path!r}: its configuration cannot be read: {reason} (a folder with config.json is "
+            "enough for a plan; no weights are needed)"
+        ) from error
+    return shape_of(config, model.path)
+
+
+def shape_of(config: Any, path: str) -> ModelShape:
+    """From a configuration of transformers."""
+    text = config.get_text_config()
+    for key in ("num_experts", "num_local_experts", "n_routed_experts"):
+        if getattr(text, key, None):
+            raise ConfigError(f"model.path = {path!r}: a mixture of experts ({key}), which the planner does not know")
+    wanted = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
+    missing = [key for key in wanted if not isinstance(getattr(text, key, None), int)]
+    if missing:
+        raise ConfigError(f"model.path = {path!r}: its configuration has no {missing[0]}, which the planner needs")
+    heads = text.num_attention_heads
+    return ModelShape(
+        kind=text.model_type,
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        heads=heads,
+        kv_heads=getattr(text, "num_key_value_heads", None) or heads,
+        head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
+        width=text.intermediate_size,
+        vocab=text.vocab_size,
+        is_tied=bool(text.tie_word_embeddings),
+        has_head_norms=text.model_type.startswith("qwen3"),
+        has_bias=text.model_type == "qwen2" or bool(getattr(text, "attention_bias", False)),
+    )
+
+
+def _tiny_shape(model: ModelConfig) -> ModelShape:
+    from groupwise.models.tiny import DEFAULT_SIZES, make_tokenizer
+
+    sizes = {**DEFAULT_SIZES, **model.tiny}
+    is_qwen = model.path == "tiny-qwen3"
+    return ModelShape(
+        kind="qwen3" if is_qwen else "llama",
+        layers=sizes["num_layers"],
+        hidden=sizes["hidden_size"],
+        heads=sizes["num_heads"],
+        kv_heads=sizes["num_kv_heads"],
+        head_size=sizes["hidden_size"] // sizes["num_heads"],
+        width=sizes["intermediate_size"],
+        vocab=len(make_tokenizer()),
+        is_tied=is_qwen,
+        has_head_norms=is_qwen,
+    )

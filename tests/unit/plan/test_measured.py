@@ -1,0 +1,95 @@
+"""The plan against what was measured: memory within 10 %, time within 25 %.
+
+The constants of plan/memory.py and plan/timing.py were found with these very figures, so this holds them in place and
+is no proof for other models or GPUs. Of benchmarks/results three things are left out: the time of 24gib-full, whose two
+steps differ by a factor of two for reasons not known; adapters at 256 sequences, measured before a change; format-copy,
+measured before passes were recorded.
+
+Prompts of 250 tokens: Countdown's through the byte tokenizer of make_shape.py; 130 through SmolLM2's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from groupwise.plan.against import MEMORY_TOLERANCE, TIME_TOLERANCE
+from groupwise.plan.memory import GIB, plan_memory
+from groupwise.plan.shapes import ModelShape
+from groupwise.plan.timing import Speed, sample_s, step_s, update_s
+from groupwise.plan.work import Work
+from tests.unit.plan.works import H200, H200_WITH_24_GIB, QWEN, SMOLLM, benchmark, work
+
+STEP = benchmark(
+    "step", SMOLLM, H200, prompt_tokens=130, mean_tokens=174.1, overrides=["stages.0.microbatch_tokens=16384"]
+)
+ADAPTERS = benchmark("24gib-lora", QWEN, H200_WITH_24_GIB, prompt_tokens=250, mean_tokens=1024)
+FULL = benchmark("24gib-full", QWEN, H200_WITH_24_GIB, prompt_tokens=250, mean_tokens=512)
+
+
+@pytest.mark.parametrize(("planned", "peak_gib"), [(STEP, 12.9), (ADAPTERS, 10.3), (FULL, 18.9)])
+def test_peak_memory_of_steps(planned: Work, peak_gib: float) -> None:
+    found = plan_memory(planned, planned.usual_pack())
+    assert found.peak / GIB == pytest.approx(peak_gib, rel=MEMORY_TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("planned", "phases_s", "seconds"),
+    [
+        (STEP, {"sample": 0.339, "logprobs": 0.130, "update": 0.222}, 0.738),
+        (ADAPTERS, {"sample": 3.82, "logprobs": 0.76, "update": 2.10}, 6.76),
+    ],
+)
+def test_time_of_steps(planned: Work, phases_s: dict[str, float], seconds: float) -> None:
+    at_once = plan_memory(planned, planned.usual_pack()).rollouts_at_once
+    found = step_s(planned, at_once, Speed())
+    assert {phase: found[phase] for phase in phases_s} == pytest.approx(phases_s, rel=TIME_TOLERANCE)
+    assert sum(found.values()) == pytest.approx(seconds, rel=TIME_TOLERANCE)
+
+
+def test_sampling_and_scoring_of_the_full_model() -> None:
+    found = step_s(FULL, 64, Speed())
+    assert (found["sample"], found["logprobs"]) == pytest.approx((1.13, 0.69), rel=TIME_TOLERANCE)
+
+
+UPDATES: list[tuple[Any, float, float]] = [(False, 45.5, 0.689), (True, 31.2, 0.809), ("mlp", 34.5, 0.782)]
+"""model.gradient_checkpointing, GiB, seconds: 64 sequences of 32,864 tokens, of which 128 each are its prompt."""
+
+
+@pytest.mark.parametrize(("checkpointing", "peak_gib", "seconds"), UPDATES)
+def test_updates(checkpointing: Any, peak_gib: float, seconds: float) -> None:
+    planned = work(
+        model={"gradient_checkpointing": checkpointing}, kl={"coefficient": 0.0}, problems_per_step=64,
+        rollouts_per_problem=2, prompt_tokens=128, sampling={"max_new_tokens": 896},
+    )  # fmt: skip
+    mean = 32_864 / 64 - 128
+    # There is one size of packs, as in that benchmark: no recordings beside each other.
+    alike = replace(planned, group=1, mean_tokens=mean, max_tokens=int(mean))
+    assert alike.usual_pack() == pytest.approx(32_800 / 3, rel=0.01)
+    found = plan_memory(alike, alike.usual_pack())
+    assert sum(found.phases["update"].values()) / GIB == pytest.approx(peak_gib, rel=MEMORY_TOLERANCE)
+    assert update_s(alike, alike.usual_pack()) == pytest.approx(seconds, rel=TIME_TOLERANCE)
+
+
+FIXED = {QWEN: {64: 2.03, 256: 2.82, 512: 4.86, 1024: 8.80}, SMOLLM: {64: 1.014, 256: 1.455, 512: 2.05, 1024: 3.417}}
+"""Sequences → ms per decode step, all in: 128 prompt tokens, 256 new ones."""
+MIXED = [
+    (QWEN, 256, 256, 69_006), (QWEN, 512, 512, 86_511), (QWEN, 1024, 1024, 103_871), (QWEN, 1024, 256, 74_338),
+    (SMOLLM, 256, 256, 131_794), (SMOLLM, 512, 512, 195_290), (SMOLLM, 1024, 1024, 261_091),
+    (SMOLLM, 1024, 256, 146_815),
+]  # fmt: skip
+"""Sequences, at once, tokens/s: completions of 174 tokens in the mean."""
+
+
+@pytest.mark.parametrize(("shape", "count", "ms"), [(s, n, ms) for s, row in FIXED.items() for n, ms in row.items()])
+def test_decoding(shape: ModelShape, count: int, ms: float) -> None:
+    planned = replace(work(shape, prompt_tokens=128), mean_tokens=256.0, max_tokens=256, problems=count // 8)
+    assert 1000 * sample_s(planned, count) / 256 == pytest.approx(ms, rel=TIME_TOLERANCE)
+
+
+@pytest.mark.parametrize(("shape", "count", "at_once", "tokens_per_s"), MIXED)
+def test_decoding_of_mixed_lengths(shape: ModelShape, count: int, at_once: int, tokens_per_s: int) -> None:
+    planned = replace(work(shape, prompt_tokens=128), mean_tokens=174.0, max_tokens=256, problems=count // 8)
+    assert count * 174 / sample_s(planned, at_once) == pytest.approx(tokens_per_s, rel=TIME_TOLERANCE)

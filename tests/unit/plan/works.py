@@ -1,0 +1,50 @@
+"""Stages to plan for: the recipes of benchmarks/, on shapes of known models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from groupwise.bench.engine import SHAPES
+from groupwise.config import load_recipe, make_recipe
+from groupwise.plan.gpus import GPUS, Gpu
+from groupwise.plan.shapes import ModelShape, shape_of
+from groupwise.plan.work import Work, work_of
+
+RECIPES = Path(__file__).parents[3] / "benchmarks" / "recipes"
+H200 = GPUS["h200"]
+H200_WITH_24_GIB = Gpu("h200", 24.0, H200.bandwidth_gb_s, H200.tflops)
+QWEN = shape_of(SHAPES["qwen2.5-1.5b"], "qwen2.5-1.5b")
+SMOLLM = shape_of(SHAPES["smollm2-135m"], "smollm2-135m")
+
+
+def benchmark(
+    name: str,
+    shape: ModelShape,
+    gpu: Gpu,
+    *,
+    prompt_tokens: int,
+    mean_tokens: float,
+    overrides: Sequence[str] = (),
+) -> Work:
+    recipe = load_recipe(RECIPES / f"{name}.toml", overrides)
+    return work_of(recipe, recipe.stages[0], shape, gpu, prompt_tokens=prompt_tokens, mean_tokens=mean_tokens)
+
+
+def small_recipe(model: dict[str, Any] | None = None, engine: dict[str, Any] | None = None, **stage: Any) -> Any:
+    keys = {"algorithm": "grpo", "steps": 10, "problems_per_step": 8, "rollouts_per_problem": 8} | stage
+    return make_recipe(
+        {
+            "name": "small",
+            "model": {"path": "tiny-qwen3"} | (model or {}),
+            "task": {"name": "countdown"},
+            "engine": engine or {},
+            "stages": [keys],
+        }
+    )
+
+
+def work(shape: ModelShape = QWEN, gpu: Gpu = H200, ranks: int = 1, prompt_tokens: int = 100, **keys: Any) -> Work:
+    recipe = small_recipe(**keys)
+    return work_of(recipe, recipe.stages[0], shape, gpu, prompt_tokens=prompt_tokens, ranks=ranks)
