@@ -73,15 +73,17 @@ ALLOWED = {
         "grpo",
         "models",
     }
-    | {"audit", "rehearsal", "runlog", "sft", "tasks", "training", "verifiers"},
+    | {"audit", "doctor", "rehearsal", "runlog", "sft", "tasks", "training", "verifiers"},
     "evaluate": {"types", "config", "collect", "control", "engines", "evals", "models", "pipeline", "rewards"}
     | {"", "runlog", "tasks", "verifiers"},
     "compare": {"types", "config", "evals", "runlog", "stats"},
     "reports": {"types", "stats", "runlog", "audit", "evals", "reports"},
     "audit": {"types", "stats", "runlog", "rewards", "audit"},
+    "doctor": {"types", "stats", "runlog", "audit", "doctor"},
     "reference": {"config", "runlog", "tasks"},
     "sample": {"types", "config", "engines", "models", "rewards", "seeds", "tasks", "verifiers", "workers"},
     "bench": {"", "types", "config", "data", "engines", "grpo", "models", "pipeline", "runlog", "update", "bench"},
+    "plan": {"config", "models", "tasks", "bench", "plan"},
     "demo": {"", "types", "config", "pipeline", "reports", "runlog"},
     "cli": None,
     "__main__": {"cli"},
@@ -98,6 +100,7 @@ WITHOUT_TORCH = (
     "workers",
     "verifiers",
     "audit",
+    "doctor",
     "compare",
     "tasks",
     "runlog",
@@ -105,6 +108,7 @@ WITHOUT_TORCH = (
     "reference",
     "cli",
     "control",
+    "plan",
 )
 STANDARD_LIBRARY_ONLY = ("types", "stats", "seeds", "config")
 

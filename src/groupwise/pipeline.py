@@ -41,6 +41,8 @@ from groupwise.config import (
 from groupwise.control import StopControl, StopRequested
 from groupwise.data.step_batch import batch_from_json
 from groupwise.distributed.world import Alone, RankLost, World
+from groupwise.doctor.live import EVENT as FINDING
+from groupwise.doctor.live import LiveDoctor
 from groupwise.engines.engine import Engine
 from groupwise.engines.native.engine import NativeEngine
 from groupwise.engines.native.memory import ReleasableMemory
@@ -212,7 +214,8 @@ def set_up(
     # A tracker that every rank reported to would show the run once for each.
     named = recipe.logging.sinks if world.rank == 0 else ()
     named_sinks = [make_sink(name, run_dir, run_dir.name, to_table(recipe)) for name in named]
-    log = RunLog(folder, [*sinks, *named_sinks] if world.rank == 0 else [])
+    doctor = LiveDoctor(folder, to_table(recipe), lambda found: log.write_event(FINDING, **found.to_json()))
+    log = RunLog(folder, [*sinks, *named_sinks, doctor] if world.rank == 0 else [])
     kind = CheckpointStore if world.rank == 0 else CheckpointReader
     store = kind(
         run_dir / layout.CHECKPOINTS,

@@ -18,7 +18,8 @@ from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, Mistra
 from groupwise import pipeline
 from groupwise.algo.logprobs import head_logprobs, token_logprobs
 from groupwise.config import LoraConfig, ModelConfig, Recipe
-from groupwise.data.batch import Example, Microbatch, make_microbatches
+from groupwise.data.batch import Example, Microbatch, Rectangle, make_microbatches
+from groupwise.data.pack import Pack
 from groupwise.engines.engine import Request
 from groupwise.engines.native.engine import NativeEngine
 from groupwise.engines.native.runner import Runner
@@ -77,6 +78,7 @@ def sample(model: Any, requests: list[Request], rows: int, **options: Any) -> li
 def learner_logprobs(model: Any, microbatch: Microbatch) -> torch.Tensor:
     from groupwise.kernels.head import TritonRows
 
+    assert isinstance(microbatch.inputs, Pack)
     hidden = packed_hidden(model, microbatch.inputs)
     # In chunks of an odd size: they must not matter.
     weight = model.get_output_embeddings().weight
@@ -236,6 +238,7 @@ def test_gradients_are_as_good_as_those_of_the_models_own_code(name: str, keep: 
         make_microbatches(examples, [1.0] * 12, 10**6, torch.device("cuda"), is_packed=is_packed)[0]
         for is_packed in (False, True)
     )
+    assert isinstance(padded.inputs, Rectangle)
     for model in (exact, eager):
         token_logprobs(own_logits(model, padded.inputs), padded.completion_ids, 1.0).mean().backward()
     with attending(ours):

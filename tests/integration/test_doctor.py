@@ -1,0 +1,81 @@
+"""Runs that are really trained and really sick: the doctor names each, while it trains and afterwards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from groupwise import pipeline
+from groupwise.config import Recipe
+from groupwise.doctor import examine, read_charts
+from groupwise.runlog import Run
+
+STAGE: dict[str, Any] = {
+    "algorithm": "grpo",
+    "steps": 15,
+    "problems_per_step": 4,
+    "rollouts_per_problem": 4,
+    "sampling": {"max_new_tokens": 6},
+    "optimizer": {"learning_rate": 1e-4},
+}
+TOY = "tests.integration.toy_task:EvenLetters"
+HARD = {"name": "countdown", "options": {"style": "terse", "think": False, "num_train": 30, "num_held_out": 6}}
+
+SFT = {"algorithm": "sft", "steps": 60, "demonstrations_per_step": 8, "optimizer": {"learning_rate": 1e-2}}
+PARROT = "tests.integration.parrot_task:Parrot"
+LETTERS = list("abcdefghijklmnopqrstuvwxyz")
+
+
+def parrot(sentence: str) -> dict[str, Any]:
+    """A recipe whose policy knows a sentence by heart when GRPO begins."""
+    still = STAGE | {"optimizer": {"learning_rate": 1e-6}, "sampling": {"max_new_tokens": 90}}
+    return {"task": {"name": PARROT, "options": {"sentence": sentence}}, "stages": [SFT, still]}
+
+
+SICK: dict[str, dict[str, Any]] = {
+    "verifier_errors": {"task": {"name": TOY, "options": {"fail": "raise"}}},
+    "verifier_time_outs": {
+        "task": {"name": TOY, "options": {"fail": "hang"}},
+        "verifier": {"seconds": 0.05, "wall_seconds": 5.0},
+    },
+    "engine_gap": {"stages": [STAGE | {"sampling": {"max_new_tokens": 6, "top_p": 0.5}}]},
+    "dead_groups": {"task": HARD},
+    "ratio_explosion": {
+        "stages": [STAGE | {"epochs_per_batch": 4, "optimizer": {"learning_rate": 0.03}, "kl": {"coefficient": 0.0}}]
+    },
+    "truncation": {"stages": [STAGE | {"steps": 25, "optimizer": {"learning_rate": 1e-6}}]},
+    "kl_stuck_at_zero": {
+        "stages": [
+            STAGE
+            | {
+                "steps": 25,
+                "sampling": {"max_new_tokens": 60, "stop_strings": LETTERS},
+                "optimizer": {"learning_rate": 1e-14},
+            }
+        ]
+    },
+    "kl_spike": {"stages": [STAGE | {"optimizer": {"learning_rate": 0.1}}]},
+    "updates_not_finite": {"stages": [STAGE | {"optimizer": {"learning_rate": 1e30}}], "max_nonfinite_updates": 20},
+    "runs_on_after_answer": parrot("<answer>8</answer> and so on and on and on and on and on"),
+    "other_writing_system": parrot("Ответ на этот вопрос восемь."),
+}
+
+
+@pytest.mark.parametrize("disease", SICK)
+def test_a_sick_recipe_is_found_out(
+    disease: str, recipe_with: Callable[..., Recipe], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = recipe_with(**({"stages": [STAGE], "evaluation": {"every_steps": 0}} | SICK[disease]))
+    with caplog.at_level(logging.WARNING, logger="groupwise.doctor"):
+        assert pipeline.train(recipe, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    live = [event["disease"] for event in run.events() if event["kind"] == "finding"]
+    assert live == [disease]
+    assert [finding.disease for finding in examine(read_charts(run))] == [disease]
+    assert [record.name for record in caplog.records if record.name.startswith("groupwise.doctor")] == [
+        "groupwise.doctor.live"
+    ]

@@ -1,0 +1,223 @@
+"""Each disease in a run that has it and nothing else: it is named, alone, after the fact and while the run goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from groupwise import cli
+from groupwise.config import apply_override, make_recipe
+from groupwise.doctor import DISEASES, Finding, examine, read_charts
+from groupwise.doctor.chart import make_chart
+from groupwise.doctor.live import LiveDoctor
+from groupwise.doctor.wording import one_line, say_change
+from groupwise.runlog import Run
+from groupwise.types import StepRecord, Verdict
+
+RUSSIAN = "В каждом вагоне по тридцать четыре места, вагонов двенадцать, значит всего мест четыреста восемь."
+RUNNING_ON = "<answer>408</answer> Now the next question: a boat has 3 decks with 20 cabins each. How many are there?"
+
+
+def after(number: int, start: int, metrics: dict[str, float]) -> dict[str, float]:
+    return metrics if number > start else {}
+
+
+def sick_runs(make: Any) -> dict[str, dict[str, Any]]:
+    """What to break in a healthy run, by the disease that it gives."""
+    return {
+        "dead_groups": {"change": lambda n: {"groups/signal_share": 0.1, "groups/dead_all_wrong": 28.0}},
+        "verifier_errors": {
+            "change": lambda n: after(n, 30, {"score/error_share": 0.08}),
+            "verdict": Verdict.ERROR,
+            "detail": "ZeroDivisionError: division by zero",
+        },
+        "verifier_time_outs": {"change": lambda n: after(n, 30, {"score/timed_out_share": 0.02})},
+        "truncation": {"change": lambda n: after(n, 40, {"rollouts/truncated_share": 0.7})},
+        "kl_spike": {"change": lambda n: after(n, 40, {"kl/ref_k3": 2.0})},
+        "kl_stuck_at_zero": {"change": lambda n: {"kl/ref_k3": 0.0}},
+        "entropy_collapse": {"change": lambda n: {"policy/entropy_nats": 0.8 * 0.9**n}},
+        "ratio_explosion": {
+            "change": lambda n: after(n, 30, {"policy/clip_share": 0.5, "policy/ratio_max": 200.0}),
+            "recipe": make.recipe(stage__epochs_per_batch=4),
+        },
+        "gradient_spikes": {"change": lambda n: {"policy/grad_norm": 40.0} if n > 30 and n % 6 == 0 else {}},
+        "updates_not_finite": {"change": lambda n: {"update/skipped": 1.0} if n % 20 == 0 else {}},
+        "length_collapse": {"change": lambda n: after(n, 45, {"rollouts/length_mean_tokens": 12.0})},
+        "length_growth": {"change": lambda n: after(n, 45, {"rollouts/length_mean_tokens": 900.0})},
+        "hollow_reward": {"change": lambda n: {"reward/mean": 0.2 + 0.01 * n}},
+        "identical_completions": {"change": lambda n: after(n, 40, {"rollouts/identical_share": 0.6})},
+        "other_writing_system": {"completion": RUSSIAN},
+        "runs_on_after_answer": {"completion": RUNNING_ON},
+        "learning_rate_too_small": {
+            "change": lambda n: {"policy/learning_rate": 1e-8},
+            "recipe": make.recipe(stage__optimizer={"learning_rate": 1e-8}),
+            "device": "cuda",
+        },
+        "engine_gap": {"change": lambda n: after(n, 20, {"engine/logprob_gap_mean": 0.3})},
+        "slow_phase": {"change": lambda n: {"time/score_s": 6.0}},
+    }
+
+
+@pytest.mark.parametrize("disease", DISEASES)
+def test_a_disease_is_named_alone_and_its_change_can_be_made(disease: str, make: Any, tmp_path: Path) -> None:
+    broken = sick_runs(make)[disease]
+    run = Run(make.run(tmp_path / "run", **broken))
+    findings = examine(read_charts(run))
+    assert [finding.disease for finding in findings] == [disease]
+    (finding,) = findings
+    assert finding.stage == "grpo"
+    assert 1 <= finding.first_step <= finding.last_step <= make.num_steps
+    assert finding.figures
+    assert all(map(math.isfinite, finding.figures.values()))
+    assert all((finding.seen, finding.means, finding.change.advice))
+    if finding.change.key:
+        recipe = run.recipe
+        words = say_change(finding.change).split("  (")[0]
+        assert words.startswith("--set ")
+        apply_override(recipe, words.removeprefix("--set ").replace("'", ""))
+        assert make_recipe(recipe) != make_recipe(run.recipe), "the change changes nothing"
+
+
+@pytest.mark.parametrize("disease", DISEASES)
+def test_a_run_that_goes_on_is_told_once(disease: str, make: Any, tmp_path: Path) -> None:
+    broken = sick_runs(make)[disease]
+    told: list[Finding] = []
+    recipe = broken.get("recipe") or make.recipe()
+    make.run(tmp_path / "run", **broken, sinks=[LiveDoctor(tmp_path / "run", recipe, told.append)])
+    assert [finding.disease for finding in told] == [disease]
+
+
+def test_a_healthy_run_gets_a_clean_bill(make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told: list[Finding] = []
+    run_dir = make.run(tmp_path / "run", sinks=[LiveDoctor(tmp_path / "run", make.recipe(), told.append)])
+    assert cli.main(["doctor", str(run_dir)]) == 0
+    shown = capsys.readouterr().out
+    assert "Healthy" in shown
+    assert told == []
+    # The first screen answers the question that everybody asks.
+    assert "The loss is 0 in 100% of the steps. That is right" in shown
+
+
+def test_the_exit_status_and_the_json_tell_of_sickness(
+    make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir = make.run(tmp_path / "run", lambda n: {"rollouts/truncated_share": 0.9})
+    assert cli.main(["doctor", str(run_dir), "--json"]) == 1
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert finding["disease"] == "truncation"
+    assert finding["change"]["key"] == "stages.0.sampling.max_new_tokens"
+    assert finding["change"]["value"] == 512
+    assert cli.main(["doctor", str(run_dir)]) == 1
+    assert "--set stages.0.sampling.max_new_tokens=512" in capsys.readouterr().out
+    watched = make.run(tmp_path / "watched", lambda n: {"time/score_s": 6.0})
+    assert cli.main(["doctor", str(watched)]) == 0
+    assert "watch: A slow phase" in capsys.readouterr().out
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", str(tmp_path)]) == 2
+    assert "is no run" in capsys.readouterr().err
+
+
+def test_a_run_without_recipe_rollouts_and_evals_is_still_examined(make: Any, tmp_path: Path) -> None:
+    run_dir = make.run(tmp_path / "run", lambda n: {"rollouts/truncated_share": 0.9})
+    for path in [run_dir / "recipe.toml", run_dir / "run.json", run_dir / "evals.jsonl"]:
+        path.unlink()
+    for path in (run_dir / "rollouts").iterdir():
+        path.unlink()
+    assert [finding.disease for finding in examine(read_charts(Run(run_dir)))] == ["truncation"]
+
+
+def test_a_policy_that_learns_is_let_be(make: Any, tmp_path: Path) -> None:
+    """Few groups with signal, cut completions, falling length: all as in a base model that learns to stop."""
+    learning = {"groups/signal_share": 0.1, "rollouts/truncated_share": 0.6}
+    run_dir = make.run(
+        tmp_path / "run",
+        lambda n: {
+            **learning,
+            "reward/mean": 0.01 * n,
+            "rollouts/length_mean_tokens": 300.0 - 3 * n,
+            "score/pass_at_1": 0.01 * n,
+        },
+        evals=lambda n: 0.1 + 0.008 * n,
+    )
+    assert examine(read_charts(Run(run_dir))) == ()
+
+
+def test_a_solved_task_may_look_collapsed(make: Any, tmp_path: Path) -> None:
+    solved = {"score/pass_at_1": 0.99, "policy/entropy_nats": 0.01, "rollouts/identical_share": 0.87}
+    run_dir = make.run(tmp_path / "run", lambda n: after(n, 45, solved | {"groups/signal_share": 0.0}))
+    assert examine(read_charts(Run(run_dir))) == ()
+
+
+def test_a_resumed_run_does_not_repeat_itself(make: Any, tmp_path: Path) -> None:
+    run_dir, recipe = tmp_path / "run", make.recipe()
+    make.run(run_dir, lambda n: {"rollouts/truncated_share": 0.9})
+    record = Run(run_dir).steps()[-1]
+    told: list[Finding] = []
+    for _ in range(2):
+        # Without an event of it in the log the newcomer tells, from the steps before its time.
+        LiveDoctor(run_dir, recipe, told.append).write(record)
+        assert [finding.disease for finding in told] == ["truncation"]
+        event = {"time": "", "kind": "finding", **told[0].to_json()}
+        with open(run_dir / "events.jsonl", "a") as file:
+            file.write(json.dumps(event) + "\n")
+
+
+def test_one_line_holds_nothing_that_a_terminal_obeys(make: Any, tmp_path: Path) -> None:
+    broken = sick_runs(make)["verifier_errors"] | {"detail": "\x1b[2Jbad\nnews"}
+    (finding,) = examine(read_charts(Run(make.run(tmp_path / "run", **broken))))
+    assert "bad news" in one_line(finding)
+    assert "\x1b" not in one_line(finding)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    length=st.floats(5, 2000),
+    entropy=st.floats(0.02, 3),
+    signal=st.floats(0.4, 1),
+    kl=st.floats(1e-5, 0.5),
+    gradient=st.floats(0.01, 50),
+    wildness=st.floats(0.05, 0.5),
+)
+def test_noise_around_a_flat_run_never_alarms(
+    seed: int, length: float, entropy: float, signal: float, kl: float, gradient: float, wildness: float
+) -> None:
+    noise = random.Random(seed)
+
+    def wild(level: float) -> float:
+        return level * noise.lognormvariate(0, wildness)
+
+    steps = []
+    for number in range(1, 201):
+        metrics = {
+            "reward/mean": noise.gauss(0.4, 0.1),
+            "score/pass_at_1": noise.gauss(0.4, 0.1),
+            "score/error_share": 0.05 if noise.random() < 0.02 else 0.0,
+            "score/timed_out_share": 0.05 if noise.random() < 0.02 else 0.0,
+            "groups/count": 16.0,
+            "rollouts/count": 128.0,
+            "groups/signal_share": min(1.0, wild(signal)),
+            "rollouts/truncated_share": min(1.0, wild(0.15)),
+            "rollouts/identical_share": min(0.8, wild(0.1)),
+            "rollouts/length_mean_tokens": wild(length),
+            "policy/entropy_nats": wild(entropy),
+            "policy/grad_norm": wild(gradient),
+            "policy/ratio_max": wild(2.0),
+            "policy/clip_share": min(1.0, wild(0.03)),
+            "kl/ref_k3": wild(kl),
+            "engine/logprob_gap_mean": wild(0.01),
+            "update/skipped": 1.0 if number == 100 else 0.0,
+        }
+        steps.append(StepRecord(number, "grpo", number, metrics))
+    table = {"stages": [{"name": "grpo", "steps": 200}]}
+    for end in (40, 100, 200):
+        assert examine([make_chart("grpo", tuple(steps[:end]), (), table, {}, lambda: ())]) == ()
