@@ -1,10 +1,23 @@
-"""What all tests share: one thread per process, so that two workers do not fight over two cores."""
+"""What all tests share: one thread per process, so that two workers do not fight over two cores; nothing left behind."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+
+import pytest
 
 # Before torch is imported anywhere, and inherited by the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_sandbox_is_left() -> Iterator[None]:
+    """Whoever scores code in the test's own process leaves a sandbox; other tests count the processes that there are."""
+    yield
+    scoring = sys.modules.get("groupwise.rewards.code.score")
+    if scoring is not None:
+        scoring.close_shared_sandboxes()

@@ -121,7 +121,8 @@ _SANDBOXES: dict[tuple[int, str], Sandbox] = {}
 
 
 @atexit.register
-def _close_sandboxes() -> None:
+def close_shared_sandboxes() -> None:
+    """Of this process; they come back when they are needed."""
     for (pid, _), sandbox in _SANDBOXES.items():
         if pid == os.getpid():
             sandbox.close()
