@@ -1,4 +1,4 @@
-"""What all tests share: one thread per process, so that two workers do not fight over two cores; nothing left behind."""
+"""What all tests share: one thread per process, so that two workers do not fight over two cores; no process is left."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_sandbox_is_left() -> Iterator[None]:
-    """Whoever scores code in the test's own process leaves a sandbox; other tests count the processes that there are."""
+    """Whoever scores code in the test's own process leaves a sandbox, and other tests count processes."""
     yield
     scoring = sys.modules.get("groupwise.rewards.code.score")
     if scoring is not None:

@@ -9,7 +9,7 @@ import pytest
 from groupwise.sandbox import Sandbox, SandboxUnavailable
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
     with Sandbox() as made:
         try:
