@@ -16,6 +16,7 @@ SOURCE = ROOT / "src" / "groupwise"
 ALLOWED = {
     "types": set(),
     "stats": set(),
+    "inert": set(),
     "seeds": set(),
     "algo": set(),
     "control": set(),
@@ -77,8 +78,8 @@ ALLOWED = {
     "evaluate": {"types", "config", "collect", "control", "engines", "evals", "models", "pipeline", "rewards"}
     | {"", "runlog", "tasks", "verifiers"},
     "compare": {"types", "config", "evals", "runlog", "stats"},
-    "reports": {"types", "stats", "runlog", "audit", "evals", "reports"},
-    "audit": {"types", "stats", "runlog", "rewards", "audit"},
+    "reports": {"inert", "types", "stats", "runlog", "audit", "evals", "reports"},
+    "audit": {"inert", "types", "stats", "runlog", "rewards", "audit"},
     "doctor": {"types", "stats", "runlog", "audit", "doctor"},
     "reference": {"config", "runlog", "tasks"},
     "sample": {"types", "config", "engines", "models", "rewards", "seeds", "tasks", "verifiers", "workers"},

@@ -53,6 +53,17 @@ def wilson_interval(successes: float, n: float, z: float = Z_95) -> tuple[float,
     return low, high
 
 
+def difference_interval(before: tuple[float, float, float], after: tuple[float, float, float]) -> tuple[float, float]:
+    """Of after - before, two shares given as (value, low, high). Newcombe (1998), method 10, from the two intervals.
+
+    For shares of the same problems it is on the wide side: use `paired_interval` where the problems are known.
+    """
+    gain = after[0] - before[0]
+    low = gain - math.hypot(after[0] - after[1], before[2] - before[0])
+    high = gain + math.hypot(after[2] - after[0], before[0] - before[1])
+    return low, high
+
+
 def mean_interval(values: Sequence[float], z: float = Z_95) -> tuple[float, float]:
     """An interval for the mean of shares in [0, 1], one per problem (say, the share of its completions that are right).
 

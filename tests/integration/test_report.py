@@ -17,7 +17,7 @@ import pytest
 
 from groupwise.cli import main
 from groupwise.evals.results import Result, append_group, write_result
-from groupwise.reports.inert import visible
+from groupwise.inert import visible
 from groupwise.reports.report import SECTIONS, make_report
 from groupwise.runlog import Run, RunReadError, group_to_json
 from tests.integration.synthetic_run import HOSTILE, write_synthetic_run

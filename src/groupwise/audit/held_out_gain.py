@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from groupwise.stats import Z_95, mean, std
+from groupwise.stats import Z_95, difference_interval, mean, std
 from groupwise.types import EvalRecord, StepRecord
 
 MIN_STEPS = 8
@@ -66,7 +66,7 @@ def _gain(stage: str, rewards: Sequence[float], before: EvalRecord, after: EvalR
     first, last = rewards[:quarter], rewards[-quarter:]
     half = Z_95 * math.sqrt((std(first) ** 2 + std(last) ** 2) / quarter)
     gain = mean(last) - mean(first)
-    low, high = _difference(before, after)
+    low, high = difference_interval(*((end.pass_at_1, end.low, end.high) for end in (before, after)))
     return HeldOutGain(
         stage=stage,
         reward_first=mean(first),
@@ -79,11 +79,3 @@ def _gain(stage: str, rewards: Sequence[float], before: EvalRecord, after: EvalR
         held_out_gain_high=high,
         is_suspicious=gain - half > 0 and low <= 0,
     )
-
-
-def _difference(before: EvalRecord, after: EvalRecord) -> tuple[float, float]:
-    """Newcombe (1998), method 10, from the two intervals. The problems are the same ones: it is on the wide side."""
-    gain = after.pass_at_1 - before.pass_at_1
-    low = gain - math.hypot(after.pass_at_1 - after.low, before.high - before.pass_at_1)
-    high = gain + math.hypot(after.high - after.pass_at_1, before.pass_at_1 - before.low)
-    return low, high

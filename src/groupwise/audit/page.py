@@ -8,11 +8,7 @@ and leave the page as a file; `merge_labels` takes that into the run directory, 
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -23,15 +19,13 @@ from groupwise.audit.held_out_gain import HeldOutGain
 from groupwise.audit.labels import FOLDER, FORMAT, MAX_NOTE_CHARS, Label, read_labels
 from groupwise.audit.page_assets import SCRIPT, STYLE
 from groupwise.audit.survey import Audit
+from groupwise.inert import escape, policy_hash
 from groupwise.runlog.files import write_atomic, write_failure
 
 PAGE = f"{FOLDER}/page.html"
 MAX_SHOWN_CHARS = 400_000
 """Of one completion; a browser is still quick with this."""
 
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"
-)
 _QUESTIONS = (
     ("verdict", "Is the verdict right?", (("right", "Right"), ("wrong", "Wrong"), ("unsure", "Unsure"))),
     ("reasoning", "Is the reasoning sound?", (("right", "Sound"), ("wrong", "Unsound"), ("unsure", "Unsure"))),
@@ -54,7 +48,8 @@ def render_page(audit: Audit, labels: Mapping[str, Label]) -> str:
     kept = {chain.id: asdict(labels[chain.id]) for chain in audit.chains if chain.id in labels}
     data = {"format": FORMAT, "run": audit.run, "labels": kept}
     policy = (
-        f"default-src 'none'; script-src {_hash(SCRIPT)}; style-src {_hash(STYLE)}; base-uri 'none'; form-action 'none'"
+        f"default-src 'none'; script-src {policy_hash(SCRIPT)}; style-src {policy_hash(STYLE)}; base-uri 'none'; "
+        "form-action 'none'"
     )
     verdicts = ", ".join(f"{count} {name}" for name, count in audit.verdicts.items() if count)
     summary = f"{audit.num_rollouts} {audit.source} completions of {audit.num_problems} problems, steps "
@@ -66,8 +61,8 @@ def render_page(audit: Audit, labels: Mapping[str, Label]) -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">',
-            f"<title>Audit of {_escape(audit.run)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
-            f"<header>\n<h1>Audit of {_escape(audit.run)}</h1>\n<p>{_escape(summary)}</p>\n</header>",
+            f"<title>Audit of {escape(audit.run)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+            f"<header>\n<h1>Audit of {escape(audit.run)}</h1>\n<p>{escape(summary)}</p>\n</header>",
             _findings(audit),
             '<div class="bar"><output id="progress"></output>',
             f'<label>Show <select id="filter"><option value="all">all</option><option value="unlabelled">unlabelled'
@@ -85,18 +80,6 @@ def render_page(audit: Audit, labels: Mapping[str, Label]) -> str:
     )
 
 
-def _hash(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _escape(text: str) -> str:
-    return html.escape(_UNSEEN.sub(_visible, text.replace("\r\n", "\n")), quote=True)
-
-
-def _visible(match: re.Match[str]) -> str:
-    return f"\u27e8U+{ord(match[0]):04X}\u27e9"
-
-
 def _findings(audit: Audit) -> str:
     rows = "\n".join(map(_finding, audit.findings))
     gains = "".join(map(_gain, audit.gains))
@@ -109,25 +92,25 @@ def _findings(audit: Audit) -> str:
 
 def _finding(finding: Finding) -> str:
     examples = "".join(
-        f"<li>step {example.step}, {_escape(example.problem_id)}, rollout {example.rollout_number}, "
-        f"{_escape(example.verdict)}: <b>{_escape(example.evidence)}</b><br>"
-        f"<code>{_escape(example.excerpt)}</code></li>"
+        f"<li>step {example.step}, {escape(example.problem_id)}, rollout {example.rollout_number}, "
+        f"{escape(example.verdict)}: <b>{escape(example.evidence)}</b><br>"
+        f"<code>{escape(example.excerpt)}</code></li>"
         for example in finding.examples
     )
-    title = _escape(finding.title)
+    title = escape(finding.title)
     name = f"<details><summary>{title}</summary><ul>{examples}</ul></details>" if examples else title
     interval = f"{finding.low:.1%} to {finding.high:.1%}" if finding.total else ""
     share = f"{finding.share:.1%}" if finding.total else ""
     return (
         f'<tr{"" if finding.count else " class=none"}><td>{name}<td class="number">{finding.count}'
-        f'<td>{finding.total} {_escape(finding.of)}<td class="number">{share}<td>{interval}</tr>'
+        f'<td>{finding.total} {escape(finding.of)}<td class="number">{share}<td>{interval}</tr>'
     )
 
 
 def _gain(gain: HeldOutGain) -> str:
     warning = "<b>The reward rose, and held-out pass@1 may not have.</b> " if gain.is_suspicious else ""
     return (
-        f"<p>{warning}Stage {_escape(gain.stage)}: reward {gain.reward_first:.3f} → {gain.reward_last:.3f} (gain "
+        f"<p>{warning}Stage {escape(gain.stage)}: reward {gain.reward_first:.3f} → {gain.reward_last:.3f} (gain "
         f"{gain.reward_gain_low:+.3f} to {gain.reward_gain_high:+.3f}), held-out pass@1 {gain.held_out_first:.1%} → "
         f"{gain.held_out_last:.1%} (gain {gain.held_out_gain_low:+.1%} to {gain.held_out_gain_high:+.1%}).</p>"
     )
@@ -140,14 +123,14 @@ def _chain(chain: Chain, number: int, total: int) -> str:
     parts = ", ".join(f"{name} {value:g}" for name, value in chain.parts.items()) or "none"
     place = f"step {chain.step} · {chain.problem_id} · rollout {chain.rollout_number} · ended by {chain.finish}"
     return (
-        f'<article data-chain="{_escape(chain.id)}" data-verdict="{chain.verdict.value}">\n'
+        f'<article data-chain="{escape(chain.id)}" data-verdict="{chain.verdict.value}">\n'
         f'<h2><span class="count">{number} / {total}</span> <span class="verdict {chain.verdict.value}">'
         f'{chain.verdict.value}</span> <span class="reward">reward {chain.reward:g}</span></h2>\n'
-        f'<p class="place">{_escape(place)}</p>\n'
-        f'<h3>Prompt</h3>\n<pre class="prompt" tabindex="0">{_escape(chain.prompt)}</pre>\n'
-        f'<h3>Completion</h3>\n<pre class="completion" tabindex="0">{_escape(shown)}</pre>\n'
-        f"<dl><dt>gold answer<dd>{_escape(chain.gold)}<dt>reward parts<dd>{_escape(parts)}"
-        f"<dt>{_escape(chain.verifier or 'verifier')} says<dd>{_escape(chain.detail or 'nothing more')}</dl>\n"
+        f'<p class="place">{escape(place)}</p>\n'
+        f'<h3>Prompt</h3>\n<pre class="prompt" tabindex="0">{escape(chain.prompt)}</pre>\n'
+        f'<h3>Completion</h3>\n<pre class="completion" tabindex="0">{escape(shown)}</pre>\n'
+        f"<dl><dt>gold answer<dd>{escape(chain.gold)}<dt>reward parts<dd>{escape(parts)}"
+        f"<dt>{escape(chain.verifier or 'verifier')} says<dd>{escape(chain.detail or 'nothing more')}</dl>\n"
         f"{''.join(_question(*question) for question in _QUESTIONS)}"
         f'<label class="note">Note<textarea rows="2" maxlength="{MAX_NOTE_CHARS}"></textarea></label>\n</article>'
     )

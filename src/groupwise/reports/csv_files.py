@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from groupwise.inert import cell
 from groupwise.reports.charts import Chart, Line
-from groupwise.reports.inert import cell
 from groupwise.reports.sources import RunSource
 from groupwise.runlog.files import write_atomic, write_failure
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from groupwise.reports.sources import Panel, RunSource
-from groupwise.stats import mean, mean_interval, paired_interval, wilson_interval
+from groupwise.stats import difference_interval, mean, mean_interval, paired_interval, wilson_interval
 from groupwise.types import EvalRecord, ScoredGroup, Verdict
 
 
@@ -106,9 +106,7 @@ def unpaired_gain(before: EvalRecord, after: EvalRecord) -> Gain | None:
     """From the scores alone; None where one of them is not known."""
     if math.isnan(before.pass_at_1) or math.isnan(after.pass_at_1):
         return None
-    gain = after.pass_at_1 - before.pass_at_1
-    low = gain - math.hypot(after.pass_at_1 - after.low, before.high - before.pass_at_1)
-    high = gain + math.hypot(after.high - after.pass_at_1, before.pass_at_1 - before.low)
+    low, high = difference_interval(*((end.pass_at_1, end.low, end.high) for end in (before, after)))
     num_problems = min(before.num_problems, after.num_problems)
     shares = [Share(r.pass_at_1, r.low, r.high, r.num_problems) for r in (before, after)]
     return Gain(shares[0], shares[1], low, high, num_problems, is_paired=False)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from groupwise.inert import escape
 from groupwise.reports.charts import Chart
-from groupwise.reports.inert import escape
 
 
 def paragraph(text: str, class_name: str = "") -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise.reports.inert import escape, json_block, policy_hash
+from groupwise.inert import escape, json_block, policy_hash
 from groupwise.reports.page_script import SCRIPT
 from groupwise.reports.page_style import STYLE
 

@@ -6,7 +6,7 @@ says so. Short texts of ours do not go through here.
 
 from __future__ import annotations
 
-from groupwise.reports.inert import visible
+from groupwise.inert import visible
 
 MAX_TEXT_CHARS = 200_000
 """Of one text; a browser is still quick with this."""

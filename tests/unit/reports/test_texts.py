@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from groupwise.reports.inert import cell, escape, json_block, visible
+from groupwise.inert import cell, escape, json_block, visible
 from groupwise.reports.texts import MAX_TEXT_CHARS, Texts
 
 HOSTILE = "</script><!-- \x1b[31m \u202e \ud800 \u2028 &amp; \"quoted\" 'single' ]]>"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from groupwise.inert import escape
 from groupwise.reports.digest import RULES, Picked
 from groupwise.reports.gains import pass_rates
-from groupwise.reports.inert import escape
 from groupwise.reports.markup import paragraph, text_slot
 from groupwise.reports.section import Content, Material
 from groupwise.reports.sections.pills import KIND_WORDS, completion, prompt_text

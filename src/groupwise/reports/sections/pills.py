@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from groupwise.audit.answers import answer_marks
-from groupwise.reports.inert import visible
+from groupwise.inert import visible
 from groupwise.reports.markup import bar, paragraph
 from groupwise.reports.section import Content, Material
 from groupwise.reports.sources import Panel, Sources

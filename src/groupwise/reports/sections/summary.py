@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from groupwise.inert import escape
 from groupwise.reports.behaviours import BEHAVIOURS, behaviours_in
 from groupwise.reports.gains import (
     VERDICT_WORDS,
@@ -17,7 +18,6 @@ from groupwise.reports.gains import (
     share_of,
     stage_gains,
 )
-from groupwise.reports.inert import escape
 from groupwise.reports.markup import notes, paragraph, table
 from groupwise.reports.section import Content, Material
 from groupwise.reports.sources import Panel, ResultSource, RunSource
