@@ -57,7 +57,8 @@ ALLOWED = {
         "runlog",
     },
     "training": {"types", "config", "checkpoint", "collect", "control", "data", "engines", "evals", "models"}
-    | {"runlog", "tasks", "verifiers"},
+    | {"runlog", "tasks", "traces", "verifiers"},
+    "traces": {"types", "algo", "data", "models"},
     "grpo": {"types", "config", "algo", "collect", "credit", "data", "models", "scoring", "stepmetrics"}
     | {"seeds", "training", "update"},
     "sft": {"types", "config", "data", "models", "runlog", "seeds", "stepmetrics", "tasks", "training", "update"},

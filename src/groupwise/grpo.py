@@ -21,7 +21,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from groupwise.algo.losses import SURROGATES, SurrogateInputs, importance_weights, kl_estimate
+from groupwise.algo.losses import SURROGATES, SurrogateInputs, importance_weights, kl_estimate, with_divergence
 from groupwise.algo.schedules import kl_coefficient, seek_target
 from groupwise.collect import Collected, Collector
 from groupwise.config import RlStage
@@ -73,6 +73,7 @@ def run_stage(training: Training, stage: RlStage) -> None:
             training.batch = batch if number + 1 < stage.updates_per_step else None
             training.after_update(stats)
 
+        training.log_tokens(stage, batch)
         metrics = batch.metrics | update_metrics(batch.updates) | sampler.metrics() | {"kl/coefficient": beta}
         position.kl_coefficient = next_beta(stage, beta, metrics.get(f"kl/ref_{stage.kl.estimator}"))
         training.after_step(stage, metrics, num_tokens=batch.num_tokens, seconds=time.perf_counter() - step_start)
@@ -189,7 +190,8 @@ def policy_loss(stage: RlStage, beta: float) -> LossFunction:
             for estimator in ("k1", "k2", "k3"):
                 means[f"kl/ref_{estimator}"] = kl_estimate(estimator, now, microbatch.ref_logprobs)
             if stage.kl.place == "loss":
-                loss = loss + beta * kl_estimate(stage.kl.estimator, logprobs, microbatch.ref_logprobs)
+                divergence = kl_estimate(stage.kl.estimator, logprobs, microbatch.ref_logprobs)
+                loss = with_divergence(loss, divergence, beta)
         return TokenLoss(loss, means, {"policy/ratio_max": surrogate.ratio, "engine/logprob_gap_max": gap})
 
     return token_loss
@@ -225,6 +227,7 @@ def _example(scored: ScoredGroup, group: int, number: int) -> Example:
         prompt_ids=scored.group.prompt.token_ids,
         completion_ids=rollout.token_ids,
         problem_index=group,
+        rollout_index=number,
         rollout_logprobs=torch.tensor(rollout.rollout_logprobs, dtype=torch.float32),
     )
 

@@ -20,7 +20,7 @@ import torch
 
 from groupwise.checkpoint import CheckpointStore, checkpoint_name
 from groupwise.collect import Prompts
-from groupwise.config import Recipe, Stage
+from groupwise.config import Recipe, RlStage, Stage
 from groupwise.control import StopControl
 from groupwise.data.step_batch import StepBatch, batch_to_json
 from groupwise.engines.engine import Engine
@@ -29,6 +29,7 @@ from groupwise.evals.held_out import evaluate
 from groupwise.models.policy import Policy
 from groupwise.runlog.writer import RunLog
 from groupwise.tasks.task import Task
+from groupwise.traces import trace_tokens
 from groupwise.types import Problem, ScoredGroup, StepRecord, UpdateStats
 from groupwise.verifiers.scorer import Scorer
 
@@ -103,9 +104,18 @@ class Training:
 
     def log_rollouts(self, stage: Stage, groups: Sequence[ScoredGroup]) -> None:
         """Of the step that is now in flight."""
-        step, every = self.position.step + 1, self.recipe.logging.rollouts_every_steps
-        if every and step % every == 0:
+        step = self.position.step + 1
+        if _is_due(step, self.recipe.logging.rollouts_every_steps):
             self.log.write_rollouts(step, stage.name, groups)
+
+    def log_tokens(self, stage: RlStage, batch: StepBatch) -> None:
+        """What the step's updates did to the tokens of its rollouts."""
+        step, logging = self.position.step + 1, self.recipe.logging
+        if _is_due(step, logging.rollouts_every_steps) and _is_due(step, logging.tokens_every_steps):
+            start = time.perf_counter()
+            traces = trace_tokens(self.policy, batch, stage.sampling.temperature, stage.microbatch_tokens)
+            self.log.write_tokens(step, stage.name, traces)
+            batch.metrics["time/tokens_s"] = time.perf_counter() - start
 
     def after_update(self, stats: UpdateStats) -> None:
         """Count what could not be applied, and save inside a step where that was asked for."""
@@ -209,6 +219,10 @@ class Training:
         seconds = time.perf_counter() - start
         self.aside["time/checkpoint_s"] += seconds
         self.log.write_event("checkpoint", name=name, seconds=seconds)
+
+
+def _is_due(step: int, every_steps: int) -> bool:
+    return every_steps > 0 and step % every_steps == 0
 
 
 def seed_random_state(seed: int) -> None:

@@ -132,6 +132,29 @@ class ScoredGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenTrace:
+    """What a step did to the tokens of one rollout; a number for each."""
+
+    pieces: tuple[str, ...]
+    """The text of each token. A character that takes several tokens stands with the first of them."""
+    logprobs: tuple[float, ...]
+    """Under the policy before the step's updates."""
+    ratios: tuple[float, ...]
+    """Probability after the step's updates / before."""
+    divergences: tuple[float, ...] | None
+    """k3 estimate of the KL from the reference, after the updates; None without a reference."""
+    entropies: tuple[float, ...]
+    """In nats, after the updates."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupTrace:
+    problem_id: str
+    rollouts: tuple[TokenTrace | None, ...]
+    """In the order of the group; None for a rollout that the step did not learn from."""
+
+
+@dataclass(frozen=True, slots=True)
 class UpdateStats:
     """One optimizer update."""
 

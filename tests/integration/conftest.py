@@ -53,6 +53,7 @@ def recipe_with() -> Callable[..., Recipe]:
             "stages": [SFT, GRPO],
             "evaluation": {"every_steps": 2, "num_problems": 6},
             "checkpoints": {"every_steps": 2},
+            "logging": {"tokens_every_steps": 1},
         }
         return make_recipe(table | changes)
 
@@ -79,7 +80,9 @@ def eval_lines(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def rollout_texts(run_dir: Path) -> dict[str, str]:
-    return {path.name: path.read_text() for path in sorted((run_dir / "rollouts").iterdir())}
+    """With what each step did to their tokens."""
+    paths = sorted(path for folder in ("rollouts", "tokens") for path in (run_dir / folder).iterdir())
+    return {f"{path.parent.name}/{path.name}": path.read_text() for path in paths}
 
 
 def state_digest(run_dir: Path) -> str:

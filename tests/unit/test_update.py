@@ -196,14 +196,14 @@ def test_the_engines_logprobs_are_taken_where_they_are_ours(monkeypatch: pytest.
     ours = policy.old_logprobs(examples, 0.7, 40)
     drawn = [replace(example, rollout_logprobs=row + 1e-5) for example, row in zip(examples, ours, strict=True)]
     num_scored = 0
-    original = Policy._score
+    original = Policy.measure
 
-    def counting(self: Policy, chosen: Sequence[Example], *rest: Any) -> list[Tensor]:
+    def counting(self: Policy, chosen: Sequence[Example], *rest: Any) -> list[tuple[Tensor, Tensor]]:
         nonlocal num_scored
         num_scored += len(chosen)
         return original(self, chosen, *rest)
 
-    monkeypatch.setattr(Policy, "_score", counting)
+    monkeypatch.setattr(Policy, "measure", counting)
     taken = policy.old_logprobs(drawn, 0.7, 40)
     assert all(row is example.rollout_logprobs for row, example in zip(taken, drawn, strict=True))
     assert 0 < num_scored < len(examples)

@@ -7,6 +7,8 @@ over one denominator for the whole update, so the gradient does not depend on ho
 
 from __future__ import annotations
 
+import math
+
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -87,6 +89,11 @@ def kl_estimate(estimator: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tenso
         return difference.square() / 2
     # expm1 keeps k3 ≥ 0 near 0, where exp(−d) − 1 would round to a negative number.
     return torch.expm1(-difference) + difference
+
+
+def with_divergence(loss: Tensor, divergence: Tensor, coefficient: float) -> Tensor:
+    """loss + β·KL. At β = ∞, what is left of that divided by β: the divergence alone."""
+    return divergence if math.isinf(coefficient) else loss + coefficient * divergence
 
 
 def importance_weights(mode: str, old_logprobs: Tensor, rollout_logprobs: Tensor, cap: float) -> Tensor:

@@ -225,9 +225,13 @@ class LoggingConfig:
     """Where metrics go besides the run directory: tensorboard, wandb, trackio."""
     rollouts_every_steps: int = 1
     """Keep the rollouts of every so many steps; 0 keeps none."""
+    tokens_every_steps: int = 10
+    """Of every so many steps whose rollouts are kept, also keep what the step did to each token (probability ratio, KL,
+    entropy): one more pass over the step's rollouts; 0 keeps none."""
 
     def __post_init__(self) -> None:
-        require(self.rollouts_every_steps >= 0, f"rollouts_every_steps = {self.rollouts_every_steps}: must be ≥ 0")
+        for key in ("rollouts_every_steps", "tokens_every_steps"):
+            require(getattr(self, key) >= 0, f"{key} = {getattr(self, key)}: must be ≥ 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,7 +117,8 @@ class LossConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KlConfig:
     coefficient: float = 0.0
-    """Weight of the divergence from the reference policy; at 0 no reference is kept."""
+    """Weight of the divergence from the reference policy; at 0 no reference is kept, and at inf the loss is the
+    divergence alone (the end of a sweep over coefficients)."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
     """k1 = d, k2 = d²/2, k3 = exp(−d) − 1 + d, with d = log π − log π_ref of the sampled token."""
     place: Literal["loss", "reward"] = "loss"
@@ -139,6 +140,11 @@ class KlConfig:
         require(
             self.schedule != "target" or self.coefficient > 0,
             'schedule = "target" multiplies the coefficient, and coefficient = 0 stays 0; start from 0.01, say',
+        )
+        require(
+            math.isfinite(self.coefficient) or (self.place == "loss" and self.schedule == "constant"),
+            f"coefficient = {self.coefficient} leaves the divergence alone in the loss: it goes with "
+            'place = "loss" and schedule = "constant"',
         )
 
 

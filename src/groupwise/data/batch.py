@@ -32,6 +32,8 @@ class Example:
     completion_ids: tuple[int, ...]
     problem_index: int = 0
     """Which problem of the step it belongs to: the rollouts of a problem go into the same update."""
+    rollout_index: int = 0
+    """Which of that problem's rollouts it is."""
     advantages: Tensor | None = None
     rollout_logprobs: Tensor | None = None
     old_logprobs: Tensor | None = None

@@ -1,4 +1,4 @@
-"""From text to token ids: a problem becomes a prompt, a demonstration becomes the ids of its completion.
+"""Between text and token ids: a problem becomes a prompt, a demonstration ids, and ids the text of each token.
 
 Token ids are the truth: a rollout is trained on the ids that were sampled and is never encoded again from its text.
 Nothing here knows models or devices, and nothing cuts a prompt short: a prompt that does not fit is an error.
@@ -6,11 +6,14 @@ Nothing here knows models or devices, and nothing cuts a prompt short: a prompt 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from groupwise.config.build import ConfigError
 from groupwise.types import Problem, Prompt
+
+_INCOMPLETE = "\ufffd"
+"""What decoding gives for bytes that are not a character yet."""
 
 
 def encode_prompt(tokenizer: Any, problem: Problem) -> Prompt:
@@ -27,6 +30,53 @@ def encode_completion(tokenizer: Any, text: str, stop_id: int) -> tuple[int, ...
     Special tokens spelled out in the text are encoded as those tokens: the text should not end with the stop token.
     """
     return (*tokenizer.encode(text, add_special_tokens=False), stop_id)
+
+
+class Pieces:
+    """The text of each token, special ones spelled out: together they are the text of the completion.
+
+    A token is decoded once, behind another one: some tokenizers drop the space in front of a first token.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._anchor = tokenizer.encode("a", add_special_tokens=False)[-1:]
+        self._anchor_text = self._decode(self._anchor)
+        self._known: dict[int, str] = {}
+
+    def of(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        pieces: list[str] = []
+        open_ids: list[int] = []
+        """Tokens that hold parts of a character which is not complete yet."""
+        for token_id in token_ids:
+            piece = self._piece(token_id)
+            pieces.append(piece)
+            if _INCOMPLETE not in piece:  # nor can it complete what came before
+                open_ids = []
+                continue
+            open_ids.append(token_id)
+            text = self._text(open_ids)
+            pieces[-len(open_ids) :] = [text, *[""] * (len(open_ids) - 1)]
+            if not text.endswith(_INCOMPLETE):
+                open_ids = []
+        return tuple(pieces)
+
+    def _piece(self, token_id: int) -> str:
+        if token_id not in self._known:
+            self._known[token_id] = self._text([token_id])
+        return self._known[token_id]
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        return self._decode([*self._anchor, *token_ids]).removeprefix(self._anchor_text)
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(
+            token_ids,
+            skip_special_tokens=False,
+            clean_up_tokenization_spaces=False,
+            spaces_between_special_tokens=False,
+        )
+        return text
 
 
 def check_fits(prompts: Iterable[Prompt], max_new_tokens: int, context_tokens: int) -> None:

@@ -145,7 +145,7 @@ class Policy:
         drawn = [example.rollout_logprobs for example in examples if example.rollout_logprobs is not None]
         if len(drawn) == len(examples) and self._engine_agrees(examples, drawn, temperature, max_tokens):
             return drawn
-        return self._score(examples, temperature, max_tokens)
+        return [logprobs for logprobs, _ in self.measure(examples, temperature, max_tokens)]
 
     def _engine_agrees(
         self, examples: Sequence[Example], drawn: Sequence[Tensor], temperature: float, max_tokens: int
@@ -156,14 +156,14 @@ class Policy:
         if len(batches) < 2:
             return False
         tried = [with_tokens[row] for row in batches[0].example_indices]
-        ours = self._score([examples[index] for index in tried], temperature, max_tokens)
-        gap = torch.cat(ours) - torch.cat([drawn[index] for index in tried])
+        ours = self.measure([examples[index] for index in tried], temperature, max_tokens)
+        gap = torch.cat([logprobs for logprobs, _ in ours]) - torch.cat([drawn[index] for index in tried])
         return bool(gap.abs().le(AGREEMENT).all())
 
     def ref_logprobs(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
         """Likewise under the reference."""
         with self._as_reference():
-            return self._score(examples, temperature, max_tokens)
+            return [logprobs for logprobs, _ in self.measure(examples, temperature, max_tokens)]
 
     @contextmanager
     def _as_reference(self) -> Iterator[None]:
@@ -179,22 +179,23 @@ class Policy:
             exchange(self._slices(), self._reference)
 
     @torch.no_grad()
-    def _score(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
-        result: list[Tensor] = [torch.zeros(0)] * len(examples)
+    def measure(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[tuple[Tensor, Tensor]]:
+        """(logprobs, entropies) of each example's completion tokens under the weights as they are."""
+        result = [(torch.zeros(0), torch.zeros(0))] * len(examples)
         # A completion without tokens has no logprobs, and a rectangle of such completions no columns.
         places = [index for index, example in enumerate(examples) if example.completion_ids]
         chosen = [examples[index] for index in places]
-        scored: list[tuple[Microbatch, Tensor]] = []
+        measured: list[tuple[Microbatch, Tensor]] = []
         with attending(self.model) if self._is_packed else nullcontext():
             for microbatch, counts in self.world.in_step(self.microbatches(chosen, [1.0] * len(chosen), max_tokens)):
-                logprobs, _ = self.logprobs(microbatch, temperature)
+                pair = torch.stack(self.logprobs(microbatch, temperature))
                 if counts:
-                    scored.append((microbatch, logprobs))
+                    measured.append((microbatch, pair))
         # Read at the end: to read is to wait, and the next microbatch is made while the GPU is busy.
         mine = [
-            (places[row], piece)
-            for microbatch, logprobs in scored
-            for row, piece in zip(microbatch.example_indices, logprobs.cpu().split(microbatch.lengths), strict=True)
+            (places[row], (piece[0], piece[1]))
+            for microbatch, pair in measured
+            for row, piece in zip(microbatch.example_indices, pair.cpu().split(microbatch.lengths, dim=1), strict=True)
         ]
         for part in self.world.gather(mine):
             for index, piece in part:

@@ -90,6 +90,7 @@ _DECLARED = (
     Metric("time/score_s", "Time spent waiting for scores", "s"),
     Metric("time/logprobs_s", "Time spent on old and reference logprobs", "s"),
     Metric("time/update_s", "Time spent on optimizer updates", "s"),
+    Metric("time/tokens_s", "Time spent on recording what the step did to each token, in steps that do", "s"),
     Metric("time/eval_s", "Time spent on held-out problems since the step before", "s"),
     Metric("time/checkpoint_s", "Time spent writing checkpoints since the step before", "s"),
     Metric("time/step_s", "Time of the whole step", "s"),

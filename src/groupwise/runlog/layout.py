@@ -2,6 +2,7 @@
 
 RUN/ recipe.toml  run.json  run.lock  metrics.jsonl  evals.jsonl  events.jsonl
      rollouts/000012.jsonl        one scored group a line, one file per step
+     tokens/000010.jsonl          what the step did to each token: one line per group, beside the first lines of rollouts/
      eval_rollouts/000010.jsonl   the same for the held-out problems
      checkpoints/                 see groupwise.checkpoint
      audit/                       page.html to label chains on, labels.jsonl: see groupwise.audit
@@ -18,6 +19,7 @@ METRICS = "metrics.jsonl"
 EVALS = "evals.jsonl"
 EVENTS = "events.jsonl"
 ROLLOUTS = "rollouts"
+TOKENS = "tokens"
 EVAL_ROLLOUTS = "eval_rollouts"
 CHECKPOINTS = "checkpoints"
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from groupwise.runlog import layout
 from groupwise.runlog.files import RunReadError, read_lines
-from groupwise.runlog.records import eval_from_json, group_from_json, step_from_json
-from groupwise.types import EvalRecord, ScoredGroup, StepRecord
+from groupwise.runlog.records import eval_from_json, group_from_json, step_from_json, trace_from_json
+from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
 
 T = TypeVar("T")
 
@@ -62,6 +62,10 @@ class Run:
         """The training groups of a step; [] when none were kept."""
         return _rebuild(self.path / layout.ROLLOUTS / layout.rollout_file(step), group_from_json)
 
+    def tokens(self, step: int) -> list[GroupTrace]:
+        """What a step did to each token, for the first groups of `rollouts(step)`; [] when it was not kept."""
+        return _rebuild(self.path / layout.TOKENS / layout.rollout_file(step), trace_from_json)
+
     def eval_rollouts(self, step: int) -> list[ScoredGroup]:
         """The held-out groups of the eval after a step; [] when none were kept."""
         return _rebuild(self.path / layout.EVAL_ROLLOUTS / layout.rollout_file(step), group_from_json)
@@ -69,6 +73,9 @@ class Run:
     def rollout_steps(self) -> list[int]:
         """The steps whose rollouts were kept, in order."""
         return self._steps_in(layout.ROLLOUTS)
+
+    def token_steps(self) -> list[int]:
+        return self._steps_in(layout.TOKENS)
 
     def eval_rollout_steps(self) -> list[int]:
         return self._steps_in(layout.EVAL_ROLLOUTS)

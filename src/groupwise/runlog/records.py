@@ -18,6 +18,7 @@ from groupwise.types import (
     EvalRecord,
     Finish,
     Group,
+    GroupTrace,
     Message,
     Problem,
     Prompt,
@@ -25,6 +26,7 @@ from groupwise.types import (
     Score,
     ScoredGroup,
     StepRecord,
+    TokenTrace,
     Verdict,
 )
 
@@ -107,6 +109,37 @@ def score_from_json(entry: Mapping[str, Any]) -> Score:
         detail=entry["detail"],
         process=None if entry.get("process") is None else float(entry["process"]),
     )
+
+
+def trace_to_json(trace: GroupTrace) -> dict[str, Any]:
+    return {
+        "problem_id": trace.problem_id,
+        "rollouts": [None if tokens is None else _tokens_to_json(tokens) for tokens in trace.rollouts],
+    }
+
+
+def _tokens_to_json(tokens: TokenTrace) -> dict[str, Any]:
+    kl = None if tokens.divergences is None else [finite_or_none(value) for value in tokens.divergences]
+    return {
+        "pieces": list(tokens.pieces),
+        "logprob": [finite_or_none(value) for value in tokens.logprobs],
+        "ratio": [finite_or_none(value) for value in tokens.ratios],
+        "kl": kl,
+        "entropy": [finite_or_none(value) for value in tokens.entropies],
+    }
+
+
+def trace_from_json(table: Mapping[str, Any]) -> GroupTrace:
+    rollouts = [None if entry is None else _tokens_from_json(entry) for entry in table["rollouts"]]
+    return GroupTrace(problem_id=table["problem_id"], rollouts=tuple(rollouts))
+
+
+def _tokens_from_json(entry: Mapping[str, Any]) -> TokenTrace:
+    def numbers(name: str) -> tuple[float, ...]:
+        return tuple(math.nan if value is None else float(value) for value in entry[name])
+
+    divergences = None if entry["kl"] is None else numbers("kl")
+    return TokenTrace(tuple(entry["pieces"]), numbers("logprob"), numbers("ratio"), divergences, numbers("entropy"))
 
 
 def step_to_json(record: StepRecord) -> dict[str, Any]:

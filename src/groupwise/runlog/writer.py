@@ -29,9 +29,9 @@ from groupwise.runlog.files import (
     write_atomic,
     write_failure,
 )
-from groupwise.runlog.records import eval_to_json, group_to_json, step_to_json
+from groupwise.runlog.records import eval_to_json, group_to_json, step_to_json, trace_to_json
 from groupwise.runlog.sinks import Sink
-from groupwise.types import EvalRecord, ScoredGroup, StepRecord
+from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
 
 
 class RunLog:
@@ -41,7 +41,7 @@ class RunLog:
         self._sinks = tuple(sinks)
         self._fsync = fsync
         try:
-            for folder in (layout.ROLLOUTS, layout.EVAL_ROLLOUTS):
+            for folder in (layout.ROLLOUTS, layout.TOKENS, layout.EVAL_ROLLOUTS):
                 (self.run_dir / folder).mkdir(parents=True, exist_ok=True)
             for name in (layout.METRICS, layout.EVALS, layout.EVENTS):
                 repair_tail(self.run_dir / name)
@@ -64,6 +64,11 @@ class RunLog:
 
     def write_rollouts(self, step: int, stage: str, groups: Sequence[ScoredGroup]) -> None:
         self._write_groups(layout.ROLLOUTS, step, stage, groups)
+
+    def write_tokens(self, step: int, stage: str, traces: Sequence[GroupTrace]) -> None:
+        """Of the groups that the step learned from, in the order in which their rollouts were written."""
+        lines = (encode_line({"step": step, "stage": stage, **trace_to_json(trace)}) for trace in traces)
+        self._replace(self.run_dir / layout.TOKENS / layout.rollout_file(step), lines)
 
     def write_eval(self, record: EvalRecord, groups: Sequence[ScoredGroup]) -> None:
         self._write_groups(layout.EVAL_ROLLOUTS, record.step, record.stage, groups)
@@ -88,7 +93,8 @@ class RunLog:
         try:
             self._rewind_lines(self.run_dir / layout.METRICS, step)
             self._rewind_lines(self.run_dir / layout.EVALS, eval_step)
-            for folder, newest in ((layout.ROLLOUTS, rollout_step), (layout.EVAL_ROLLOUTS, eval_step)):
+            folders = {layout.ROLLOUTS: rollout_step, layout.TOKENS: step, layout.EVAL_ROLLOUTS: eval_step}
+            for folder, newest in folders.items():
                 for path in sorted((self.run_dir / folder).iterdir()):
                     number = layout.rollout_step(path.name)
                     if path.name.endswith(TEMPORARY_SUFFIX) or (number is not None and number > newest):

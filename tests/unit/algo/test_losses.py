@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.algo.losses import SURROGATES, SurrogateInputs, SurrogateOutputs, importance_weights, kl_estimate
+from groupwise.algo.losses import (
+    SURROGATES,
+    SurrogateInputs,
+    SurrogateOutputs,
+    importance_weights,
+    kl_estimate,
+    with_divergence,
+)
 
 logprob = st.floats(-8, 0, width=32)
 
@@ -92,6 +99,12 @@ def test_k1_and_k3_are_unbiased_by_exact_expectation() -> None:
     exact = sum(p * math.log(p / q) for p, q in zip(now.exp().tolist(), ref.exp().tolist(), strict=True))
     for estimator in ("k1", "k3"):
         assert (now.exp() * kl_estimate(estimator, now, ref)).sum().item() == pytest.approx(exact)
+
+
+def test_an_infinite_coefficient_leaves_the_divergence_alone() -> None:
+    loss, divergence = torch.tensor([3.0, -1.0]), torch.tensor([0.5, 0.25])
+    assert with_divergence(loss, divergence, 2.0).tolist() == [4.0, -0.5]
+    assert with_divergence(loss, divergence, float("inf")).tolist() == [0.5, 0.25]
 
 
 def weights(mode: str, ratios: list[float], cap: float) -> Tensor:

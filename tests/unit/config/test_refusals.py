@@ -141,6 +141,7 @@ NOT_NEGATIVE = [
     "evaluation.max_new_tokens",
     "evaluation.patience",
     "logging.rollouts_every_steps",
+    "logging.tokens_every_steps",
 ]
 
 
@@ -180,6 +181,12 @@ NAN, INF = float("nan"), float("inf")
 def test_numbers_out_of_range(key: str, values: list[float]) -> None:
     for value in values:
         refused({key: value}, key.rpartition(".")[2])
+
+
+def test_an_infinite_coefficient_goes_with_a_constant_term_of_the_loss() -> None:
+    make_recipe(changed({"@kl.coefficient": INF}))
+    for other in ({"@kl.place": "reward"}, {"@kl.schedule": "warmup"}, {"@kl.schedule": "target"}):
+        refused({"@kl.coefficient": INF} | other, "coefficient = inf", 'place = "loss"')
 
 
 @pytest.mark.parametrize(

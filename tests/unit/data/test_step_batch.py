@@ -52,7 +52,7 @@ def scored_group() -> ScoredGroup:
 def test_a_batch_in_flight_survives() -> None:
     values = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
     examples = [
-        Example((7, 8), (1, 2, 3), 1, *values.unbind(), is_learned=False),
+        Example((7, 8), (1, 2, 3), 1, 2, *values.unbind(), is_learned=False),
         Example((7,), (1,), 0, rollout_logprobs=torch.tensor([-0.1])),
     ]
     updates = [UpdateStats(0.1 + 0.2, 1e-300, True, 1e-6, 4, {"policy/ratio_mean": 1 / 3})]

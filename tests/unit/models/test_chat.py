@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from groupwise.config import ConfigError
-from groupwise.models.chat import check_fits, encode_completion, encode_prompt
+from groupwise.models.chat import Pieces, check_fits, encode_completion, encode_prompt
 from groupwise.models.tiny import make_tokenizer
 from groupwise.types import Message, Problem, Prompt
 
@@ -36,6 +36,27 @@ def test_prompt_and_completion_together_are_the_template_of_the_whole_conversati
     completion = encode_completion(TOKENIZER, "2", TOKENIZER.eos_token_id)
     messages = [{"role": "user", "content": "1 + 1 = ?"}, {"role": "assistant", "content": "2"}]
     assert [*prompt.token_ids, *completion] == TOKENIZER.apply_chat_template(messages, return_dict=False)
+
+
+@pytest.mark.parametrize(
+    "text", ["<think> a , b .  c 'm\n</think>", "naïve 東京 🎲🎲 \U0001f468\u200d\U0001f469 end", "", " "]
+)
+def test_pieces_are_the_text_token_by_token(text: str) -> None:
+    ids = encode_completion(TOKENIZER, text, TOKENIZER.eos_token_id)
+    pieces = Pieces(TOKENIZER).of(ids)
+    assert len(pieces) == len(ids)
+    assert "".join(pieces) == text + TOKENIZER.eos_token
+    assert not any("\ufffd" in piece for piece in pieces)
+
+
+def test_a_character_that_is_never_completed_stays_a_mark() -> None:
+    dice = TOKENIZER.encode("🎲", add_special_tokens=False)
+    assert len(dice) > 1
+    broken = [*dice[:-1], *TOKENIZER.encode("ab", add_special_tokens=False)]
+    pieces = Pieces(TOKENIZER).of(broken)
+    assert len(pieces) == len(broken)
+    assert "".join(pieces) == TOKENIZER.decode(broken)
+    assert pieces[-2:] == ("a", "b")
 
 
 def test_the_longest_prompt_must_leave_room() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import math
@@ -19,7 +20,7 @@ from groupwise.runlog import Run, RunLog, RunLogError, RunReadError, UndeclaredM
 from groupwise.runlog.catalogue import metric
 from groupwise.runlog.files import encode_line, read_lines
 from groupwise.runlog.records import eval_from_json, eval_metrics, eval_to_json, step_from_json, step_to_json
-from groupwise.types import StepRecord
+from groupwise.types import GroupTrace, StepRecord, TokenTrace
 
 
 def exactly(group: Any) -> str:
@@ -50,6 +51,19 @@ def test_an_eval_survives_and_its_metrics_are_declared(sample: Any) -> None:
     assert repr(eval_from_json(json.loads(encode_line(eval_to_json(record))))) == repr(record)
     for name in eval_metrics(record):
         metric(name)
+
+
+def test_traces_of_tokens_survive(tmp_path: Path, sample: Any) -> None:
+    tokens = TokenTrace((sample.hostile, "b"), (-0.1, -2.5), (1.0, math.inf), (0.0, 0.25), (1.5, 0.0))
+    without_reference = dataclasses.replace(tokens, ratios=(0.5, 1.0), divergences=None)
+    log = RunLog(tmp_path)
+    log.write_tokens(4, "rl", [GroupTrace("p", (tokens, None)), GroupTrace("q", (without_reference,))])
+    first, second = Run(tmp_path).tokens(4)
+    assert second == GroupTrace("q", (without_reference,))
+    assert first.rollouts[1] is None
+    # JSON has no infinity: what is not finite reads back as unknown.
+    assert repr(first.rollouts[0]) == repr(dataclasses.replace(tokens, ratios=(1.0, math.nan)))
+    assert Run(tmp_path).tokens(5) == []
 
 
 def test_what_is_written_is_read(tmp_path: Path, sample: Any) -> None:
@@ -144,6 +158,7 @@ def test_rewind_forgets_what_came_after(tmp_path: Path, sample: Any) -> None:
     log.write_event("started")
     for step in range(1, 6):
         log.write_rollouts(step, "rl", [sample.group()])
+        log.write_tokens(step, "rl", [GroupTrace("p", (None,))])
         log.write_step(sample.step(step))
         log.write_eval(sample.eval(step), [sample.group()])
     (tmp_path / "rollouts" / ".000006.jsonl.tmp").write_bytes(b"half")
@@ -157,7 +172,7 @@ def test_rewind_forgets_what_came_after(tmp_path: Path, sample: Any) -> None:
     run = Run(tmp_path)
     assert [record.step for record in run.steps()] == [1, 2, 3]
     assert [record.step for record in run.evals()] == [1, 2, 3]
-    assert run.rollout_steps() == run.eval_rollout_steps() == [1, 2, 3]
+    assert run.rollout_steps() == run.token_steps() == run.eval_rollout_steps() == [1, 2, 3]
     assert len(run.events()) == 1
     assert sorted(path.name for path in (tmp_path / "rollouts").iterdir())[-1] == "notes.txt"
     assert not list((tmp_path / "rollouts").glob(".*"))
