@@ -79,13 +79,15 @@ ALLOWED = {
     "evaluate": {"types", "config", "collect", "control", "engines", "evals", "models", "pipeline", "rewards"}
     | {"", "runlog", "tasks", "verifiers"},
     "compare": {"types", "config", "evals", "runlog", "stats"},
-    "reports": {"inert", "types", "stats", "runlog", "audit", "evals", "reports"},
+    "reports": {"inert", "types", "stats", "runlog", "audit", "doctor", "evals", "reports"},
     "audit": {"inert", "types", "stats", "runlog", "rewards", "audit"},
     "doctor": {"types", "stats", "runlog", "audit", "doctor"},
+    "dashboard": {"inert", "types", "runlog", "doctor", "reports", "dashboard"},
     "reference": {"config", "runlog", "tasks"},
     "sample": {"types", "config", "engines", "models", "rewards", "seeds", "tasks", "verifiers", "workers"},
     "bench": {"", "types", "config", "data", "engines", "grpo", "models", "pipeline", "runlog", "update", "bench"},
     "plan": {"config", "models", "tasks", "bench", "plan"},
+    "sweeps": {"inert", "types", "stats", "config", "runlog", "reports", "plan", "sweeps"},
     "demo": {"", "types", "config", "pipeline", "reports", "runlog"},
     "cli": None,
     "__main__": {"cli"},
@@ -103,6 +105,7 @@ WITHOUT_TORCH = (
     "verifiers",
     "audit",
     "doctor",
+    "dashboard",
     "compare",
     "tasks",
     "runlog",
@@ -111,6 +114,7 @@ WITHOUT_TORCH = (
     "cli",
     "control",
     "plan",
+    "sweeps",
 )
 STANDARD_LIBRARY_ONLY = ("types", "stats", "seeds", "config")
 

@@ -226,7 +226,8 @@ def _begin(
 def _folder_name(result: Result, task: str) -> str:
     """The same for the same evaluation, and for no other."""
     mark = hashlib.sha256(json.dumps(result.identity(), sort_keys=True).encode()).hexdigest()[:8]
-    parts = [Path(str(result.model["path"])).name, str(result.model["checkpoint"] or ""), task]
+    how = "greedy" if result.sampling["temperature"] == 0 else f"n{result.sampling['n']}"
+    parts = [Path(str(result.model["path"])).name, str(result.model["checkpoint"] or ""), task, how]
     safe = [re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-.")[:40] for part in parts if part]
     return "_".join([*safe, mark])
 

@@ -94,6 +94,8 @@ def write_synthetic_run(
                 answers[0] = _with_text(answers[0], HOSTILE)
                 answers[1] = _with_text(answers[1], HOSTILE + "x" * 100_000 + HOSTILE)
             log.write_eval(_record(step, stage, answers), answers)
+            perplexity, share = 11.0 + 0.01 * step, 0.9 - 0.0005 * step
+            log.write_event("guards", step=step, broken=[], action="warn", perplexity=perplexity, format_share=share)
     log.write_event("finished", step=num_steps)
     log.close()
     return path

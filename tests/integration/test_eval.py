@@ -237,6 +237,18 @@ def test_several_tasks_in_one_go_and_a_table(
     assert cli.main(["eval", "tiny-qwen3", "--task", "countdown", "--k", "a"]) == 2
 
 
+def test_greedy_and_sampled_in_one_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["eval", "tiny-qwen3", "--task", "countdown", "--limit", "2", "--max-new-tokens", "4", "--out", tmp_path]
+    greedy, sampled = run_cli(capsys, *asked, "--n", "2", "--greedy")
+    assert (greedy["sampling"]["n"], greedy["sampling"]["temperature"]) == (1, 0)
+    assert (sampled["sampling"]["n"], sampled["sampling"]["temperature"]) == (2, 1)
+    assert "_greedy_" in greedy["folder"]
+    assert "_n2_" in sampled["folder"]
+    assert len(read_groups(Path(sampled["folder"]))[0].scores) == 2
+    assert cli.main([*map(str, asked), "--greedy"]) == 2
+    assert "greedy already" in capsys.readouterr().err
+
+
 def test_general_abilities_are_a_task_and_perplexity_is_the_models_own(subject: Subject, tmp_path: Path) -> None:
     found = perplexity_estimate(subject.policy)
     nats = []

@@ -36,13 +36,16 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     evaluate.add_argument("--limit", type=int, default=0, metavar="N", help="only the first N problems")
     evaluate.add_argument("--split", choices=("held_out", "train"), default="held_out")
     evaluate.add_argument("--temperature", type=float, help="default 0 (greedy) for one completion a problem, else 1")
+    evaluate.add_argument(
+        "--greedy", action="store_true", help="besides --n sampled completions a problem one greedy one: two results"
+    )
     evaluate.add_argument("--max-new-tokens", type=int, default=0, metavar="N", help="default as in the run, else 1024")
     evaluate.add_argument("--seed", type=int, default=0)
     evaluate.add_argument(
         "--set", action="append", default=[], metavar="key=value", dest="options",
         help="a task option; TASK.key=value for one of several tasks",
     )  # fmt: skip
-    evaluate.add_argument("--out", type=Path, help="the result's folder, or with several tasks the folder of theirs")
+    evaluate.add_argument("--out", type=Path, help="the result's folder, or with several results the folder of theirs")
     evaluate.add_argument("--json", action="store_true", help="result.json of each task, one a line")
     evaluate.set_defaults(command=_eval)
 
@@ -104,17 +107,24 @@ def _questions(options: argparse.Namespace, ks: tuple[int, ...], subject: Any) -
         raise ConfigError(f"eval {options.model}: name a task with --task; only a run directory has one of its own")
     if len(set(tasks)) < len(tasks):
         raise ConfigError(f"eval --task: {', '.join(tasks)}: each task once")
-    asked = {
+    n = max(ks) if options.n is None else options.n
+    drawn: list[dict[str, Any]] = [{"n": n, "ks": ks, "temperature": options.temperature}]
+    if options.greedy:
+        if n == 1 and not options.temperature:
+            raise ConfigError(
+                "eval --greedy: one completion a problem is greedy already; ask for more with --n, as in 8"
+            )
+        drawn.insert(0, {"n": 1, "ks": (1,), "temperature": 0.0})
+    alike = {
         "split": options.split,
         "limit": options.limit,
-        "n": max(ks) if options.n is None else options.n,
-        "ks": ks,
-        "temperature": options.temperature,
         "max_new_tokens": options.max_new_tokens,
         "seed": options.seed,
     }
     return [
-        Questions(task=task, options=task_options(task, tasks, options.options, subject), **asked) for task in tasks
+        Questions(task=task, options=task_options(task, tasks, options.options, subject), **alike, **how)
+        for task in tasks
+        for how in drawn
     ]
 
 

@@ -18,6 +18,7 @@ from groupwise.reports.section import Material, Section
 from groupwise.reports.sections.charts import Behaviours, Curves, Lengths
 from groupwise.reports.sections.examples import Examples
 from groupwise.reports.sections.facts import Cost, Recipe
+from groupwise.reports.sections.health import Guards, Health
 from groupwise.reports.sections.pills import Pills
 from groupwise.reports.sections.summary import BeforeAfter, Summary
 from groupwise.reports.sources import RunSource, Sources, read_sources
@@ -29,6 +30,8 @@ PAGE = "report.html"
 SECTIONS: dict[str, Section] = {
     "summary": Summary(),
     "curves": Curves(),
+    "health": Health(),
+    "guards": Guards(),
     "before_after": BeforeAfter(),
     "pills": Pills(),
     "examples": Examples(),
