@@ -63,6 +63,19 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     update.add_argument("--json", action="store_true")
     update.set_defaults(command=_bench_update)
 
+    groups = bench_commands.add_parser("groups", help="what a larger group buys: noise of advantage and gradient by G")
+    groups.add_argument("model", help="as `groupwise eval` takes it")
+    groups.add_argument("--task", required=True, help="a name of `groupwise tasks`, or module:Class")
+    groups.add_argument("--set", action="append", default=[], metavar="key=value", dest="options", help="a task option")
+    groups.add_argument("--problems", type=int, default=16, help="of the training split; default 16")
+    groups.add_argument("--sizes", default="4,8,16,32,64", help="group sizes; twice the largest is drawn a problem")
+    groups.add_argument("--temperature", type=float, default=1.0)
+    groups.add_argument("--max-new-tokens", type=int, default=256)
+    groups.add_argument("--microbatch-tokens", type=int, default=16384)
+    groups.add_argument("--seed", type=int, default=0)
+    groups.add_argument("--json", action="store_true")
+    groups.set_defaults(command=_bench_groups)
+
 
 def _sample(options: argparse.Namespace) -> int:
     import json
@@ -141,6 +154,22 @@ def _bench_update(options: argparse.Namespace) -> int:
     quiet_libraries()
     work = UpdateWork(**{field.name: getattr(options, field.name) for field in fields(UpdateWork)})
     _print_timing(bench_update(work), options)
+    return 0
+
+
+def _bench_groups(options: argparse.Namespace) -> int:
+    from dataclasses import fields
+
+    from groupwise.bench.groups import GroupsWork, bench_groups
+    from groupwise.config import ConfigError
+
+    quiet_libraries()
+    try:
+        sizes = tuple(int(text) for text in options.sizes.split(","))
+    except ValueError:
+        raise ConfigError(f"--sizes {options.sizes!r}: expected numbers, as in 4,8,16") from None
+    given = {field.name: getattr(options, field.name) for field in fields(GroupsWork)}
+    _print_timing(bench_groups(GroupsWork(**given | {"sizes": sizes, "options": tuple(options.options)})), options)
     return 0
 
 

@@ -122,7 +122,7 @@ class MasterAdamW:
             if hasattr(parameter, "grad_sum"):
                 del parameter.grad_sum
 
-    def _gradients(self) -> dict[str, Tensor]:
+    def gradients(self) -> dict[str, Tensor]:
         """The sums, where the model is; none for weights that took no part."""
         found = {}
         for name, parameter in self._parameters.items():
@@ -144,7 +144,7 @@ class MasterAdamW:
 
     def step(self, learning_rate: float) -> tuple[float, bool]:
         """(norm of the gradient before clipping, whether it was finite). Not finite: the weights stay as they are."""
-        gradients = self._gradients()
+        gradients = self.gradients()
         norm = self._norm(list(gradients.values()))
         if not torch.isfinite(norm):
             self.clear_gradients()

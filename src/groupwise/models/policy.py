@@ -221,6 +221,10 @@ class Policy:
         """At the start of an update; `step` or `clear_gradients` ends it."""
         self._optimizer.begin_gradients()
 
+    def gradients(self) -> dict[str, Tensor]:
+        """The sums since `begin_gradients`, by weight; none for weights that took no part."""
+        return self._optimizer.gradients()
+
     def clear_gradients(self) -> None:
         self._optimizer.clear_gradients()
 

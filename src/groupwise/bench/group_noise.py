@@ -1,0 +1,107 @@
+"""How noisy advantages and gradients are at a group size, from more rollouts of each problem than a group has.
+
+Shapes: P problems, N rollouts of each, G in a group, D numbers that stand for a gradient.
+
+The rollouts of a problem are independent of each other. So groups that share none are independent as well, and what
+differs between them says without bias how far a group's gradient is from that of another group: N must be 2 G at least.
+Nothing here runs a model.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from groupwise.algo.advantages import GROUP_RULES
+
+DEALS = 64
+"""How often the rollouts of a problem are dealt into groups; more would measure the same rollouts again."""
+BOOTSTRAP_DRAWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """At one group size; each tensor is [P]."""
+
+    size: int
+    advantage_variance: Tensor
+    """Of a rollout's advantage over the groups that it may fall into, mean over rollouts."""
+    gradient_variance: Tensor
+    """Of the gradient of a group, summed over its numbers."""
+    signal: Tensor
+    """Squared length of the gradient that groups have in common; may come out below 0 where there is none."""
+    dead_share: Tensor
+    """Of groups whose rewards are all equal."""
+
+
+def measure_noise(rewards_PN: Tensor, gradients_PND: Tensor, size: int, rule: str, seed: int = 0) -> Noise:
+    """`gradients`: of the mean logprob of each rollout's tokens, or what stands for it."""
+    num_rollouts = rewards_PN.shape[1]
+    if not 2 <= size <= num_rollouts // 2:
+        raise ValueError(f"groups of {size} need at least {max(2 * size, 4)} rollouts of a problem, not {num_rollouts}")
+    rows = [
+        _measure_problem(rewards_N.double(), gradients_ND.double(), size, rule, seed)
+        for rewards_N, gradients_ND in zip(rewards_PN, gradients_PND, strict=True)
+    ]
+    return Noise(size, *torch.tensor(rows, dtype=torch.float64).unbind(dim=1))
+
+
+def _measure_problem(
+    rewards_N: Tensor, gradients_ND: Tensor, size: int, rule: str, seed: int
+) -> tuple[float, float, float, float]:
+    generator = torch.Generator().manual_seed(seed)
+    num_rollouts = len(rewards_N)
+    num_groups = num_rollouts // size
+    products_NN = gradients_ND @ gradients_ND.T
+    advantage, variance, signal, dead = 0.0, 0.0, 0.0, 0.0
+    for _ in range(DEALS):
+        order = torch.randperm(num_rollouts, generator=generator)
+        groups = [order[start : start + size] for start in range(0, num_groups * size, size)]
+        rewards = [rewards_N[group] for group in groups]
+        # Row g has what each rollout weighs in the gradient of group g: A / G.
+        weights = torch.zeros(num_groups, num_rollouts, dtype=torch.float64)
+        for row, (group, values) in enumerate(zip(groups, GROUP_RULES[rule](rewards), strict=True)):
+            weights[row, group] = values / size
+        inner = weights @ products_NN @ weights.T
+        own, all_pairs = inner.diagonal().sum().item(), inner.sum().item()
+        common = (all_pairs - own) / (num_groups * (num_groups - 1))
+        signal += common
+        variance += own / num_groups - common
+        dead += sum(float(bool((values == values[0]).all())) for values in rewards) / num_groups
+        # One rollout in two groups that share nobody else.
+        twice = [order[:size], torch.cat([order[:1], order[size : 2 * size - 1]])]
+        first, second = GROUP_RULES[rule]([rewards_N[group] for group in twice])
+        advantage += float((first[0] - second[0]) ** 2) / 2
+    return advantage / DEALS, variance / DEALS, signal / DEALS, dead / DEALS
+
+
+def slope(noises: Sequence[Noise], name: str, seed: int = 0) -> tuple[float, float, float]:
+    """(slope, and its 95 % interval over problems) of log variance against log G: −1 is 1/G."""
+    by_size = [getattr(noise, name).tolist() for noise in noises]
+    sizes = [math.log(noise.size) for noise in noises]
+    num_problems = len(by_size[0])
+    draw = random.Random(seed)
+    slopes = []
+    for _ in range(BOOTSTRAP_DRAWS):
+        chosen = [draw.randrange(num_problems) for _ in range(num_problems)]
+        slopes.append(_fitted(sizes, [sum(values[index] for index in chosen) for values in by_size]))
+    known = sorted(value for value in slopes if math.isfinite(value))
+    whole = _fitted(sizes, [sum(values) for values in by_size])
+    if not known:
+        return whole, math.nan, math.nan
+    return whole, known[int(0.025 * len(known))], known[math.ceil(0.975 * len(known)) - 1]
+
+
+def _fitted(x: Sequence[float], sums: Sequence[float]) -> float:
+    """Least squares; NaN where a variance is 0 (all groups dead) and has no logarithm."""
+    if len(x) < 2 or min(sums) <= 0:
+        return math.nan
+    y = [math.log(value) for value in sums]
+    x_mean, y_mean = math.fsum(x) / len(x), math.fsum(y) / len(y)
+    above = math.fsum((a - x_mean) * (b - y_mean) for a, b in zip(x, y, strict=True))
+    return above / math.fsum((a - x_mean) ** 2 for a in x)

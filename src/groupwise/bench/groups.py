@@ -1,0 +1,231 @@
+"""What a larger group buys: noise of the advantage and of the gradient against G, and the seconds that G costs.
+
+    model, task ─▶ 2 × the largest G rollouts a problem ─▶ a gradient of each ─▶ deals into groups (group_noise)
+                                                      └─▶ seconds to sample and to learn from G rollouts a problem
+
+Gradients are of all weights. What is kept of one is a sketch: its numbers, each with a random sign of its own, added up
+modulo SKETCH, which keeps inner products but for a noise of about 1/sqrt(SKETCH). The policy is not changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.bench.engine import synchronize
+from groupwise.bench.group_noise import Noise, measure_noise, slope
+from groupwise.collect import Prompts
+from groupwise.config import ConfigError, OptimizerConfig, VerifierConfig
+from groupwise.data.batch import Example, weigh
+from groupwise.engines.engine import Engine
+from groupwise.evals.draw import draw_scored, make_requests
+from groupwise.evals.subject import open_subject
+from groupwise.evaluate import make_engine, task_options
+from groupwise.models.policy import Policy
+from groupwise.tasks import make_task
+from groupwise.types import Prompt, SamplingParams, ScoredGroup
+from groupwise.update import TokenLoss, update_policy
+from groupwise.verifiers.scorer import make_scorer
+
+SKETCH = 8192
+RULES = ("group_mean_std", "group_mean")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsWork:
+    model: str
+    """As `groupwise eval` takes it."""
+    task: str
+    options: tuple[str, ...] = ()
+    problems: int = 16
+    sizes: tuple[int, ...] = (4, 8, 16, 32, 64)
+    temperature: float = 1.0
+    max_new_tokens: int = 256
+    microbatch_tokens: int = 16384
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.problems < 2:
+            raise ConfigError(f"--problems {self.problems}: intervals are over problems, so there must be at least 2")
+        if len(self.sizes) < 2 or min(self.sizes) < 2 or len(set(self.sizes)) < len(self.sizes):
+            raise ConfigError(f"--sizes {','.join(map(str, self.sizes))}: name at least two, each once and from 2 on")
+
+
+@dataclass(frozen=True, slots=True)
+class SizeFigures:
+    size: int
+    dead_share: float
+    advantage_variance: dict[str, float]
+    """By advantage rule; so is what follows."""
+    gradient_variance: dict[str, float]
+    signal_to_noise: dict[str, float]
+    """Squared length of the common gradient over the variance, for one problem; of P problems it is P times that."""
+    sample_s: float
+    learn_s: float
+    """Of a step with this many rollouts of each problem."""
+    variance_times_seconds: dict[str, float]
+    """The noise that a second of steps leaves: the size with the smallest is the best use of the time."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsResult:
+    model: str
+    task: str
+    device: str
+    num_problems: int
+    num_left_out: int
+    """Problems with a rollout that we failed to score."""
+    pass_at_1: float
+    mean_tokens: float
+    sizes: tuple[SizeFigures, ...]
+    slopes: dict[str, dict[str, tuple[float, float, float]]]
+    """By rule, of advantage and of gradient variance: log variance against log G, with its interval; −1 is 1/G."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        rule = RULES[0]
+        lines = [
+            f"{self.model} on {self.task}, {self.device}: {self.num_problems} problems, pass@1 {self.pass_at_1:.1%}, "
+            f"{self.mean_tokens:.0f} tokens a completion",
+            f"{'G':>4}{'dead':>8}{'var advantage':>15}{'var gradient':>14}{'signal/noise':>14}{'sample s':>10}"
+            f"{'learn s':>9}{'var × s':>11}",
+        ]
+        for row in self.sizes:
+            lines.append(
+                f"{row.size:>4}{row.dead_share:>8.1%}{row.advantage_variance[rule]:>15.4f}"
+                f"{row.gradient_variance[rule]:>14.4g}{row.signal_to_noise[rule]:>14.4f}{row.sample_s:>10.2f}"
+                f"{row.learn_s:>9.2f}{row.variance_times_seconds[rule]:>11.4g}"
+            )
+        for name in RULES:
+            for kind, (value, low, high) in self.slopes[name].items():
+                lines.append(f"{name}, {kind} variance: G^{value:.2f} (95 % interval {low:.2f} to {high:.2f})")
+        return "\n".join(lines)
+
+
+def bench_groups(work: GroupsWork) -> GroupsResult:
+    subject = open_subject(work.model)
+    policy, engine = subject.policy, make_engine(subject)
+    task = make_task(work.task, task_options(work.task, [work.task], work.options, subject))
+    prompts = Prompts(policy.tokenizer)
+    asked = [prompts[problem] for problem in task.problems("train")[: work.problems]]
+    sampling = SamplingParams(max_new_tokens=work.max_new_tokens, temperature=work.temperature)
+    scorer = make_scorer(task, VerifierConfig())
+    try:
+        drawn = list(draw_scored(engine, scorer, make_requests(asked, 2 * max(work.sizes), work.seed), sampling))
+    finally:
+        scorer.close()
+    groups = [scored for scored in drawn if not any(score.is_error for score in scored.scores)]
+    if len(groups) < 2:
+        raise ConfigError(f"--task {work.task}: {len(drawn)} problems, and all but {len(groups)} could not be scored")
+    rewards = torch.tensor([[score.reward for score in scored.scores] for scored in groups], dtype=torch.float64)
+    gradients = torch.stack([torch.stack(list(_gradients(policy, scored, work))) for scored in groups])
+    noises = {
+        rule: [measure_noise(rewards, gradients, size, rule, work.seed) for size in sorted(work.sizes)]
+        for rule in RULES
+    }
+    policy.begin_stage(OptimizerConfig(), keep_reference=False)
+    _time(policy, engine, asked, groups, max(work.sizes), work, sampling)  # warm-up
+    times = [_time(policy, engine, asked, groups, size, work, sampling) for size in sorted(work.sizes)]
+    rollouts = [rollout for scored in groups for rollout in scored.group.rollouts]
+    verdicts = [score.verdict for scored in groups for score in scored.scores]
+    return GroupsResult(
+        model=work.model,
+        task=work.task,
+        device=torch.cuda.get_device_name(policy.device) if policy.device.type == "cuda" else "CPU",
+        num_problems=len(groups),
+        num_left_out=len(drawn) - len(groups),
+        pass_at_1=sum(verdict == "correct" for verdict in verdicts) / len(verdicts),
+        mean_tokens=sum(len(rollout.token_ids) for rollout in rollouts) / len(rollouts),
+        sizes=tuple(_figures(index, noises, seconds) for index, seconds in enumerate(times)),
+        slopes={
+            rule: {kind: slope(rows, f"{kind}_variance", work.seed) for kind in ("advantage", "gradient")}
+            for rule, rows in noises.items()
+        },
+    )
+
+
+def _figures(index: int, noises: dict[str, list[Noise]], seconds: tuple[float, float]) -> SizeFigures:
+    def mean(name: str) -> dict[str, float]:
+        return {rule: float(getattr(rows[index], name).mean()) for rule, rows in noises.items()}
+
+    variance, signal = mean("gradient_variance"), mean("signal")
+    return SizeFigures(
+        size=noises[RULES[0]][index].size,
+        dead_share=mean("dead_share")[RULES[0]],
+        advantage_variance=mean("advantage_variance"),
+        gradient_variance=variance,
+        signal_to_noise={rule: signal[rule] / variance[rule] if variance[rule] > 0 else 0.0 for rule in variance},
+        sample_s=seconds[0],
+        learn_s=seconds[1],
+        variance_times_seconds={rule: value * sum(seconds) for rule, value in variance.items()},
+    )
+
+
+def _examples(scored: ScoredGroup, count: int) -> list[Example]:
+    prompt = scored.group.prompt.token_ids
+    return [Example(prompt, rollout.token_ids) for rollout in scored.group.rollouts[:count] if rollout.token_ids]
+
+
+def _gradients(policy: Policy, scored: ScoredGroup, work: GroupsWork) -> Iterator[Tensor]:
+    """[SKETCH], of the mean logprob of each rollout's tokens."""
+    for rollout in scored.group.rollouts:
+        policy.begin_gradients()
+        if rollout.token_ids:
+            example = Example(scored.group.prompt.token_ids, rollout.token_ids)
+            with policy.training():
+                (microbatch,) = policy.microbatches([example], [1.0], work.microbatch_tokens)
+                logprobs, _ = policy.logprobs(microbatch, work.temperature)
+                policy.backward(logprobs.mean())
+        yield sketch(list(policy.gradients().values()), work.seed)
+        policy.clear_gradients()
+
+
+@torch.no_grad()
+def sketch(tensors: Sequence[Tensor], seed: int) -> Tensor:
+    """[SKETCH] on the CPU. Inner products of sketches by one seed are those of the tensors, but for noise."""
+    total = torch.zeros(SKETCH, dtype=torch.float64)
+    for number, tensor in enumerate(tensors):
+        flat = tensor.float().reshape(-1)
+        generator = torch.Generator(flat.device).manual_seed(seed * 100_003 + number)
+        signs = torch.empty(len(flat), dtype=torch.int8, device=flat.device).random_(0, 2, generator=generator)
+        signed = torch.nn.functional.pad(flat * (2 * signs - 1), (0, -len(flat) % SKETCH))
+        total += signed.view(-1, SKETCH).sum(dim=0).double().cpu()
+    return total
+
+
+def _time(
+    policy: Policy,
+    engine: Engine,
+    asked: Sequence[Prompt],
+    groups: Sequence[ScoredGroup],
+    size: int,
+    work: GroupsWork,
+    sampling: SamplingParams,
+) -> tuple[float, float]:
+    """(seconds to sample, seconds to learn): one step with `size` rollouts of each problem."""
+    synchronize()
+    start = time.perf_counter()
+    for _ in engine.generate(make_requests(asked, size, work.seed), sampling, 0):
+        pass
+    synchronize()
+    sample_s = time.perf_counter() - start
+    examples = [example for scored in groups for example in _examples(scored, size)]
+    start = time.perf_counter()
+    # At a rate of 0 the weights stay what they are.
+    update_policy(
+        policy,
+        weigh(examples, "sequence_mean"),
+        lambda logprobs, *_: TokenLoss(-logprobs),
+        temperature=work.temperature,
+        learning_rate=0.0,
+        max_tokens=work.microbatch_tokens,
+    )
+    synchronize()
+    return sample_s, time.perf_counter() - start

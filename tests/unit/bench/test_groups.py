@@ -1,0 +1,105 @@
+"""`groupwise bench groups`: the measured noise is what theory says where theory knows, and the model is left alone."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+from groupwise.bench import groups as bench
+from groupwise.bench.group_noise import Noise, measure_noise, slope
+from groupwise.bench.groups import SKETCH, GroupsWork, sketch
+from groupwise.cli import main
+from groupwise.config import ConfigError
+from groupwise.evals.subject import open_subject
+from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, ScoredGroup, Verdict
+
+TASK = "tests.integration.toy_task:EvenLetters"
+
+
+def made_up(num_problems: int, num_rollouts: int, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rewards of 0 and 1, half and half, and gradients that have nothing to do with them."""
+    generator = torch.Generator().manual_seed(3)
+    rewards = torch.randint(0, 2, (num_problems, num_rollouts), generator=generator).double()
+    return rewards, torch.randn(num_problems, num_rollouts, width, generator=generator).double()
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_noise_is_what_can_be_worked_out(size: int) -> None:
+    """A = r − mean: given r, its variance is that of the G − 1 others over G²; and a gradient is the sum of G."""
+    rewards, gradients = made_up(num_problems=300, num_rollouts=16, width=4)
+    noise = measure_noise(rewards, gradients, size, "group_mean")
+    spread = 0.25
+    assert float(noise.advantage_variance.mean()) == pytest.approx(spread * (size - 1) / size**2, rel=0.1)
+    assert float(noise.gradient_variance.mean()) == pytest.approx(4 * spread * (size - 1) / size**2, rel=0.1)
+    assert float(noise.signal.mean()) == pytest.approx(0.0, abs=0.01)
+    assert float(noise.dead_share.mean()) == pytest.approx(2 * 0.5**size, abs=0.03)
+
+
+def test_a_gradient_that_goes_with_the_reward_is_signal() -> None:
+    rewards, _ = made_up(num_problems=200, num_rollouts=16, width=1)
+    # Each rollout's gradient is its own reward: the expected gradient of a group is that of (r − mean)·r.
+    noise = measure_noise(rewards, rewards[:, :, None], 8, "group_mean")
+    assert float(noise.signal.mean()) == pytest.approx((0.25 * 7 / 8) ** 2, rel=0.15)
+
+
+def test_groups_that_cannot_be_told_apart_have_no_noise() -> None:
+    noise = measure_noise(torch.ones(2, 8), torch.randn(2, 8, 3), 4, "group_mean_std")
+    assert noise.gradient_variance.tolist() == noise.advantage_variance.tolist() == [0.0, 0.0]
+    assert noise.dead_share.tolist() == [1.0, 1.0]
+    assert all(math.isnan(value) for value in slope([noise, noise], "gradient_variance"))
+    with pytest.raises(ValueError, match="groups of 5 need at least 10 rollouts"):
+        measure_noise(torch.ones(2, 8), torch.ones(2, 8, 3), 5, "group_mean")
+
+
+def test_the_slope_of_one_over_g_is_minus_one() -> None:
+    base = torch.rand(12, generator=torch.Generator().manual_seed(0)).double() + 0.5
+    noises = [Noise(size, base / size, base / size**2, base, base) for size in (4, 8, 16)]
+    assert slope(noises, "advantage_variance") == pytest.approx((-1.0, -1.0, -1.0))
+    assert slope(noises, "gradient_variance")[0] == pytest.approx(-2.0)
+
+
+def test_a_sketch_keeps_inner_products() -> None:
+    generator = torch.Generator().manual_seed(1)
+    left = [torch.randn(300, 100, generator=generator), torch.randn(7, generator=generator)]
+    right = [tensor + torch.randn(tensor.shape, generator=generator) for tensor in left]
+    exact = sum(float((a * b).sum()) for a, b in zip(left, right, strict=True))
+    lengths = math.prod(math.sqrt(sum(float((t * t).sum()) for t in side)) for side in (left, right))
+    assert abs(float(sketch(left, 5) @ sketch(right, 5)) - exact) < 5 * lengths / math.sqrt(SKETCH)
+    assert not torch.allclose(sketch(left, 5), sketch(left, 6))
+
+
+def test_gradients_are_of_each_rollout_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = open_subject("tiny-qwen3").policy
+    before = [weight.detach().clone() for weight in policy.model.parameters()]
+    completions = [(40, 41, 42), (50,), (60, 61)]
+    rollouts = tuple(Rollout(ids, (-1.0,) * len(ids), "", Finish.STOP, 0) for ids in completions)
+    group = Group(Prompt(Problem("p", (Message("user", "?"),), ""), (5, 6)), rollouts)
+    zeros = (0.0,) * 3
+    scored = ScoredGroup(group, (Score(0.0, Verdict.WRONG),) * 3, zeros, zeros, has_signal=False)
+    seen: list[list[torch.Tensor]] = []
+    monkeypatch.setattr(bench, "sketch", lambda tensors, seed: seen.append([t.clone() for t in tensors]))
+    list(bench._gradients(policy, scored, GroupsWork(model="x", task=TASK, temperature=0.8)))
+    for ids, gradients in zip(completions, seen, strict=True):
+        policy.model.zero_grad()
+        logits = policy.model(torch.tensor([(5, 6, *ids)])).logits[0, 1:-1]
+        logprobs = torch.log_softmax(logits / 0.8, dim=-1)
+        logprobs.gather(1, torch.tensor(ids)[:, None]).mean().backward()
+        plain = [weight.grad for weight in policy.model.parameters() if weight.grad is not None]
+        for one, other in zip(gradients, plain, strict=True):
+            assert torch.allclose(one, other, atol=1e-6)
+    assert all(torch.equal(one, other) for one, other in zip(before, policy.model.parameters(), strict=True))
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["bench", "groups", "tiny-qwen3", "--task", TASK, "--problems", "2", "--max-new-tokens", "3"]
+    assert main([*asked, "--sizes", "2,4", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert {row["size"] for row in table["sizes"]} == {2, 4}
+    assert set(table["slopes"]) == {"group_mean_std", "group_mean"}
+    assert main([*asked, "--sizes", "4"]) == 2
+    assert "--sizes 4: name at least two" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="--problems 1"):
+        GroupsWork(model="tiny-qwen3", task=TASK, problems=1)
