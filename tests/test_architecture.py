@@ -83,6 +83,7 @@ ALLOWED = {
     "audit": {"inert", "types", "stats", "runlog", "rewards", "audit"},
     "doctor": {"types", "stats", "runlog", "audit", "doctor"},
     "dashboard": {"inert", "types", "runlog", "doctor", "reports", "dashboard"},
+    "reach": {"runlog", "stats"},
     "reference": {"config", "runlog", "tasks"},
     "sample": {"types", "config", "engines", "models", "rewards", "seeds", "tasks", "verifiers", "workers"},
     "bench": {"", "types", "config", "algo", "collect", "data", "engines", "evals", "evaluate", "grpo", "models"}
@@ -111,6 +112,7 @@ WITHOUT_TORCH = (
     "tasks",
     "runlog",
     "reports",
+    "reach",
     "reference",
     "cli",
     "control",

@@ -14,7 +14,7 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ from groupwise.models.policy import Policy, load_policy
 from groupwise.models.publish import PublishedWeights
 from groupwise.models.replica import HostMemory
 from groupwise.rehearsal import rehearse
-from groupwise.runlog import layout
+from groupwise.runlog import RunLogError, layout
 from groupwise.runlog.lock import RunLock
 from groupwise.runlog.reader import Run
 from groupwise.runlog.sinks import Sink, make_sink
@@ -174,6 +174,12 @@ def _run_in(training: Training, is_resumed: bool, accept_verifier: bool) -> bool
                 return False
             except RankLost as error:
                 training.log.write_event("rank_lost", step=training.position.step, reason=str(error))
+                raise
+            except Exception as error:
+                # Whoever looks at the run later should read why it ended; where the disk is full, it cannot be kept.
+                with suppress(RunLogError):
+                    reason = f"{type(error).__name__}: {error}"
+                    training.log.write_event("failed", step=training.position.step, reason=reason)
                 raise
         training.log.write_event("finished", step=training.position.step)
         return True

@@ -87,6 +87,9 @@ def test_the_weights_are_untouched_and_the_run_stops_after_so_many_in_a_row(
     break_losses(monkeypatch, set(range(1, 100)))
     with pytest.raises(TrainingFailed, match="learning_rate"):
         pipeline.train(recipe, tmp_path / "run")
+    last = pipeline.Run(tmp_path / "run").events()[-1]
+    assert last["kind"] == "failed"
+    assert "TrainingFailed: step 1: loss or gradient was NaN" in last["reason"]
     # Nothing was ever applied: the newest checkpoint still holds the initial weights.
     initial = load_policy(recipe).weights
     store = pipeline.CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2)

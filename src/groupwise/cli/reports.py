@@ -1,4 +1,4 @@
-"""Commands about what a run has shown: its report."""
+"""Commands about what runs have shown: their report, and how long they took to get there."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     report.add_argument("--plots", type=Path, metavar="FOLDER", help="also each chart as PNG and SVG, with CSV")
     report.add_argument("--csv", type=Path, metavar="FOLDER", help="also the data of each chart as CSV alone")
     report.set_defaults(command=_report)
+
+    reach = commands.add_parser("reach", help="seconds of training until held-out pass@1 first reached a score")
+    reach.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="run directories; seeds of a recipe are one row"
+    )
+    reach.add_argument("--scores", required=True, metavar="0.3,0.4", help="held-out pass@1, from 0 to 1")
+    reach.add_argument("--json", action="store_true")
+    reach.set_defaults(command=_reach)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -36,4 +44,43 @@ def _report(options: argparse.Namespace) -> int:
         from groupwise.reports.csv_files import write_csv_files
 
         print(f"{len(write_csv_files(report.charts, report.runs, options.csv))} files in {options.csv}")
+    return 0
+
+
+def _reach(options: argparse.Namespace) -> int:
+    import json
+
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from groupwise.config import ConfigError
+    from groupwise.reach import time_to_scores
+    from groupwise.reports.sections.facts import duration
+    from groupwise.runlog.text import printable
+
+    try:
+        scores = [float(text) for text in options.scores.split(",")]
+    except ValueError:
+        raise ConfigError(f"--scores {options.scores!r}: expected numbers, as in 0.3,0.4") from None
+    if not all(0 < score <= 1 for score in scores):
+        raise ConfigError(f"--scores {options.scores}: pass@1 is from 0 to 1, so 40 % is 0.4")
+    rows = time_to_scores(options.runs, scores)
+    if options.json:
+        print(json.dumps({"rows": [row.to_json() for row in rows]}))
+        return 0
+    table = Table("recipe", "score", "reached by", "training time", "95 % interval", "tokens", "device")
+    for row in rows:
+        seconds = row.seconds
+        tokens = sum(run.tokens for run in row.runs) / len(row.runs)
+        table.add_row(
+            escape(printable(row.label)),
+            f"{row.score:.0%} of {row.num_problems}",
+            f"{row.num_reached} of {len(row.runs)}",
+            "–" if seconds is None else duration(seconds[0]),
+            "–" if seconds is None or seconds[2] != seconds[2] else f"{duration(seconds[1])} to {duration(seconds[2])}",
+            f"{tokens:,.0f}",
+            escape(printable(row.device)),
+        )
+    Console().print(table)
     return 0
