@@ -36,7 +36,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 def find_recipe(given: str) -> Path:
     """A file as given, or one of the recipes that come with groupwise."""
     path = Path(given)
-    if path.suffix == ".toml" or path.exists():
+    if path.suffix == ".toml" or path.is_file():
         return path
     known = {recipe.stem: recipe for recipe in RECIPES.glob("*.toml")}
     if given not in known:

@@ -19,6 +19,7 @@ from groupwise.config import (
     RlStage,
     SftStage,
     dump_toml,
+    find_recipe,
     fingerprint,
     load_recipe,
     make_recipe,
@@ -330,3 +331,11 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     broken.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot read"):
         load_recipe(broken)
+
+
+def test_a_folder_does_not_hide_a_recipe_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "demo").mkdir()
+    assert load_recipe(find_recipe("demo")).name == "demo"
+    (tmp_path / "gsm8k").write_text("name = 1")
+    assert find_recipe("gsm8k") == Path("gsm8k"), "a file of one's own does"
