@@ -9,12 +9,18 @@ import pytest
 
 from groupwise.stats import (
     bootstrap_interval,
+    f_tail,
+    holm,
+    incomplete_beta,
     mcnemar_p,
     mean,
     mean_interval,
     paired_bootstrap_p,
     paired_interval,
     std,
+    student_interval,
+    student_p,
+    student_quantile,
     wilson_interval,
 )
 
@@ -174,3 +180,80 @@ def test_paired_bootstrap_finds_what_is_there_and_nothing_else() -> None:
         differences = [generator.choice((-0.5, -0.25, 0.0, 0.25, 0.5)) for _ in range(60)]
         calls += paired_bootstrap_p(differences, draws=200) < 0.05
     assert 0.02 <= calls / 300 <= 0.09
+
+
+@pytest.mark.parametrize(
+    ("degrees", "share", "quantile"),
+    [
+        (1, 0.975, 12.7062),
+        (2, 0.975, 4.30265),
+        (3, 0.975, 3.18245),
+        (4, 0.95, 2.13185),
+        (5, 0.995, 4.03214),
+        (10, 0.975, 2.22814),
+        (30, 0.975, 2.04227),
+        (120, 0.995, 2.61742),
+    ],
+)
+def test_student_against_the_printed_tables(degrees: int, share: float, quantile: float) -> None:
+    assert student_quantile(share, degrees) == pytest.approx(quantile, rel=2e-6)
+    assert student_quantile(1 - share, degrees) == pytest.approx(-quantile, rel=2e-6)
+    assert student_p(quantile, degrees) == pytest.approx(2 * (1 - share), rel=2e-5)
+
+
+def test_student_where_it_is_known_in_closed_form() -> None:
+    for t in (0.01, 0.5, 1.0, 7.0, 300.0):
+        # One degree is Cauchy's distribution; two have the distribution function 1/2 + t / (2 sqrt(2 + t²)).
+        assert student_p(t, 1) == pytest.approx(1 - 2 * math.atan(t) / math.pi, rel=1e-9)
+        assert student_p(t, 2) == pytest.approx(1 - t / math.sqrt(2 + t * t), rel=1e-9)
+    assert student_p(0.0, 3) == 1.0
+    assert student_p(math.inf, 3) == 0.0
+    # Many degrees: the normal distribution.
+    assert student_quantile(0.975, 1e7) == pytest.approx(1.959964, abs=1e-5)
+    with pytest.raises(ValueError, match="not a share"):
+        student_quantile(1.0, 3)
+
+
+def test_student_interval_by_hand() -> None:
+    # 1, 2, 6: mean 3, s² = 7, two degrees.
+    low, high = student_interval([1.0, 2.0, 6.0])
+    half = 4.302653 * math.sqrt(7 / 3)
+    assert (low, high) == (pytest.approx(3 - half, abs=1e-5), pytest.approx(3 + half, abs=1e-5))
+    assert student_interval([5.0]) == (-math.inf, math.inf)
+    assert student_interval([5.0, 5.0]) == (5.0, 5.0)
+
+
+def test_student_intervals_hold_the_truth_95_times_in_100() -> None:
+    generator, hits, simulations = random.Random(11), 0, 2000
+    for _ in range(simulations):
+        low, high = student_interval([generator.gauss(3.0, 2.0) for _ in range(3)])
+        hits += low <= 3.0 <= high
+    assert 0.935 <= hits / simulations <= 0.965
+
+
+def test_f_against_the_printed_tables_and_student() -> None:
+    assert f_tail(5.14325, 2, 6) == pytest.approx(0.05, abs=1e-6)
+    assert f_tail(3.32583, 5, 10) == pytest.approx(0.05, abs=1e-6)
+    assert f_tail(19.0, 2, 2) == pytest.approx(0.05, abs=1e-9)
+    # The square of Student's t is F with one degree above.
+    assert f_tail(2.5**2, 1, 7) == pytest.approx(student_p(2.5, 7), rel=1e-12)
+    assert f_tail(math.inf, 2, 2) == 0.0
+
+
+def test_incomplete_beta_against_a_sum() -> None:
+    """For whole a and b it is the upper tail of a binomial: P(at least a of a + b - 1)."""
+    for a, b, x in ((1, 1, 0.3), (2, 5, 0.1), (7, 3, 0.9), (40, 60, 0.41), (3, 200, 0.02)):
+        n = a + b - 1
+        tail = math.fsum(math.comb(n, count) * x**count * (1 - x) ** (n - count) for count in range(a, n + 1))
+        assert incomplete_beta(a, b, x) == pytest.approx(tail, rel=1e-11)
+    assert (incomplete_beta(2, 3, 0.0), incomplete_beta(2, 3, 1.0)) == (0.0, 1.0)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        incomplete_beta(1, 1, 1.5)
+
+
+def test_holm_by_hand() -> None:
+    assert holm([]) == []
+    assert holm([0.03]) == [0.03]
+    # 3 · 0.01, then 2 · 0.02, then 0.03, which may not be below the one before it.
+    assert holm([0.03, 0.01, 0.02]) == [pytest.approx(0.04), pytest.approx(0.03), pytest.approx(0.04)]
+    assert holm([0.6, 0.7]) == [1.0, 1.0]

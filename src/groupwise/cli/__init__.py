@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from groupwise.cli import completions, doctor, evals, new, plan, reports, sampling, train, verifiers
+from groupwise.cli import completions, doctor, evals, new, plan, reports, sampling, sweeps, train, verifiers, watch
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,6 +41,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="groupwise", description="Teach a language model to reason, and prove it.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (train, evals, verifiers, sampling, reports, doctor, plan, new, completions):
+    for family in (train, evals, verifiers, sampling, reports, doctor, watch, plan, sweeps, new, completions):
         family.add_commands(commands)
     return parser

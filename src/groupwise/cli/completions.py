@@ -1,4 +1,4 @@
-"""Completions for shells, generated from the parser: commands, options, choices, and the recipes that ship.
+"""Completions for shells, generated from the parser: commands, options, choices, and the recipes and sweeps that ship.
 
 bash: groupwise completions bash > ~/.local/share/bash-completion/completions/groupwise
 zsh:  groupwise completions zsh > FOLDER_OF_FPATH/_groupwise
@@ -61,6 +61,8 @@ def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Itera
             options |= {name: action.help or "" for name in action.option_strings if name.startswith("--")}
         elif action.dest == "recipe":
             words += sorted(recipe.stem for recipe in RECIPES.glob("*.toml"))
+        elif action.dest == "sweep":
+            words += sorted(sweep.stem for sweep in (RECIPES / "sweeps").glob("*.toml"))
         elif action.choices is not None:
             words += [str(choice) for choice in action.choices]
     yield Place(path, commands, options, tuple(words))

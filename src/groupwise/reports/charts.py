@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from groupwise.reports.behaviours import BEHAVIOURS
@@ -36,6 +36,8 @@ class Line:
     """Empty where the values themselves are shown."""
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    colour: str = field(default="", kw_only=True)
+    """"0" to "7" of the palette, "q0" to "q8" of the one for ordered values; by default by the place of the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Chart:
     lines: tuple[Line, ...]
     kind: str = "line"
     """line, points (values with marks: evaluations are few) or stack (lines on top of each other)."""
+    is_log: bool = False
+    """Whether the values' axis is logarithmic; what is not above 0 is then drawn at its foot."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -55,8 +59,10 @@ class Chart:
             "title": self.title,
             "unit": self.unit,
             "kind": self.kind,
+            **({"is_log": True} if self.is_log else {}),
             "lines": [
                 {"run": line.run, "name": line.name}
+                | ({"colour": line.colour} if line.colour else {})
                 | {
                     key: [_rounded(value) for value in values]
                     for key in ("x", "y", "smooth", "low", "high")
@@ -253,9 +259,9 @@ def _time_split(runs: Sequence[RunSource]) -> Chart:
     return Chart("time", "Time of a step", caption, "s", tuple(filled), "stack")
 
 
-def smooth(values: Sequence[float]) -> tuple[float, ...]:
+def smooth(values: Sequence[float], min_reach: int = 2) -> tuple[float, ...]:
     """A centred mean, so that the line does not lag behind; unknown values are left out; shorter at the ends."""
-    reach = max(2, len(values) // 50)
+    reach = max(min_reach, len(values) // 50)
     means = []
     for index in range(len(values)):
         window = [value for value in values[max(0, index - reach) : index + reach + 1] if math.isfinite(value)]

@@ -28,15 +28,18 @@ def figure(section: str, chart: Chart) -> str:
     )
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], label: str) -> str:
-    """The first column names the row; a cell's second line, after a newline, is shown smaller."""
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], label: str, class_name: str = "") -> str:
+    """The first column names the row; a cell's second line, after a newline, is shown smaller.
+
+    `class_name`: "told" where the last column is sentences.
+    """
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     body = "".join(
         f'<tr><th scope="row">{_cell(row[0])}</th>{"".join(f"<td>{_cell(value)}</td>" for value in row[1:])}</tr>'
         for row in rows
     )
     return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}"><table>'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}"><table{_class(class_name)}>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

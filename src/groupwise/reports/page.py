@@ -25,7 +25,15 @@ class Part:
     html: str
 
 
-def render_page(title: str, subtitle: str, parts: Sequence[Part], data: Mapping[str, Any]) -> str:
+def render_page(
+    title: str,
+    subtitle: str,
+    parts: Sequence[Part],
+    data: Mapping[str, Any],
+    kind: str = "report",
+    source: str = "the run",
+) -> str:
+    """`kind` and `source`: what the page is, and of what files it was made, in words of ours."""
     policy = (
         f"default-src 'none'; script-src {policy_hash(SCRIPT)}; style-src {policy_hash(STYLE)}; "
         "base-uri 'none'; form-action 'none'"
@@ -41,11 +49,11 @@ def render_page(title: str, subtitle: str, parts: Sequence[Part], data: Mapping[
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
-        f"<title>{escape(title)} – report</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f'<header><p class="eyebrow">groupwise report</p><h1>{escape(title)}</h1><p class="dim">{escape(subtitle)}</p>'
+        f"<title>{escape(title)} – {kind}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f'<header><p class="eyebrow">groupwise {kind}</p><h1>{escape(title)}</h1><p class="dim">{escape(subtitle)}</p>'
         f'<nav aria-label="Sections">{links}<button type="button" id="theme" hidden>Dark</button></nav></header>\n'
         f"<main>\n{sections}\n</main>\n"
-        '<footer class="dim">Made by groupwise from files of the run alone. The data behind this page is in the JSON '
+        f'<footer class="dim">Made by groupwise from files of {source} alone. The data behind this page is in the JSON '
         "file beside it.</footer>\n"
         "<noscript>Charts and completions need JavaScript; the tables do not.</noscript>\n"
         '<dialog id="problem" aria-labelledby="problem-title"><div class="dialog-head"><h2 id="problem-title"></h2>'

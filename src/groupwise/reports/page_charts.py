@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-CHARTS = r"""
+# Ticks and quantiles, with nothing of a report in it: other pages of ours use it as it is.
+AXES = r"""
   const ticks = (low, high, wanted) => {
     const rough = (high - low) / wanted;
     const power = 10 ** Math.floor(Math.log10(rough));
@@ -13,8 +14,22 @@ CHARTS = r"""
     }
     return found;
   };
+  const logTicks = (low, high) => {
+    const found = [];
+    const factors = high / low > 1000 ? [1] : [1, 2, 5];
+    for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
+      found.push(...factors.map((factor) => factor * 10 ** power));
+    }
+    const inside = found.filter((tick) => tick >= low * 0.999 && tick <= high * 1.001);
+    const step = Math.ceil(inside.length / 6);
+    return inside.filter((tick, index) => index % step === 0);
+  };
   const quantile = (sorted, share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
+"""
 
+CHARTS = (
+    AXES
+    + r"""
   // What the eye should see: the curve whole, single outliers of the thin line cut.
   const valueRange = (chart, layers) => {
     const shown = [];
@@ -25,9 +40,11 @@ CHARTS = r"""
         if (raw.length) shown.push(quantile(raw, 0.02), quantile(raw, 0.98));
       }
     }
-    const known = shown.filter(isNumber);
+    const known = shown.filter((value) => isNumber(value) && (!chart.is_log || value > 0));
     let low = known.reduce((a, b) => Math.min(a, b), Infinity);
     let high = known.reduce((a, b) => Math.max(a, b), -Infinity);
+    // More than six decades would leave no room for the upper ones.
+    if (chart.is_log && high > 0) return [Math.max(low, high / 1e6) / 1.15, high * 1.15];
     if (chart.kind === "stack" || (low >= 0 && low < 0.6 * high)) low = 0;
     // Rounding is no signal: a loss of 1e-9 is shown as a line at 0.
     if (Math.max(Math.abs(low), Math.abs(high)) < 1e-6) return chart.unit === "share" ? [0, 0.1] : [-0.01, 0.01];
@@ -86,6 +103,7 @@ CHARTS = r"""
   const lineNames = (chart) => [...new Set(chart.lines.map((line) => line.name))];
   // One run: a colour for each line. Several: a colour for each run, and dashes tell the lines apart.
   const look = (chart, line) => {
+    if (line.colour !== undefined) return { colour: line.colour, dash: 0, isOverlay: false };
     const number = lineNames(chart).indexOf(line.name);
     const isOverlay = new Set(chart.lines.map((other) => other.run)).size > 1;
     return { colour: (isOverlay ? line.run : number) % NUM_COLOURS, dash: isOverlay ? number % 4 : 0, isOverlay };
@@ -125,7 +143,10 @@ CHARTS = r"""
     const [lowX, highX] = stepRange(chart);
     const [lowY, highY] = valueRange(chart, layers);
     const toX = (x) => frame.left + ((x - lowX) / (highX - lowX)) * (width - frame.left - frame.right);
-    const toY = (y) => height - frame.bottom - ((y - lowY) / (highY - lowY)) * (height - frame.top - frame.bottom);
+    const scaled = chart.is_log ? (y) => Math.log10(Math.max(y, lowY)) : (y) => y;
+    const [bottomY, topY] = [scaled(lowY), scaled(highY)];
+    const toY = (y) => height - frame.bottom
+      - ((scaled(y) - bottomY) / (topY - bottomY)) * (height - frame.top - frame.bottom);
     const point = (x, y) => toX(x).toFixed(1) + " " + toY(y).toFixed(1);
 
     const image = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0" });
@@ -135,7 +156,7 @@ CHARTS = r"""
     clipPath.append(draw("rect", { x: frame.left - 3, y: frame.top - 4, width: width - frame.left - frame.right + 8,
       height: height - frame.top - frame.bottom + 8 }));
     image.append(clipPath);
-    for (const tick of ticks(lowY, highY, 4)) {
+    for (const tick of chart.is_log ? logTicks(lowY, highY) : ticks(lowY, highY, 4)) {
       const y = toY(tick);
       image.append(draw("line", { class: "grid", x1: frame.left, x2: width - frame.right, y1: y, y2: y }));
       image.append(draw("text", { x: frame.left - 7, y: y + 4, "text-anchor": "end" }, short(tick, chart.unit)));
@@ -186,8 +207,14 @@ CHARTS = r"""
       readout.setAttribute("aria-live", "polite");
       show(moves[event.key]);
     });
-    rest();
     plot.replaceChildren(image, readout);
+    // Many lines have long figures: with their room kept, the page does not jump under the pointer.
+    if (chart.lines.length > 3) {
+      show(allX.length - 1);
+      readout.style.minHeight = readout.offsetHeight + "px";
+      at = -1;
+    }
+    rest();
   };
 
   const describe = (chart) => {
@@ -260,3 +287,4 @@ CHARTS = r"""
     drawAll();
   });
 """
+)

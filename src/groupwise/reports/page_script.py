@@ -9,13 +9,16 @@ from __future__ import annotations
 from groupwise.reports.page_charts import CHARTS
 from groupwise.reports.page_pills import PILLS
 
-_BASICS = r"""
+_OPENING = r"""
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const NAMESPACE = "http://www.w3.org/2000/svg";
   const NUM_COLOURS = 8;
+"""
 
+# Elements and numbers, with nothing of a report in it: other pages of ours use it as it is.
+ELEMENTS = r"""
   const make = (tag, className, text) => {
     const element = document.createElement(tag);
     if (className) element.className = className;
@@ -48,7 +51,9 @@ _BASICS = r"""
     return plain(value) + (unit ? " " + unit : "");
   };
   const short = (value, unit) => (unit === "share" ? percent(value) : plain(value));
+"""
 
+_TEXTS_AND_THEME = r"""
   const showText = (slot) => {
     if (slot.textContent === "") slot.textContent = data.texts[Number(slot.dataset.text)];
   };
@@ -76,4 +81,4 @@ _BASICS = r"""
   nameTheme();
 """
 
-SCRIPT = _BASICS + CHARTS + PILLS
+SCRIPT = _OPENING + ELEMENTS + _TEXTS_AND_THEME + CHARTS + PILLS

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-# The series are Okabe and Ito's colour-blind-safe palette, darkened on light and lightened on dark to keep contrast.
-STYLE = """
+# The series s are Okabe and Ito's colour-blind-safe palette, darkened on light and lightened on dark to keep contrast.
+# The series q is for ordered values: from yellow to violet, and in steps of lightness for who sees no colours.
+PALETTE = """
 :root {
   color-scheme: light dark;
   --page: light-dark(#fcfcfb, #131518);
@@ -28,7 +29,21 @@ STYLE = """
   --s5: light-dark(#6b4bb0, #b7a0f5);
   --s6: light-dark(#5f656e, #aab1bb);
   --s7: light-dark(#227f9a, #7fd6ea);
+  --q0: light-dark(#a87900, #f3e25a);
+  --q1: light-dark(#bd6900, #fcc54a);
+  --q2: light-dark(#cc5220, #fda34c);
+  --q3: light-dark(#cb3a50, #f98560);
+  --q4: light-dark(#b62f74, #ee6f82);
+  --q5: light-dark(#982a8c, #dd6aa5);
+  --q6: light-dark(#74279a, #c66cc6);
+  --q7: light-dark(#501f95, #a974e0);
+  --q8: light-dark(#2c1a7a, #8a7df0);
 }
+"""
+
+STYLE = (
+    PALETTE
+    + """\
 * { box-sizing: border-box; }
 html { scroll-behavior: smooth; -webkit-text-size-adjust: 100%; }
 body { margin: 0 auto; max-width: 72rem; padding: 3rem 1.5rem 4rem; background: var(--page); color: var(--ink);
@@ -79,17 +94,23 @@ button[aria-pressed="true"] { background: var(--ink); border-color: var(--ink); 
 .band { opacity: .14; stroke: none; }
 .area { stroke: none; opacity: .8; }
 .dash-1 { stroke-dasharray: 6 4; } .dash-2 { stroke-dasharray: 2 3; } .dash-3 { stroke-dasharray: 9 3 2 3; }
-.readout { display: flex; flex-wrap: wrap; gap: .1rem .9rem; min-height: 1.5em; margin: .25rem 0 0; font-size: .82rem;
-  color: var(--dim); font-variant-numeric: tabular-nums; }
+.readout { display: flex; flex-wrap: wrap; align-content: start; gap: .1rem .9rem; min-height: 1.5em;
+  margin: .25rem 0 0; font-size: .82rem; color: var(--dim); font-variant-numeric: tabular-nums; }
 .readout b { color: var(--ink); font-weight: 600; }
 .key { display: inline-flex; align-items: center; gap: .35rem; overflow-wrap: anywhere; }
 .key svg { width: 1.1rem; height: .6rem; flex: none; }
 .stroke-0 { stroke: var(--s0); } .stroke-1 { stroke: var(--s1); } .stroke-2 { stroke: var(--s2); }
 .stroke-3 { stroke: var(--s3); } .stroke-4 { stroke: var(--s4); } .stroke-5 { stroke: var(--s5); }
 .stroke-6 { stroke: var(--s6); } .stroke-7 { stroke: var(--s7); }
+.stroke-q0 { stroke: var(--q0); } .stroke-q1 { stroke: var(--q1); } .stroke-q2 { stroke: var(--q2); }
+.stroke-q3 { stroke: var(--q3); } .stroke-q4 { stroke: var(--q4); } .stroke-q5 { stroke: var(--q5); }
+.stroke-q6 { stroke: var(--q6); } .stroke-q7 { stroke: var(--q7); } .stroke-q8 { stroke: var(--q8); }
 .fill-0, .series-0 { fill: var(--s0); } .fill-1, .series-1 { fill: var(--s1); } .fill-2, .series-2 { fill: var(--s2); }
 .fill-3, .series-3 { fill: var(--s3); } .fill-4, .series-4 { fill: var(--s4); } .fill-5, .series-5 { fill: var(--s5); }
 .fill-6, .series-6 { fill: var(--s6); } .fill-7, .series-7 { fill: var(--s7); }
+.fill-q0 { fill: var(--q0); } .fill-q1 { fill: var(--q1); } .fill-q2 { fill: var(--q2); }
+.fill-q3 { fill: var(--q3); } .fill-q4 { fill: var(--q4); } .fill-q5 { fill: var(--q5); }
+.fill-q6 { fill: var(--q6); } .fill-q7 { fill: var(--q7); } .fill-q8 { fill: var(--q8); }
 rect.correct { fill: var(--correct); } rect.wrong { fill: var(--wrong-fill); }
 rect.none { fill: var(--none); opacity: .45; } rect.error { fill: var(--none); }
 
@@ -101,6 +122,7 @@ thead th { color: var(--dim); font-size: .82rem; vertical-align: bottom; }
 tbody th { font-weight: 550; }
 td small, th small { display: block; white-space: nowrap; color: var(--dim); font-weight: 400; font-size: .8rem; }
 td:nth-child(2):not(:last-child) { max-width: 22rem; }
+.told td:last-child { min-width: 16rem; overflow-wrap: anywhere; }
 
 .bar { margin: 0 0 1.1rem; }
 .bar-label { margin: 0 0 .25rem; font-size: .9rem; font-weight: 550; overflow-wrap: anywhere; }
@@ -109,6 +131,19 @@ td:nth-child(2):not(:last-child) { max-width: 22rem; }
   max-width: none; }
 .legend span { display: inline-flex; align-items: center; gap: .35rem; }
 .swatch { width: .7rem; height: .7rem; flex: none; }
+
+.findings { margin: 0 0 1.25rem; padding-left: 1.1rem; max-width: 50rem; }
+.findings li { margin: .35rem 0; overflow-wrap: anywhere; }
+.dots { margin: 1.5rem 0; max-width: 56rem; }
+.dots h4 { margin: 1rem 0 .1rem; overflow-wrap: anywhere; }
+.dot-row { display: grid; grid-template-columns: 8rem 1fr 10.5rem; gap: 1rem; align-items: center; font-size: .85rem;
+  line-height: 1.35; }
+.dot-label { text-align: right; overflow-wrap: anywhere; }
+.dot-value { color: var(--dim); font-variant-numeric: tabular-nums; }
+.dot-value b { color: var(--ink); font-weight: 600; }
+.dot-strip { display: block; width: 100%; height: 1.3rem; overflow: visible; }
+.dot-strip text { font-size: 11px; fill: var(--dim); }
+.whisker { stroke-width: 2; } .dot-seed { opacity: .45; }
 
 .pill-tools { display: flex; flex-wrap: wrap; gap: .4rem; margin: 1.25rem 0 .75rem; }
 .pills { overflow-x: auto; font-size: .9rem; }
@@ -165,6 +200,8 @@ dialog::backdrop { background: rgb(0 0 0 / .45); }
   body { padding: 1.75rem 1rem 3rem; }
   section { margin-top: 2.75rem; }
   nav { gap: .3rem .9rem; }
+  .dot-row { grid-template-columns: 4.5rem 1fr 3.4rem; gap: .6rem; }
+  .dot-value span { display: none; }
   .row { display: block; padding: .75rem 0; }
   .row.head { display: none; }
   .cell { align-items: center; margin-top: .35rem; }
@@ -184,3 +221,4 @@ dialog::backdrop { background: rgb(0 0 0 / .45); }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 }
 """
+)

@@ -58,7 +58,7 @@ def _draw(chart: Chart, runs: Sequence[RunSource]) -> Any:
         words = [runs[line.run].label if is_overlay else "", line.name if not is_overlay or len(names) > 1 else ""]
         # A dollar would open a formula.
         label = ", ".join(filter(None, words)).replace("$", r"\$")
-        _draw_line(axes, chart, line, colour, DASHES[number % len(DASHES)] if is_overlay else "-", label)
+        draw_line(axes, chart, line, colour, DASHES[number % len(DASHES)] if is_overlay else "-", label)
     for first in sorted({first for run in runs for _, first, _ in run.stages[1:]}):
         axes.axvline(first - 0.5, color="grey", linestyle=":", linewidth=0.8)
     if chart.unit == "share":
@@ -72,7 +72,7 @@ def _draw(chart: Chart, runs: Sequence[RunSource]) -> Any:
     return figure
 
 
-def _draw_line(axes: Any, chart: Chart, line: Line, colour: str, dash: str, label: str) -> None:
+def draw_line(axes: Any, chart: Chart, line: Line, colour: str, dash: str, label: str) -> None:
     if line.low:
         axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
     if line.smooth:

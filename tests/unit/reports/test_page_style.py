@@ -1,5 +1,6 @@
 """Contrast of the page in both themes, by WCAG 2: 4.5 for text, 3 for lines."""
 
+import itertools
 import re
 
 import pytest
@@ -18,7 +19,7 @@ TEXT += [
     ("none", "none-soft"),
     ("page", "ink"),
 ]
-LINES = [(f"s{number}", "page") for number in range(8)]
+LINES = [(f"s{number}", "page") for number in range(8)] + [(f"q{number}", "page") for number in range(9)]
 
 
 def luminance(colour: str) -> float:
@@ -47,3 +48,11 @@ def test_text_can_be_read_and_lines_be_seen(theme: str) -> None:
 
 def test_every_colour_that_is_used_is_declared() -> None:
     assert set(re.findall(r"var\(--([\w-]+)\)", STYLE)) <= set(COLOURS)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_ordered_values_go_one_way_in_lightness(theme: str) -> None:
+    """So that their order is seen without colours too. The first few are close together, where white leaves no room."""
+    levels = [luminance(COLOURS[f"q{number}"][theme]) for number in range(9)]
+    assert all(later < earlier + 0.005 for earlier, later in itertools.pairwise(levels)), levels
+    assert levels[0] > 2 * levels[-1]

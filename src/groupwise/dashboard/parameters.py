@@ -1,0 +1,107 @@
+"""The parameters of a request: text from a stranger to values that were checked.
+
+Contract: a parameter that is unknown, comes twice where one is meant, or has a value that cannot be used is a
+`ParameterError` that names it, its value and the fix. An empty value is as good as none.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Collection, Mapping, Sequence
+from urllib.parse import parse_qsl
+
+MAX_FIELDS = 64
+MAX_CHARACTERS = 1000
+MAX_WHOLE = 10**9
+
+
+class ParameterError(ValueError):
+    """A request that cannot be answered as it is."""
+
+    def __init__(self, parameter: str | None, message: str) -> None:
+        super().__init__(message if parameter is None else f"parameter {parameter}: {message}")
+        self.parameter = parameter
+
+
+def parse_parameters(query: str) -> Parameters:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise ParameterError(None, f"the query is not UTF-8, or has over {MAX_FIELDS} parameters") from None
+    values: dict[str, list[str]] = {}
+    for name, value in pairs:
+        if value:
+            values.setdefault(name, []).append(value)
+    return Parameters(values)
+
+
+class Parameters:
+    def __init__(self, values: Mapping[str, Sequence[str]]) -> None:
+        self._values = values
+
+    def allow(self, *names: str) -> None:
+        for name in self._values:
+            if name not in names:
+                close = difflib.get_close_matches(name, names, n=1)
+                known = f"did you mean {close[0]}?" if close else f"known: {', '.join(names) or 'none'}"
+                raise ParameterError(_short(name), f"is not known here; {known}")
+
+    def text(self, name: str) -> str:
+        """ "" where it is not given."""
+        return next(iter(self._texts(name, 1)), "")
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        return self._texts(name, MAX_FIELDS)
+
+    def choice(self, name: str, choices: Collection[str], default: str) -> str:
+        return next(iter(_among(name, self._texts(name, 1), choices)), default)
+
+    def choices(self, name: str, choices: Collection[str]) -> tuple[str, ...]:
+        return _among(name, self._texts(name, MAX_FIELDS), choices)
+
+    def whole(self, name: str, largest: int = MAX_WHOLE) -> int | None:
+        text = self.text(name)
+        if not text:
+            return None
+        if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) > largest:
+            raise ParameterError(name, f"{_short(text)!r} is not a whole number from 0 to {largest}")
+        return int(text)
+
+    def required_whole(self, name: str) -> int:
+        value = self.whole(name)
+        if value is None:
+            raise ParameterError(name, f"is missing; give a whole number from 0 to {MAX_WHOLE}")
+        return value
+
+    def number(self, name: str) -> float | None:
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise ParameterError(name, f"{_short(text)!r} is not a finite number, such as 0.5")
+        return value
+
+    def _texts(self, name: str, max_count: int) -> tuple[str, ...]:
+        values = tuple(self._values.get(name, ()))
+        if len(values) > max_count:
+            raise ParameterError(name, f"is given {len(values)} times; give it once")
+        for value in values:
+            if len(value) > MAX_CHARACTERS:
+                raise ParameterError(name, f"{_short(value)!r} is too long; at most {MAX_CHARACTERS} characters")
+        return values
+
+
+def _among(name: str, values: tuple[str, ...], choices: Collection[str]) -> tuple[str, ...]:
+    for value in values:
+        if value not in choices:
+            raise ParameterError(name, f"{_short(value)!r} is none of {', '.join(choices)}")
+    return values
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,59 @@
+"""In what two recipes differ, key by key.
+
+Keys are flat, as `--set` takes them; a stage is called by its name. A value that JSON lacks is a text: "inf", a date.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+
+def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """{key: [value in one, value in the other]} where they differ; None where a recipe does not set the key."""
+    ours, theirs = flatten(one), flatten(other)
+    keys = dict.fromkeys([*ours, *theirs])
+    return {key: [ours.get(key), theirs.get(key)] for key in keys if ours.get(key) != theirs.get(key)}
+
+
+def flatten(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """{"stages.grpo.sampling.temperature": 1.0, …}; under "stages" the names in their order."""
+    stages = stage_tables(recipe)
+    rest = {key: value for key, value in recipe.items() if key != "stages"}
+    return {
+        **_flat(rest, ""),
+        **({"stages": list(stages)} if stages else {}),
+        **{key: value for name, table in stages.items() for key, value in _flat(table, f"stages.{name}.").items()},
+    }
+
+
+def stage_tables(recipe: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """By name; a name that comes again gets its number."""
+    named: dict[str, Mapping[str, Any]] = {}
+    stages = recipe.get("stages")
+    tables = [table for table in stages if isinstance(table, Mapping)] if isinstance(stages, list) else []
+    for number, table in enumerate(tables):
+        name = str(table.get("name") or table.get("algorithm") or number)
+        named[f"{name}-{number}" if name in named else name] = table
+    return named
+
+
+def _flat(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = _as_json(value)
+    return found
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: _as_json(item) for key, item in value.items()}
+    return value if isinstance(value, (str, bool, int, float)) else str(value)

@@ -1,0 +1,60 @@
+"""What a sweep shows, as sentences that come out of comparisons; with the figures they were made of.
+
+Contract: pure; the same study gives the same findings. What is not clear is said to be unclear, how many seeds stand
+behind a sentence is always said, and gaps are named. `scores_compare` says when a difference is clear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from groupwise.sweeps.findings_effects import (
+    collapse_findings,
+    gap_findings,
+    side_effect_findings,
+    speed_findings,
+    spread_findings,
+)
+from groupwise.sweeps.findings_words import Finding
+from groupwise.sweeps.findings_worse import score_findings
+from groupwise.sweeps.scores import score_knob
+from groupwise.sweeps.scores_compare import Compared, compare_knob
+from groupwise.sweeps.study import Knob, Study
+
+HEADLINES = ("stops", "harms", "costs", "best", "unclear", "flat", "none")
+"""Which kind stands for a knob where there is room for one sentence: the first that is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnobFindings:
+    compared: Compared
+    findings: tuple[Finding, ...]
+
+    @property
+    def knob(self) -> Knob:
+        return self.compared.scores.knob
+
+    @property
+    def headline(self) -> Finding:
+        return min(
+            (finding for finding in self.findings if finding.kind in HEADLINES),
+            key=lambda finding: HEADLINES.index(finding.kind),
+        )
+
+
+def find_all(study: Study) -> tuple[KnobFindings, ...]:
+    return tuple(find(knob) for knob in study.knobs)
+
+
+def find(knob: Knob) -> KnobFindings:
+    scores = score_knob(knob)
+    compared = compare_knob(scores)
+    findings = (
+        *score_findings(compared),
+        *speed_findings(compared),
+        *side_effect_findings(compared),
+        *spread_findings(scores),
+        *collapse_findings(knob),
+        *gap_findings(knob),
+    )
+    return KnobFindings(compared, findings)

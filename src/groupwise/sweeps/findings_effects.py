@@ -1,0 +1,293 @@
+"""Findings beside the final score: speed, side effects, seeds that disagree, runs that collapsed or failed.
+
+Contract: speed is claimed where two arms end alike and their scores differ clearly at the evaluation at which the
+faster one got there; a side effect where a quantity is several times that of the reference arm in a way that seeds (or,
+with one seed, the last steps of both runs) agree on, and the score is no better for it; a spread where Fisher's F over
+seeds is clear. Each kind is adjusted by Holm within the knob. Collapses and failures are counted, not tested.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from groupwise.runlog.files import finite_or_none
+from groupwise.stats import f_tail, holm, mean, std
+from groupwise.sweeps.findings_words import (
+    MAX_REASON_CHARS,
+    Finding,
+    cut,
+    knob_words,
+    label_of,
+    listed,
+    percent,
+    percent_range,
+    plain,
+    seeds_words,
+    subject,
+)
+from groupwise.sweeps.scores import CLIP, GRAD_NORM, KL_FROM_REFERENCE, ArmScore, KnobScores, Shares, tail_values
+from groupwise.sweeps.scores_compare import (
+    ALPHA,
+    Compared,
+    Comparison,
+    Spread,
+    adjusted,
+    compare,
+    problems_interval,
+    seed_test,
+    shared_spread,
+)
+from groupwise.sweeps.study import Knob, Member, SeedRun, Status, gap_words
+
+SIDE_EFFECT_RATIO = 3.0
+SPREAD_RATIO = 3.0
+COLLAPSE_SHARE = 0.5
+COLLAPSE_Z = 3.0
+"""Deviations of the problems' noise: the best evaluation was picked from all, which flatters it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    metric: str
+    words: str
+    floor: float
+    """Below it nobody minds, however many times the reference's it is."""
+    is_share: bool = False
+
+
+def speed_findings(compared: Compared) -> list[Finding]:
+    """Between the reference arm and those that end alike."""
+    scores = compared.scores
+    if len(scores.arms) < 2:
+        return []
+    reference = scores.reference
+    alike = {scores.best.name, *(arm.name for arm in compared.tied)}
+    found: list[tuple[ArmScore, Comparison]] = []
+    num_looks = 1
+    for arm in scores.arms:
+        if arm.name == reference.name or not {arm.name, reference.name} <= alike:
+            continue
+        if compared.pairs[arm.name, reference.name].is_clear:
+            continue
+        faster, slower = sorted((arm, reference), key=lambda one: one.steps_to(scores.target))
+        if faster.steps_to(scores.target) == slower.steps_to(scores.target):
+            continue
+        steps = _shared_steps(faster, slower)
+        crossing = [step for step in steps if step >= faster.steps_to(scores.target)]
+        if not crossing:
+            continue
+        first, second = faster.at(crossing[0]), slower.at(crossing[0])
+        if first is None or second is None:
+            continue
+        num_looks = max(num_looks, len(steps))
+        found.append((arm, compare((faster.name, slower.name), first, second, _spread_at(scores, alike, crossing[0]))))
+    tested = adjusted([one for _, one in found], num_looks)
+    return [
+        _speed_finding(scores, arm, one)
+        for (arm, _), one in zip(found, tested, strict=True)
+        if one.is_clear and one.difference > 0
+    ]
+
+
+def _spread_at(scores: KnobScores, names: set[str], step: int) -> Spread | None:
+    return shared_spread([shares for arm in scores.arms if arm.name in names and (shares := arm.at(step)) is not None])
+
+
+def _shared_steps(first: ArmScore, second: ArmScore) -> list[int]:
+    """The evaluations that all seeds of both arms have, but the one before training and the last."""
+    sets = [{record.step for record in score.evals} for arm in (first, second) for score in arm.seeds]
+    return sorted(set.intersection(*sets) - {0})[:-1]
+
+
+def _speed_finding(scores: KnobScores, arm: ArmScore, one: Comparison) -> Finding:
+    reference = scores.reference
+    is_faster = one.first == arm.name
+    steps = [steps_words(scores, member) for member in (arm, reference)]
+    sentence = (
+        f"{subject(scores.knob, [arm.member])} gets there in {'fewer' if is_faster else 'more'} steps than "
+        f"{label_of(reference.member)}, with ends that cannot be told apart: {steps[0]} against {steps[1]} to reach "
+        f"{percent(scores.target)} (median); {seeds_words([arm, reference])}."
+    )
+    figures = {
+        "target": scores.target,
+        "steps_by_seed": {
+            member.name: {str(score.seed): finite_or_none(score.steps_to(scores.target)) for score in member.seeds}
+            for member in (arm, reference)
+        },
+        "comparisons": [one.to_json()],
+    }
+    return Finding("speed", scores.knob.name, sentence, (arm.name, reference.name), figures)
+
+
+def steps_words(scores: KnobScores, arm: ArmScore) -> str:
+    steps = arm.steps_to(scores.target)
+    return "not reached" if math.isinf(steps) else f"{steps:g} steps"
+
+
+def side_effect_findings(compared: Compared) -> list[Finding]:
+    scores = compared.scores
+    kl_words = "KL from the reference" if scores.kl_metric == KL_FROM_REFERENCE else "KL of a step's updates"
+    quantities = (
+        Quantity(scores.kl_metric, kl_words, 1e-3),
+        Quantity(CLIP, "clip share", 0.005, is_share=True),
+        Quantity(GRAD_NORM, "gradient norm", 0.0),
+    )
+    return [finding for quantity in quantities for finding in _side_effects(compared, quantity)] if scores.arms else []
+
+
+def _side_effects(compared: Compared, quantity: Quantity) -> list[Finding]:
+    scores = compared.scores
+    reference = scores.reference
+    level = mean(list(reference.tail(quantity.metric).values()))
+    arms = [arm for arm in scores.arms if arm.name != reference.name and arm.tail(quantity.metric)]
+    if not math.isfinite(level) or not arms:
+        return []
+    p_values = holm([_excess_p(arm, reference, quantity.metric) for arm in arms])
+    found: dict[str, list[tuple[ArmScore, float, float]]] = {}
+    for arm, p in zip(arms, p_values, strict=True):
+        value = mean(list(arm.tail(quantity.metric).values()))
+        against = compared.pairs[arm.name, reference.name]
+        if p < ALPHA and value > quantity.floor and value >= SIDE_EFFECT_RATIO * level:
+            if not against.is_clear:
+                found.setdefault("while the scores cannot be told apart", []).append((arm, value, p))
+            elif against.difference < 0:
+                found.setdefault("and a worse score", []).append((arm, value, p))
+    return [_side_effect_finding(scores, quantity, level, end, members) for end, members in found.items()]
+
+
+def _excess_p(arm: ArmScore, reference: ArmScore, metric: str) -> float:
+    """How easily chance alone would put `arm` above `reference`; over seeds where there are several."""
+    first, second = arm.tail(metric), reference.tail(metric)
+    if all(value > 0 for value in (*first.values(), *second.values())):
+        # Such quantities vary in proportion to themselves.
+        first = {seed: math.log(value) for seed, value in first.items()}
+        second = {seed: math.log(value) for seed, value in second.items()}
+    test = seed_test(first, second)
+    if test is not None:
+        return test.p if mean(list(first.values())) > mean(list(second.values())) else 1.0
+    (run,), (other,) = arm.runs, reference.runs
+    return 0.0 if min(tail_values(run, metric)) > max(tail_values(other, metric)) else 1.0
+
+
+def _side_effect_finding(
+    scores: KnobScores, quantity: Quantity, level: float, end: str, found: Sequence[tuple[ArmScore, float, float]]
+) -> Finding:
+    reference = scores.reference
+    arms = [arm for arm, _, _ in found]
+    values = [value for _, value, _ in found]
+    shown = percent if quantity.is_share else plain
+    amounts = dict.fromkeys(shown(value) for value in (min(values), max(values)))
+    times = "" if level <= 0 else f" ({' to '.join(_ratios(values, level))} times as much)"
+    sentence = (
+        f"{subject(scores.knob, [arm.member for arm in arms])} ends with a {quantity.words} of {' to '.join(amounts)} "
+        f"against {shown(level)} at {label_of(reference.member)}{times}, {end}; {seeds_words([*arms, reference])}."
+    )
+    figures = {
+        "metric": quantity.metric,
+        "reference": reference.name,
+        "by_seed": {
+            arm.name: {str(seed): value for seed, value in arm.tail(quantity.metric).items()}
+            for arm in (*arms, reference)
+        },
+        "p_adjusted": {arm.name: p for arm, _, p in found},
+    }
+    return Finding("side_effect", scores.knob.name, sentence, tuple(arm.name for arm in arms), figures)
+
+
+def _ratios(values: Sequence[float], level: float) -> list[str]:
+    return list(dict.fromkeys(plain(value / level) for value in (min(values), max(values))))
+
+
+def spread_findings(scores: KnobScores) -> list[Finding]:
+    """Seeds of one arm that disagree far more than those of the others."""
+    arms = [arm for arm in scores.arms if len(arm.seeds) > 1]
+    if len(arms) < 2:
+        return []
+    tests = [_spread(arm, [other for other in arms if other is not arm]) for arm in arms]
+    findings = []
+    for arm, (ratio, _), p in zip(arms, tests, holm([p for _, p in tests]), strict=True):
+        if ratio > SPREAD_RATIO and p < ALPHA:
+            values = arm.final.by_seed.values()
+            sentence = (
+                f"{subject(scores.knob, [arm.member])}: seeds disagree, {percent_range(values)}, {plain(ratio)} times "
+                f"as far apart as those of the other values; {seeds_words([arm])}."
+            )
+            figures = {
+                "ratio": ratio,
+                "p_adjusted": p,
+                "final_by_seed": {a.name: {str(seed): v for seed, v in a.final.by_seed.items()} for a in arms},
+            }
+            findings.append(Finding("spread", scores.knob.name, sentence, (arm.name,), figures))
+    return findings
+
+
+def _spread(arm: ArmScore, others: Sequence[ArmScore]) -> tuple[float, float]:
+    """Ratio of the standard deviations over seeds, and how easily chance gives one as large."""
+    degrees = sum(len(other.seeds) - 1 for other in others)
+    squares = math.fsum((len(o.seeds) - 1) * std(list(o.final.by_seed.values())) ** 2 for o in others) / degrees
+    # Scores at the ceiling do not vary at all; that is no measure of what the problems' noise does to this arm.
+    final = arm.final
+    floor = final.mean * (1 - final.mean) / final.num_problems
+    square = std(list(final.by_seed.values())) ** 2
+    below = max(squares, floor)
+    if below == 0:
+        return 0.0, 1.0
+    return math.sqrt(square / below), f_tail(square / below, len(arm.seeds) - 1, degrees)
+
+
+def collapse_findings(knob: Knob) -> list[Finding]:
+    findings = []
+    for member in knob.members:
+        for run in member.arm.runs:
+            if len(run.evals) < 2:
+                continue
+            best, last = max(run.evals, key=lambda record: record.pass_at_1), run.evals[-1]
+            ends = [Shares({run.seed: record.pass_at_1}, record.num_problems) for record in (last, best)]
+            _, high = problems_interval(ends[0], ends[1], COLLAPSE_Z)
+            if last.pass_at_1 < COLLAPSE_SHARE * best.pass_at_1 and high < 0:
+                sentence = (
+                    f"{subject(knob, [member])}, seed {run.seed}, collapsed: from {percent(best.pass_at_1)} at step "
+                    f"{best.step} to {percent(last.pass_at_1)} at step {last.step}."
+                )
+                figures = {
+                    "seed": run.seed,
+                    "best": {"step": best.step, "value": best.pass_at_1},
+                    "last": {"step": last.step, "value": last.pass_at_1},
+                }
+                findings.append(Finding("collapsed", knob.name, sentence, (member.arm.name,), figures))
+    return findings
+
+
+def gap_findings(knob: Knob) -> list[Finding]:
+    """Runs that failed, each arm by itself; runs that are not finished, all in one sentence."""
+    findings = []
+    for member in knob.members:
+        broken = [run for run in member.arm.runs if run.status in (Status.FAILED, Status.DAMAGED)]
+        if broken:
+            of = "the one" if len(member.arm.runs) == 1 else f"{len(broken)} of {len(member.arm.runs)}"
+            words = cut(gap_words(broken[-1]), MAX_REASON_CHARS)
+            sentence = (
+                f"{subject(knob, [member])} gave no result with {of} seed{'' if len(member.arm.runs) == 1 else 's'}: "
+                f"seed {broken[-1].seed} {words}."
+            )
+            figures = {"seeds": [run.seed for run in broken], "statuses": [run.status.value for run in broken]}
+            findings.append(Finding("failed", knob.name, sentence, (member.arm.name,), figures))
+    waiting = [(member, runs) for member in knob.members if (runs := _unfinished(member))]
+    if waiting:
+        parts = [f"{label_of(member)} ({_seed_list(runs)})" for member, runs in waiting]
+        sentence = f"{knob_words(knob)}: not finished: {listed(parts)}; scores are those of the finished runs."
+        missing: Mapping[str, Any] = {m.arm.name: [run.seed for run in runs] for m, runs in waiting}
+        arms = tuple(member.arm.name for member, _ in waiting)
+        findings.append(Finding("unfinished", knob.name, sentence, arms, {"seeds": missing}))
+    return findings
+
+
+def _unfinished(member: Member) -> list[SeedRun]:
+    return [run for run in member.arm.runs if run.status in (Status.UNFINISHED, Status.MISSING)]
+
+
+def _seed_list(runs: Sequence[SeedRun]) -> str:
+    return ("seed " if len(runs) == 1 else "seeds ") + listed([str(run.seed) for run in runs])

@@ -1,0 +1,177 @@
+"""Findings on final scores: which value is best, which cannot be told from it, which cost points or stop learning.
+
+Contract: a value is called worse only where `scores_compare` is clear, after Holm's adjustment over all pairs of the
+knob. "Stops learning" is said of an arm that is clearly worse than the best one and whose own gain over its score
+before training is both within the problems' noise and less than a tenth of the best arm's; "costs N points" otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from groupwise.sweeps.findings_words import (
+    PLAIN_LIST,
+    Finding,
+    knob_words,
+    label_of,
+    listed,
+    percent,
+    percent_range,
+    place,
+    points_range,
+    seeds_words,
+    subject,
+)
+from groupwise.sweeps.scores import ArmScore, KnobScores, Shares
+from groupwise.sweeps.scores_compare import ALPHA, Compared, compare, problems_interval, problems_p
+
+STOPPED_SHARE = 0.1
+"""Of the best arm's gain: below it, an arm has learned next to nothing."""
+
+
+def score_findings(compared: Compared) -> list[Finding]:
+    scores = compared.scores
+    if not scores.arms:
+        return [_nothing(scores)]
+    if len(scores.arms) == 1:
+        return [_only_one(scores)]
+    return [_standing(compared), *_worse(compared)]
+
+
+def _nothing(scores: KnobScores) -> Finding:
+    sentence = f"{knob_words(scores.knob)}: no finished run has been evaluated yet; nothing can be said."
+    return Finding("none", scores.knob.name, sentence, (), {})
+
+
+def _only_one(scores: KnobScores) -> Finding:
+    (arm,) = scores.arms
+    sentence = (
+        f"{subject(scores.knob, [arm.member])} ends at {percent(arm.final.mean)}; there is nothing to compare it with "
+        f"yet; {seeds_words([arm])}."
+    )
+    return Finding("none", scores.knob.name, sentence, (arm.name,), {"arms": [arm_figures(arm)]})
+
+
+def _standing(compared: Compared) -> Finding:
+    """Who ends highest, and who cannot be told from it."""
+    scores = compared.scores
+    knob, best = scores.knob, scores.best
+    names = tuple(arm.name for arm in scores.arms)
+    figures = {
+        "best": best.name,
+        "not_told_apart": [arm.name for arm in compared.tied],
+        "arms": [arm_figures(arm) for arm in scores.arms],
+        "comparisons": [compared.against_best(arm).to_json() for arm in compared.others],
+    }
+    if not any(one.is_clear for one in compared.pairs.values()):
+        kind, sentence = _undecided(compared)
+        return Finding(kind, knob.name, sentence, names, figures)
+    final = best.final.estimate()
+    sentence = (
+        f"{subject(knob, [best.member])} ends highest, {percent(final.value)} "
+        f"(95 % interval {percent_range((final.low, final.high))})"
+    )
+    if compared.tied:
+        labels = listed([label_of(arm.member) for arm in compared.tied])
+        sentence += f"; {labels} cannot be told from it ({percent_range(arm.final.mean for arm in compared.tied)})"
+    else:
+        sentence += ", clearly ahead of all others"
+    return Finding("best", knob.name, f"{sentence}; {seeds_words(scores.arms)}.", names, figures)
+
+
+def _undecided(compared: Compared) -> tuple[str, str]:
+    """No pair of arms is clearly different. Whether that is because they are alike or because seeds disagree."""
+    scores = compared.scores
+    finals = percent_range(arm.final.mean for arm in scores.arms)
+    seeds = seeds_words(scores.arms)
+    hidden = max(max(abs(one.low), abs(one.high)) for one in compared.pairs.values())
+    rest = f"one of up to {points_range([hidden])} could hide in the noise"
+    is_list = scores.knob.name == PLAIN_LIST
+    if all(len(arm.seeds) == 1 for arm in scores.arms):
+        start = "The arms make no difference" if is_list else f"{knob_words(scores.knob)} makes no difference"
+        return "flat", f"{start} beyond the problems' noise: {finals}; {rest}; {seeds}."
+    lowest = min(scores.arms, key=lambda arm: arm.final.mean)
+    num_pairs = math.comb(len(scores.arms), 2)
+    if num_pairs * problems_p(scores.best.final, lowest.final) < ALPHA:
+        start = "The arms end" if is_list else f"{knob_words(scores.knob)}: values end"
+        return "unclear", f"{start} at {finals}, a difference that {seeds} cannot tell from chance; {rest}."
+    start = "The arms make no difference" if is_list else f"{knob_words(scores.knob)} makes no difference"
+    return "flat", f"{start} that {seeds} show: {finals}; {rest}."
+
+
+def _worse(compared: Compared) -> list[Finding]:
+    """One sentence for each group of neighbouring values with the same effect."""
+    scores = compared.scores
+    worse = {arm.name for arm in compared.worse}
+    effects = {arm.name: effect_of(arm, scores.best) for arm in compared.worse}
+    if not scores.knob.is_ordered:
+        return [_worse_finding(compared, [arm], effects[arm.name]) for arm in compared.worse]
+    groups = [list(group) for _, group in groupby(scores.arms, key=lambda arm: effects.get(arm.name))]
+    return [_worse_finding(compared, group, effects[group[0].name]) for group in groups if group[0].name in worse]
+
+
+def effect_of(arm: ArmScore, best: ArmScore) -> str:
+    """What being clearly worse than the best arm amounts to: "harms", "stops" or "costs"."""
+    before = arm.before
+    if before is None:
+        return "costs"
+    after = Shares({seed: arm.final.by_seed[seed] for seed in before.by_seed}, arm.final.num_problems)
+    if compare((arm.name, arm.name), after, before).high < 0:
+        return "harms"
+    best_before = best.before or before
+    gain, best_gain = after.mean - before.mean, best.final.mean - best_before.mean
+    low, _ = problems_interval(after, before)
+    return "stops" if low <= 0 and gain <= STOPPED_SHARE * best_gain else "costs"
+
+
+def _worse_finding(compared: Compared, arms: Sequence[ArmScore], effect: str) -> Finding:
+    scores = compared.scores
+    knob, best = scores.knob, scores.best
+    comparisons = [compared.against_best(arm) for arm in arms]
+    before = [arm.before.mean for arm in arms if arm.before is not None]
+    finals = percent_range(arm.final.mean for arm in arms)
+    against = f"against {percent(best.final.mean)} {place(knob, best.member)}; {seeds_words([*arms, best])}."
+    who = _reach(scores, arms)
+    if effect == "stops":
+        sentence = f"{who} stops learning: {finals} ({percent_range(before)} before training) {against}"
+    elif effect == "harms":
+        sentence = (
+            f"{who} leaves the model worse than it was: {finals} ({percent_range(before)} before training) {against}"
+        )
+    else:
+        lost = points_range(-one.difference for one in comparisons)
+        sentence = f"{who} costs {lost}: {finals} {against}"
+    figures: dict[str, Any] = {
+        "best": best.name,
+        "arms": [arm_figures(arm) for arm in (*arms, best)],
+        "comparisons": [one.to_json() for one in comparisons],
+    }
+    return Finding(effect, knob.name, sentence, tuple(arm.name for arm in arms), figures)
+
+
+def _reach(scores: KnobScores, arms: Sequence[ArmScore]) -> str:
+    """ "KL coefficient ≥ 1" where all that was tried from there on is meant; "at 1" where that is one value alone."""
+    knob = scores.knob
+    if len(arms) == 1 or not knob.is_ordered:
+        return subject(knob, [arm.member for arm in arms])
+    first, last = label_of(arms[0].member), label_of(arms[-1].member)
+    if arms[-1].name == scores.arms[-1].name:
+        return f"{knob_words(knob)} ≥ {first}"
+    if arms[0].name == scores.arms[0].name:
+        return f"{knob_words(knob)} ≤ {last}"
+    return f"{knob_words(knob)} from {first} to {last}"
+
+
+def arm_figures(arm: ArmScore) -> dict[str, Any]:
+    before = arm.before
+    return {
+        "arm": arm.name,
+        "label": arm.label,
+        "final": arm.final.estimate().to_json(),
+        "final_by_seed": {str(seed): value for seed, value in arm.final.by_seed.items()},
+        "before_by_seed": {} if before is None else {str(seed): value for seed, value in before.by_seed.items()},
+        "num_problems": arm.final.num_problems,
+    }

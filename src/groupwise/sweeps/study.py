@@ -1,0 +1,250 @@
+"""Reads a sweep's folder: what was asked (sweep.json), and what the run directories below it say so far.
+
+Contract: reads only, at any time; a sweep that is half done is a study with gaps. A run that was not begun, is not
+finished, failed or cannot be read is named with its reason and never ends the reading. A folder without a readable
+sweep.json is a `RunReadError`. Nothing here computes a score; see `scores`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from groupwise.inert import visible
+from groupwise.runlog import layout
+from groupwise.runlog.files import RunReadError, read_lines
+from groupwise.runlog.reader import Run
+from groupwise.types import EvalRecord, StepRecord
+
+SWEEP = "sweep.json"
+RUNS = "runs"
+FAILURES = "failures.jsonl"
+FORMAT = 1
+MAX_REASON_CHARS = 4000
+"""Of the last lines of a failure: the end is kept, which names the error."""
+
+Value = float | str | None
+"""Of a knob: a number (infinity included) or a text; None where nobody said."""
+
+
+class Status(StrEnum):
+    FINISHED = "finished"
+    UNFINISHED = "unfinished"
+    FAILED = "failed"
+    MISSING = "missing"
+    """Not begun: there is no run directory."""
+    DAMAGED = "damaged"
+    """There is one, and it cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRun:
+    """One arm with one seed."""
+
+    seed: int
+    path: Path
+    status: Status
+    reason: str = ""
+    """Why it failed or cannot be read."""
+    num_planned_steps: int = 0
+    """By its recipe; 0 where that is not known."""
+    steps: tuple[StepRecord, ...] = ()
+    evals: tuple[EvalRecord, ...] = ()
+    """Those with a known score, in order."""
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status is Status.FINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    name: str
+    settings: Mapping[str, Any]
+    """The recipe keys that it sets."""
+    is_base: bool
+    runs: tuple[SeedRun, ...]
+    """One per seed of the sweep, in that order."""
+
+    @property
+    def finished(self) -> tuple[SeedRun, ...]:
+        return tuple(run for run in self.runs if run.is_finished)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An arm as one value of a knob. The base arm is a value of several."""
+
+    arm: Arm
+    label: str
+    """Differs from the other labels of the knob; nothing in it is unseen (`inert.visible`)."""
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    name: str
+    keys: tuple[str, ...]
+    members: tuple[Member, ...]
+    """By value where the knob is ordered, else in the order of the sweep's file."""
+
+    @property
+    def is_ordered(self) -> bool:
+        return len(self.members) > 1 and all(isinstance(member.value, float) for member in self.members)
+
+    @property
+    def base(self) -> Member | None:
+        return next((member for member in self.members if member.arm.is_base), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    name: str
+    path: Path
+    recipe_path: str
+    recipe_text: str
+    seeds: tuple[int, ...]
+    knobs: tuple[Knob, ...]
+    arms: tuple[Arm, ...]
+
+    @property
+    def runs(self) -> tuple[tuple[Arm, SeedRun], ...]:
+        return tuple((arm, run) for arm in self.arms for run in arm.runs)
+
+    def gaps(self) -> tuple[str, ...]:
+        """What is missing, a sentence for each run that is not finished."""
+        return tuple(f"{arm.name}, seed {run.seed}: {gap_words(run)}." for arm, run in self.runs if not run.is_finished)
+
+
+def gap_words(run: SeedRun) -> str:
+    done = run.steps[-1].step if run.steps else 0
+    progress = f"{done} of {run.num_planned_steps} steps" if run.num_planned_steps else f"{done} steps"
+    if run.status is Status.MISSING:
+        return "not begun"
+    if run.status is Status.UNFINISHED:
+        return f"unfinished, {progress}"
+    last_line = next((line for line in reversed(run.reason.splitlines()) if line.strip()), "no reason was recorded")
+    words = f"failed after {progress}" if run.status is Status.FAILED else "cannot be read"
+    return f"{words} ({last_line.strip()})"
+
+
+def read_study(sweep_dir: Path) -> Study:
+    sweep_dir = Path(sweep_dir)
+    table = _read_table(sweep_dir / SWEEP)
+    try:
+        return _study(sweep_dir, table)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        if isinstance(error, RunReadError):
+            raise
+        raise RunReadError(f"{sweep_dir / SWEEP}: not what a sweep writes there ({error!r})") from error
+
+
+def _read_table(path: Path) -> dict[str, Any]:
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RunReadError(f"{path.parent} is no sweep: {path.name} cannot be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise RunReadError(f"{path}: not JSON ({error})") from error
+    if not isinstance(table, dict):
+        raise RunReadError(f"{path}: a JSON object is expected, not a {type(table).__name__}")
+    if table.get("format") != FORMAT:
+        raise RunReadError(
+            f"{path}: format is {table.get('format')!r}, and this version of groupwise reads {FORMAT}; "
+            "analyse the sweep with the version that made it"
+        )
+    return table
+
+
+def _study(sweep_dir: Path, table: Mapping[str, Any]) -> Study:
+    seeds = tuple(int(seed) for seed in table["seeds"])
+    failures = _failures(sweep_dir / FAILURES)
+    arms: dict[str, Arm] = {}
+    for entry in table["arms"]:
+        name = layout.validate_run_name(entry["name"])
+        folder = sweep_dir / RUNS / name
+        runs = tuple(_read_run(folder / f"seed-{seed}", seed, failures.get((name, seed))) for seed in seeds)
+        arms[name] = Arm(name, dict(entry.get("set") or {}), bool(entry.get("is_base")), runs)
+    stray = [name for knob in table["knobs"] for name in knob["arms"] if name not in arms]
+    if stray:
+        raise RunReadError(f"{sweep_dir / SWEEP}: a knob names the arm {stray[0]!r}, which is not among the arms")
+    recipe = table.get("recipe") or {}
+    entries = {entry["name"]: entry for entry in table["arms"]}
+    knobs = tuple(_knob(knob, arms, entries) for knob in table["knobs"])
+    return Study(
+        name=visible(str(table.get("name") or sweep_dir.resolve().name)),
+        path=sweep_dir,
+        recipe_path=str(recipe.get("path") or ""),
+        recipe_text=str(recipe.get("text") or ""),
+        seeds=seeds,
+        knobs=tuple(knob for knob in knobs if knob.members),
+        arms=tuple(arms.values()),
+    )
+
+
+def _knob(table: Mapping[str, Any], arms: Mapping[str, Arm], entries: Mapping[str, Any]) -> Knob:
+    """An arm that stands in several knobs has a label and a value of its own in each."""
+    names = table["arms"]
+    values = table.get("values") or [entries[name].get("value") for name in names]
+    labels = [visible(str(label)) for label in table.get("labels") or [entries[name]["label"] for name in names]]
+    members = [
+        Member(arms[name], label if labels.count(label) == 1 else f"{label} ({name})", _value(value))
+        for name, label, value in zip(names, labels, values, strict=True)
+    ]
+    knob = Knob(visible(str(table["name"])), tuple(str(key) for key in table.get("keys") or ()), tuple(members))
+    if not knob.is_ordered:
+        return knob
+    in_order = sorted(members, key=lambda member: member.value if isinstance(member.value, float) else math.nan)
+    return Knob(knob.name, knob.keys, tuple(in_order))
+
+
+def _value(value: Any) -> Value:
+    if isinstance(value, bool) or value is None:
+        return None if value is None else str(value).lower()
+    if isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, str):
+        infinities = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf}
+        return infinities.get(value.strip().lower(), value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _failures(path: Path) -> dict[tuple[str, int], str]:
+    """The newest reason by arm and seed."""
+    found = {}
+    for number, entry in read_lines(path):
+        try:
+            lines = entry.get("last_lines") or ""
+            text = lines if isinstance(lines, str) else "\n".join(map(str, lines))
+            code = entry.get("exit_code")
+            reason = text.strip() or ("" if code is None else f"exit code {code}")
+            found[str(entry["arm"]), int(entry["seed"])] = reason[-MAX_REASON_CHARS:]
+        except (KeyError, TypeError, ValueError) as error:
+            raise RunReadError(f"{path}, line {number}: not the record it should be ({error!r})") from error
+    return found
+
+
+def _read_run(path: Path, seed: int, failure: str | None) -> SeedRun:
+    if not (path / layout.RECIPE).is_file() and not (path / layout.METRICS).is_file():
+        if failure is None:
+            return SeedRun(seed, path, Status.MISSING)
+        return SeedRun(seed, path, Status.FAILED, failure)
+    run = Run(path)
+    try:
+        steps = tuple(run.steps())
+        evals = tuple(record for record in run.evals() if math.isfinite(record.pass_at_1))
+        kinds = [event.get("kind") for event in run.events()]
+        recipe = run.recipe if (path / layout.RECIPE).is_file() else {}
+        num_planned = sum(int(stage.get("steps", 0)) for stage in recipe.get("stages", []))
+    except (RunReadError, OSError, TypeError, ValueError, AttributeError) as error:
+        return SeedRun(seed, path, Status.DAMAGED, str(error))
+    turns = [kind for kind in kinds if kind in ("started", "resumed", "stopped", "rank_lost", "finished")]
+    if turns[-1:] == ["finished"]:
+        return SeedRun(seed, path, Status.FINISHED, "", num_planned, steps, evals)
+    status = Status.UNFINISHED if failure is None else Status.FAILED
+    return SeedRun(seed, path, status, failure or "", num_planned, steps, evals)

@@ -1,0 +1,59 @@
+"""A sweep from its file to its findings: real runs of a tiny model, in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from groupwise import pipeline
+from groupwise.cli import main
+from groupwise.config import Recipe, dump_toml, to_table
+from groupwise.runlog.reader import Run
+
+from .conftest import GRPO, metrics_lines
+
+ROOT = Path(__file__).parents[2]
+SPEC = """
+name = "tiny"
+recipe = "recipe.toml"
+seeds = [7]
+[[knobs]]
+name = "epochs"
+key = "stages.0.epochs_per_batch"
+values = [2, 1]
+"""
+
+
+def test_a_sweep_runs_and_its_runs_are_those_of_train(
+    recipe_with: Callable[..., Recipe],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe = recipe_with(stages=[GRPO | {"steps": 2}])
+    (tmp_path / "recipe.toml").write_text(dump_toml(to_table(recipe)))
+    (tmp_path / "sweep.toml").write_text(SPEC)
+    # The task is the tests' own: the processes have to find it.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+    # As many threads as here, so that the numbers can be compared to the last bit.
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    folder = tmp_path / "out"
+    assert main(["sweep", str(tmp_path / "sweep.toml"), "--dir", str(folder), "--json", "--jobs", "2"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert table["counts"]["finished"] == 2
+    runs = {name: Run(folder / "runs" / name / "seed-7") for name in ("base", "epochs-1")}
+    assert [len(run.steps()) for run in runs.values()] == [2, 2]
+    assert {row["arm"]: row["score"] for row in table["runs"]} == {
+        name: run.evals()[-1].pass_at_1 for name, run in runs.items()
+    }
+    assert table["findings"]
+    assert Path(table["report"]).read_text(encoding="utf-8").startswith("<!doctype html>")
+    # An arm is what `groupwise train` makes of the same keys.
+    alone = recipe_with(stages=[GRPO | {"steps": 2, "epochs_per_batch": 1}], seed=7)
+    assert pipeline.train(alone, tmp_path / "alone")
+    assert metrics_lines(folder / "runs" / "epochs-1" / "seed-7") == metrics_lines(tmp_path / "alone")

@@ -1,0 +1,125 @@
+"""A sweep's folder is read whatever state it is in; what is missing is named."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from groupwise.runlog import RunReadError
+from groupwise.sweeps.study import MAX_REASON_CHARS, Status, read_study
+from tests.unit.sweeps.made_up import NUM_STEPS, Truth, write_sweep
+
+HOSTILE = "<b>x</b>\u202e\x1b[31m"
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    truths = [
+        Truth("∞", math.inf),
+        Truth("0", 0.0, stops_after={1: 12, 2: 0}),
+        Truth("0.02", 0.02, is_base=True),
+        Truth("1", 1.0, failure={0: "a\nValueError: no", 1: "x" * 9000}, stops_after={0: 7, 1: 0}),
+    ]
+    modes = [Truth("base", "a", is_base=True), Truth(HOSTILE, HOSTILE)]
+    return write_sweep(tmp_path / "sweep", {"kl": truths, "mode": modes})
+
+
+def edit(sweep: Path, **changes: object) -> None:
+    path = sweep / "sweep.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_what_was_asked(sweep: Path) -> None:
+    study = read_study(sweep)
+    assert (study.name, study.seeds, study.recipe_path) == ("made-up", (0, 1, 2), "made-up.toml")
+    kl, mode = study.knobs
+    # In the order of its values, which the file's is not.
+    assert [(member.label, member.value) for member in kl.members] == [
+        ("0", 0.0),
+        ("0.02", 0.02),
+        ("1", 1.0),
+        ("∞", math.inf),
+    ]
+    assert kl.is_ordered
+    assert not mode.is_ordered
+    assert kl.keys == ("kl.key",)
+    # The base is one arm in both knobs, with a label of its own in each.
+    assert kl.base is not None
+    assert mode.base is not None
+    assert kl.base.arm == mode.base.arm
+    assert (kl.base.label, mode.base.label) == ("0.02", "base")
+    assert len(study.arms) == 5
+
+
+def test_foreign_labels_show_what_they_hide(sweep: Path) -> None:
+    assert read_study(sweep).knobs[1].members[1].label == "<b>x</b>⟨U+202E⟩⟨U+001B⟩[31m"
+
+
+def test_equal_labels_are_told_apart(sweep: Path) -> None:
+    table = json.loads((sweep / "sweep.json").read_text())
+    table["knobs"][1]["labels"] = ["same", "same"]
+    edit(sweep, knobs=table["knobs"])
+    assert [member.label for member in read_study(sweep).knobs[1].members] == ["same (base)", "same (mode-1)"]
+
+
+def test_a_knob_may_leave_labels_and_values_to_its_arms(sweep: Path) -> None:
+    table = json.loads((sweep / "sweep.json").read_text())
+    for knob in table["knobs"]:
+        del knob["labels"], knob["values"]
+    edit(sweep, knobs=table["knobs"])
+    assert [member.value for member in read_study(sweep).knobs[0].members] == [0.0, 0.02, 1.0, math.inf]
+
+
+def test_the_state_of_each_run(sweep: Path) -> None:
+    study = read_study(sweep)
+    states = {arm.name: [run.status.value for run in arm.runs] for arm in study.arms}
+    assert states == {
+        "kl-0": ["finished"] * 3,
+        "kl-1": ["finished", "unfinished", "missing"],
+        "base": ["finished"] * 3,
+        "kl-3": ["failed", "failed", "finished"],
+        "mode-1": ["finished"] * 3,
+    }
+    assert study.gaps() == (
+        f"kl-1, seed 1: unfinished, 12 of {NUM_STEPS} steps.",
+        "kl-1, seed 2: not begun.",
+        f"kl-3, seed 0: failed after 7 of {NUM_STEPS} steps (ValueError: no).",
+        f"kl-3, seed 1: failed after 0 steps ({'x' * MAX_REASON_CHARS}).",
+    )
+    assert [len(run.steps) for run in study.arms[1].runs] == [NUM_STEPS, 12, 0]
+
+
+def test_a_failure_that_was_made_good_is_none(sweep: Path) -> None:
+    (sweep / "failures.jsonl").write_text(json.dumps({"arm": "base", "seed": 0, "last_lines": ["boom"]}) + "\n")
+    study = read_study(sweep)
+    assert all(run.is_finished for arm in study.arms if arm.name == "base" for run in arm.runs)
+
+
+def test_a_damaged_run_does_not_end_the_reading(sweep: Path) -> None:
+    with open(sweep / "runs" / "base" / "seed-1" / "evals.jsonl", "a") as file:
+        file.write("{nonsense}\n")
+    run = next(arm for arm in read_study(sweep).arms if arm.name == "base").runs[1]
+    assert run.status is Status.DAMAGED
+    assert "evals.jsonl, line" in run.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "is no sweep: sweep.json cannot be read"),
+        ("{", "not JSON"),
+        ("[]", "a JSON object is expected, not a list"),
+        ('{"format": 9}', "format is 9, and this version of groupwise reads 1"),
+        ('{"format": 1}', "not what a sweep writes there"),
+        ('{"format": 1, "seeds": [0], "knobs": [], "arms": [{"name": "../up", "label": "x"}]}', "run name '../up'"),
+        ('{"format": 1, "seeds": [], "arms": [], "knobs": [{"name": "k", "arms": ["a"]}]}', "names the arm 'a'"),
+    ],
+)
+def test_what_is_no_sweep_is_refused(tmp_path: Path, text: str | None, says: str) -> None:
+    if text is not None:
+        (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises(RunReadError, match=says):
+        read_study(tmp_path)
