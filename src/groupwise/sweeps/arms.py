@@ -59,6 +59,8 @@ class Knob:
     labels: tuple[str, ...]
     """Of each arm in this knob: one that stands in several knobs reads differently in each."""
     values: tuple[int | float | str, ...]
+    title: str = ""
+    """What people read; "" is the name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +184,7 @@ def _one_at_a_time(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...]
                 raise ConfigError(f"knobs: two arms would be called {arm.name!r}; rename the knob {knob.name!r}")
         turns = members.values()
         labels, values = tuple(turn.label for turn in turns), tuple(turn.value for turn in turns)
-        knobs.append(Knob(knob.name, knob.all_keys, tuple(members), labels, values))
+        knobs.append(Knob(knob.name, knob.all_keys, tuple(members), labels, values, knob.title))
     ordered = sorted(arms.values(), key=lambda arm: not arm.is_base)
     return tuple(knobs), tuple(ordered)
 

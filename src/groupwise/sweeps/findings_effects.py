@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.runlog.files import finite_or_none
-from groupwise.stats import f_tail, holm, mean, std
+from groupwise.stats import holm, mean
 from groupwise.sweeps.findings_words import (
     MAX_REASON_CHARS,
     Finding,
@@ -39,11 +39,11 @@ from groupwise.sweeps.scores_compare import (
     problems_interval,
     seed_test,
     shared_spread,
+    spread_tests,
 )
 from groupwise.sweeps.study import Knob, Member, SeedRun, Status, gap_words
 
 SIDE_EFFECT_RATIO = 3.0
-SPREAD_RATIO = 3.0
 COLLAPSE_SHARE = 0.5
 COLLAPSE_Z = 3.0
 """Deviations of the problems' noise: the best evaluation was picked from all, which flatters it."""
@@ -204,38 +204,21 @@ def _ratios(values: Sequence[float], level: float) -> list[str]:
 def spread_findings(scores: KnobScores) -> list[Finding]:
     """Seeds of one arm that disagree far more than those of the others."""
     arms = [arm for arm in scores.arms if len(arm.seeds) > 1]
-    if len(arms) < 2:
-        return []
-    tests = [_spread(arm, [other for other in arms if other is not arm]) for arm in arms]
     findings = []
-    for arm, (ratio, _), p in zip(arms, tests, holm([p for _, p in tests]), strict=True):
-        if ratio > SPREAD_RATIO and p < ALPHA:
-            values = arm.final.by_seed.values()
+    for arm, test in zip(arms, spread_tests([arm.final for arm in arms]), strict=True):
+        if test.is_unsteady:
+            ratio, values = test.ratio, arm.final.by_seed.values()
             sentence = (
                 f"{subject(scores.knob, [arm.member])}: seeds disagree, {percent_range(values)}, {plain(ratio)} times "
                 f"as far apart as those of the other values; {seeds_words([arm])}."
             )
             figures = {
                 "ratio": ratio,
-                "p_adjusted": p,
+                "p_adjusted": test.p_adjusted,
                 "final_by_seed": {a.name: {str(seed): v for seed, v in a.final.by_seed.items()} for a in arms},
             }
             findings.append(Finding("spread", scores.knob.name, sentence, (arm.name,), figures))
     return findings
-
-
-def _spread(arm: ArmScore, others: Sequence[ArmScore]) -> tuple[float, float]:
-    """Ratio of the standard deviations over seeds, and how easily chance gives one as large."""
-    degrees = sum(len(other.seeds) - 1 for other in others)
-    squares = math.fsum((len(o.seeds) - 1) * std(list(o.final.by_seed.values())) ** 2 for o in others) / degrees
-    # Scores at the ceiling do not vary at all; that is no measure of what the problems' noise does to this arm.
-    final = arm.final
-    floor = final.mean * (1 - final.mean) / final.num_problems
-    square = std(list(final.by_seed.values())) ** 2
-    below = max(squares, floor)
-    if below == 0:
-        return 0.0, 1.0
-    return math.sqrt(square / below), f_tail(square / below, len(arm.seeds) - 1, degrees)
 
 
 def collapse_findings(knob: Knob) -> list[Finding]:

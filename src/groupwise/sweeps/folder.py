@@ -170,7 +170,14 @@ def from_json(table: Mapping[str, Any]) -> Sweep:
         for entry in table["arms"]
     )
     knobs = tuple(
-        Knob(entry["name"], *(tuple(entry[key]) for key in ("keys", "arms", "labels", "values")))
+        Knob(
+            name=entry["name"],
+            keys=tuple(entry["keys"]),
+            arms=tuple(entry["arms"]),
+            labels=tuple(entry["labels"]),
+            values=tuple(entry["values"]),
+            title=entry["title"],
+        )
         for entry in table["knobs"]
     )
     recipe = table["recipe"]

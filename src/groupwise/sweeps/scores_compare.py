@@ -6,6 +6,7 @@ Contract: a difference counts only where it stands out against both sources of c
   say little of their own spread, so arms that are compared together may share it (`Spread`: the residual of arms and
   seeds, more degrees of freedom). The spread is never taken to be less than the pair's own, and a pair whose own is
   clearly wider (Fisher's F) is judged by its own degrees of freedom, so an unsteady arm does not pass for a steady one.
+  Nor does an unsteady arm (`spread_tests`) lend its spread to the others.
 - Over problems: Newcombe's interval from two Wilson intervals, as if the arms had been asked different problems, which
   errs on the wide side.
 
@@ -34,6 +35,8 @@ from groupwise.stats import (
 from groupwise.sweeps.scores import ArmScore, KnobScores, Shares
 
 ALPHA = 0.05
+SPREAD_RATIO = 3.0
+"""So much further apart, at least, are the seeds of an arm that is called unsteady."""
 LARGEST_Z = 38.0
 """Beyond it a p-value is 0 in floating point."""
 
@@ -116,6 +119,48 @@ def shared_spread(arms: Sequence[Shares]) -> Spread | None:
         residuals = [value - mean(list(table.values())) for table in tables for value in table.values()]
         degrees = sum(len(table) - 1 for table in tables)
     return Spread(math.fsum(value * value for value in residuals) / degrees, degrees) if degrees else None
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadTest:
+    """One arm's seeds against those of the others."""
+
+    ratio: float
+    """Of the standard deviations."""
+    p_adjusted: float
+
+    @property
+    def is_unsteady(self) -> bool:
+        return self.ratio > SPREAD_RATIO and self.p_adjusted < ALPHA
+
+
+def spread_tests(arms: Sequence[Shares]) -> list[SpreadTest]:
+    """For each arm how far its seeds disagree, and how easily chance gives as much. Arms of one seed say nothing."""
+    tests = [_spread_test(arm, [other for other in arms if other is not arm]) for arm in arms]
+    return [SpreadTest(ratio, p) for (ratio, _), p in zip(tests, holm([p for _, p in tests]), strict=True)]
+
+
+def _spread_test(arm: Shares, others: Sequence[Shares]) -> tuple[float, float]:
+    degrees = sum(len(other.by_seed) - 1 for other in others)
+    if len(arm.by_seed) < 2 or not degrees:
+        return 0.0, 1.0
+    squares = math.fsum((len(other.by_seed) - 1) * _square(other) for other in others) / degrees
+    # Scores at the ceiling do not vary at all; that is no measure of what the problems' noise does to this arm.
+    below = max(squares, arm.mean * (1 - arm.mean) / arm.num_problems)
+    if below == 0:
+        return 0.0, 1.0
+    return math.sqrt(_square(arm) / below), f_tail(_square(arm) / below, len(arm.by_seed) - 1, degrees)
+
+
+def _square(arm: Shares) -> float:
+    """Of the standard deviation over seeds; 0 of one seed."""
+    return std(list(arm.by_seed.values())) ** 2 if len(arm.by_seed) > 1 else 0.0
+
+
+def steady(arms: Sequence[Shares]) -> list[Shares]:
+    """Without the unsteady ones; all of them where fewer than two would be left."""
+    kept = [arm for arm, test in zip(arms, spread_tests(arms), strict=True) if not test.is_unsteady]
+    return kept if len(kept) > 1 else list(arms)
 
 
 def adjusted(comparisons: Sequence[Comparison], num_looks: int = 1) -> list[Comparison]:
@@ -223,7 +268,7 @@ class Compared:
 
 
 def compare_knob(scores: KnobScores) -> Compared:
-    shared = shared_spread([arm.final for arm in scores.arms])
+    shared = shared_spread(steady([arm.final for arm in scores.arms]))
     found = adjusted(
         [compare((a.name, b.name), a.final, b.final, shared) for a, b in itertools.combinations(scores.arms, 2)]
     )

@@ -49,7 +49,9 @@ def _check_keys(key: str, keys: tuple[str, ...], where: str) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnobSpec:
     name: str
-    """What people call it; names its arms."""
+    """Names its arms and their folders."""
+    title: str = ""
+    """What people read, as in "KL coefficient"; by default the name."""
     key: str = ""
     """A recipe key, as in stages.0.kl.coefficient …"""
     keys: tuple[str, ...] = ()

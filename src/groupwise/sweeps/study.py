@@ -196,7 +196,8 @@ def _knob(table: Mapping[str, Any], arms: Mapping[str, Arm], entries: Mapping[st
         Member(arms[name], label if labels.count(label) == 1 else f"{label} ({name})", _value(value))
         for name, label, value in zip(names, labels, values, strict=True)
     ]
-    knob = Knob(visible(str(table["name"])), tuple(str(key) for key in table.get("keys") or ()), tuple(members))
+    title = visible(str(table.get("title") or table["name"]))
+    knob = Knob(title, tuple(str(key) for key in table.get("keys") or ()), tuple(members))
     if not knob.is_ordered:
         return knob
     in_order = sorted(members, key=lambda member: member.value if isinstance(member.value, float) else math.nan)

@@ -19,6 +19,7 @@ from groupwise.sweeps.scores_compare import (
     problems_p,
     seed_test,
     shared_spread,
+    steady,
 )
 from tests.unit.sweeps.made_up import NUM_STEPS, Truth, evaluation, knob_of_finals, make_knob, slow_student_p
 
@@ -180,3 +181,18 @@ def test_holm_counts_every_pair() -> None:
 def test_an_evaluation_that_is_made_up_is_one() -> None:
     record = evaluation(5, 50, 200)
     assert (record.pass_at_1, record.low < 0.25 < record.high) == (0.25, True)
+
+
+def test_an_unsteady_arm_does_not_lend_its_spread_to_the_others() -> None:
+    """One value never learns, one always does, one is a matter of luck."""
+    never, lucky, always = (shares(*values) for values in ((0.0,) * 3, (1.0, 1.0, 0.0), (1.0,) * 3))
+    assert steady([never, lucky, always]) == [never, always]
+    with_it, without_it = (
+        seed_test(always.by_seed, never.by_seed, shared_spread(arms))
+        for arms in ([never, lucky, always], steady([never, lucky, always]))
+    )
+    assert with_it is not None
+    assert without_it is not None
+    assert with_it.p > 0.01
+    assert without_it.p == 0.0
+    assert steady([lucky, never]) == [lucky, never], "of two nobody can say which is the odd one"
