@@ -1,7 +1,7 @@
 """What a step did to each token: one pass over its rollouts after the updates, compared with before.
 
-The ratio is of the policy after the whole step to the policy before it, so it speaks even where a step is one update and
-the ratio inside the loss is 1 by definition. Reads the policy, changes nothing, draws no random numbers.
+The ratio is of the policy after the whole step to the policy before it, so it speaks even where a step is one update
+and the ratio inside the loss is 1 by definition. Reads the policy, changes nothing, draws no random numbers.
 """
 
 from __future__ import annotations

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from groupwise import pipeline
 from groupwise.config import Recipe
+from groupwise.models.export import export_run
+from groupwise.models.lora import merged_state_dict
 from groupwise.models.policy import load_policy
 from groupwise.rehearsal import DoesNotFit
 from groupwise.runlog.reader import Run
@@ -48,6 +51,37 @@ def test_a_learning_rate_of_1e_6_moves_the_masters(recipe_with: Callable[..., Re
     weights = store.load(newest)[0]["weights"]
     moved = max(float((weights[name] - initial[name]).abs().max()) for name in initial)
     assert 1e-6 < moved < 1e-4
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_what_was_trained_here_is_exported(lora: bool, recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    """The layers' weights lie side by side in memory; a file has each by itself."""
+    model = CUDA_MODEL | ({"lora": {"rank": 4}} if lora else {})
+    recipe = recipe_with(model=model, stages=[GRPO | {"optimizer": {"learning_rate": 1e-2}}])
+    assert pipeline.train(recipe, tmp_path / "run")
+    export_run(tmp_path / "run", tmp_path / "out", checkpoint="last")
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    policy = load_policy(recipe)
+    store = pipeline.CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2)
+    newest = store.newest_valid()
+    assert newest is not None
+    policy.load_weights(store.load(newest)[0]["weights"])
+    plain = merged_state_dict(policy.model)
+    for name, weight in exported.state_dict().items():
+        torch.testing.assert_close(weight, plain[name].float().cpu(), rtol=0, atol=0)
+
+
+def test_each_step_says_what_it_did_to_its_tokens(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    fast = GRPO | {"optimizer": {"learning_rate": 1e-2}}
+    assert pipeline.train(recipe_with(model=CUDA_MODEL, stages=[fast]), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert run.token_steps() == [1, 2, 3]
+    traces = [tokens for trace in run.tokens(3) for tokens in trace.rollouts]
+    for tokens in traces:
+        assert tokens is not None
+        assert all(0 < ratio < 100 for ratio in tokens.ratios)
+        assert all(0 <= entropy < 20 for entropy in tokens.entropies)
+    assert any(abs(ratio - 1) > 1e-3 for tokens in traces if tokens for ratio in tokens.ratios)
 
 
 def test_a_stage_that_cannot_fit_is_refused_before_its_first_step(

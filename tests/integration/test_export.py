@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from groupwise import pipeline
 from groupwise.cli import main
 from groupwise.config import Recipe
+from groupwise.evals.subject import open_subject
 from groupwise.models.policy import load_policy
 from groupwise.training import Training
 
@@ -105,8 +106,19 @@ def test_export_refuses_what_is_not_there(
         assert main(["export", str(tmp_path / "run"), str(tmp_path / "out"), *arguments]) == 2
         assert message in capsys.readouterr().err
     assert main(["export", str(tmp_path / "nowhere"), str(tmp_path / "out")]) == 2
-    assert "no run at" in capsys.readouterr().err
+    assert "no such folder" in capsys.readouterr().err
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "full")]) == 2
-    assert "not empty" in capsys.readouterr().err
+    assert "not an empty folder" in capsys.readouterr().err
+
+
+def test_a_model_is_exported_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "tiny-qwen3", str(tmp_path / "out")]) == 0
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    with torch.no_grad():
+        logits = exported(input_ids=PROMPT).logits
+        expected = open_subject("tiny-qwen3").policy.model(input_ids=PROMPT).logits
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+    assert main(["export", "tiny-qwen3", str(tmp_path / "other"), "--checkpoint", "last"]) == 2
+    assert "for a run directory" in capsys.readouterr().err

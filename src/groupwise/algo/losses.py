@@ -8,7 +8,6 @@ over one denominator for the whole update, so the gradient does not depend on ho
 from __future__ import annotations
 
 import math
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -74,10 +74,10 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     algorithms.add_argument("--json", action="store_true")
     algorithms.set_defaults(command=_algorithms)
 
-    export = commands.add_parser("export", help="write a run's weights as a plain Hugging Face folder")
-    export.add_argument("run", type=Path)
+    export = commands.add_parser("export", help="write a run's weights, or a model, as a plain Hugging Face folder")
+    export.add_argument("source", metavar="RUN", help="a run directory, or a model: a .gguf file, a hub id, a folder")
     export.add_argument("out", type=Path)
-    export.add_argument("--checkpoint", default="best", help="best (by held-out pass@1), last, or a name; default best")
+    export.add_argument("--checkpoint", help="of a run: best (by held-out pass@1, the default), last, or a name")
     export.add_argument("--ema", action="store_true", help="the moving average instead of the weights")
     export.set_defaults(command=_export)
 
@@ -223,9 +223,17 @@ def _algorithms(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from groupwise.models.export import export_run
+    from groupwise.config import ConfigError
+    from groupwise.models.export import export_model, export_run
+    from groupwise.runlog import layout
 
-    export_run(options.run, options.out, checkpoint=options.checkpoint, use_ema=options.ema)
+    run = Path(options.source)
+    if (run / layout.RECIPE).is_file():
+        export_run(run, options.out, checkpoint=options.checkpoint or "best", use_ema=options.ema)
+    elif options.checkpoint is not None or options.ema:
+        raise ConfigError(f"export {options.source}: --checkpoint and --ema are for a run directory, and it is none")
+    else:
+        export_model(options.source, options.out)
     print(f"Wrote {options.out}")
     return 0
 

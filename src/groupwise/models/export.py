@@ -1,4 +1,4 @@
-"""A run's weights → a plain Hugging Face folder that transformers loads, adapters merged in.
+"""A run's weights, or a model → a plain Hugging Face folder that transformers loads, adapters merged in.
 
 What is written computes what the policy computed. So under `model.quantization` adapters are merged into the weights as
 they were quantized, made dense, and not into those that the run was started from: adapters learn to make up for what
@@ -12,7 +12,8 @@ import shutil
 from pathlib import Path
 
 from groupwise.checkpoint import CheckpointStore
-from groupwise.config import ConfigError, make_recipe, nearest
+from groupwise.config import ConfigError, ModelConfig, make_recipe, nearest
+from groupwise.models.load import LoadedModel, load_model
 from groupwise.models.lora import merged_state_dict
 from groupwise.models.policy import Policy, load_policy
 from groupwise.runlog import layout
@@ -24,8 +25,7 @@ def export_run(run_dir: Path, out: Path, *, checkpoint: str = "best", use_ema: b
 
     Where the run evaluated the moving average of its weights, "best" is the best average, and that is what is written.
     """
-    if out.exists() and any(out.iterdir()):
-        raise ConfigError(f"{out} is not empty; choose a new folder")
+    refuse_full(out)
     recipe = make_recipe(Run(run_dir).recipe)
     policy = load_policy(recipe)
     store = CheckpointStore(run_dir / layout.CHECKPOINTS, recipe.checkpoints.keep_last)
@@ -36,6 +36,17 @@ def export_run(run_dir: Path, out: Path, *, checkpoint: str = "best", use_ema: b
         raise ConfigError(f"--ema: {run_dir} keeps no moving average; model.ema_decay was 0")
     policy.load_weights(tensors[group])
     save_folder(policy, out)
+
+
+def export_model(given: str, out: Path) -> None:
+    """Any model that a recipe can name, as a folder: a GGUF file is dequantized once, and then loads quickly."""
+    refuse_full(out)
+    save_folder(load_model(ModelConfig(path=given), 0), out)
+
+
+def refuse_full(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} is not an empty folder; choose a new one")
 
 
 def find_checkpoint(store: CheckpointStore, wanted: str) -> Path:
@@ -53,7 +64,7 @@ def find_checkpoint(store: CheckpointStore, wanted: str) -> Path:
     return path
 
 
-def save_folder(policy: Policy, out: Path) -> None:
+def save_folder(policy: Policy | LoadedModel, out: Path) -> None:
     """Write to a folder beside it and rename."""
     temporary = out.with_name(f".tmp-{out.name}-{os.getpid()}")
     out.parent.mkdir(parents=True, exist_ok=True)

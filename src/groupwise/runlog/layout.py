@@ -2,7 +2,7 @@
 
 RUN/ recipe.toml  run.json  run.lock  metrics.jsonl  evals.jsonl  events.jsonl
      rollouts/000012.jsonl        one scored group a line, one file per step
-     tokens/000010.jsonl          what the step did to each token: one line per group, beside the first lines of rollouts/
+     tokens/000010.jsonl          what the step did to each token; a line per group, as in rollouts/
      eval_rollouts/000010.jsonl   the same for the held-out problems
      checkpoints/                 see groupwise.checkpoint
      audit/                       page.html to label chains on, labels.jsonl: see groupwise.audit
