@@ -37,6 +37,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import ModelConfig
+from groupwise.models.gguf_reading import read_quickly
 from groupwise.models.quantized import quantize
 from groupwise.models.tiny import TINY_NAMES, make_tiny
 
@@ -265,7 +266,8 @@ def _load_gguf(given: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
                 "pip install groupwise[gguf]"
             )
     source, name = str(path.parent), path.name
-    with _foreign_errors(given, "the file may be damaged, or of a model that transformers cannot read from GGUF"):
+    why = "the file may be damaged, or of a model that transformers cannot read from GGUF"
+    with _foreign_errors(given, why), read_quickly():
         config = AutoConfig.from_pretrained(source, gguf_file=name)
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name, trust_remote_code=False)
         model, info = AutoModelForCausalLM.from_pretrained(
