@@ -1,9 +1,9 @@
 """GGUF files read in a fraction of the time: inside `read_quickly`, one reader serves all of transformers.
 
 transformers reads a file three times over (configuration, tokenizer, weights), each time a vocabulary entry by entry
-through numpy's memmap, whose every access makes an object; and gguf dequantizes sixteen rows at a time. Here the file is
-read once, as a plain array over the same mapping, and tensors are dequantized in large pieces on all cores, by gguf's
-own functions. What comes out is the same to the bit.
+through numpy's memmap, whose every access makes an object; and gguf dequantizes sixteen rows at a time. Here the file
+is read once, as a plain array over the same mapping, and tensors are dequantized in large pieces on all cores, by
+gguf's own functions. What comes out is the same to the bit.
 """
 
 from __future__ import annotations
