@@ -62,6 +62,7 @@ def recipe_table(changes: Mapping[str, Any]) -> dict[str, Any]:
         "task": {"name": "tests.integration.toy_task:EvenLetters"},
         "evaluation": {"every_steps": 0, "num_problems": 5},
         "checkpoints": {"every_steps": 2, "keep_last": 9},
+        "logging": {"tokens_every_steps": 2},
     }
     return to_table(make_recipe(table | dict(changes)))
 
@@ -92,6 +93,15 @@ def assert_close(left: Path, right: Path) -> None:
     for one, two in zip(eval_lines(left), eval_lines(right), strict=True):
         assert one.pop("stage") == two.pop("stage")
         assert one == pytest.approx(two, rel=1e-4, abs=1e-6)
+    assert Run(left).token_steps() == Run(right).token_steps()
+    for step in Run(left).token_steps():
+        for one, two in zip(Run(left).tokens(step), Run(right).tokens(step), strict=True):
+            assert one.problem_id == two.problem_id
+            for tokens, other in zip(one.rollouts, two.rollouts, strict=True):
+                assert (tokens is None) == (other is None)
+                if tokens is not None and other is not None:
+                    assert tokens.pieces == other.pieces
+                    assert tokens.ratios == pytest.approx(other.ratios, rel=1e-3, abs=1e-3)
     groups, others = newest(left), newest(right)
     assert groups.keys() == others.keys()
     for name, tensors in groups.items():

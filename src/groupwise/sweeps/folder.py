@@ -176,7 +176,7 @@ def from_json(table: Mapping[str, Any]) -> Sweep:
             arms=tuple(entry["arms"]),
             labels=tuple(entry["labels"]),
             values=tuple(entry["values"]),
-            title=entry["title"],
+            title=entry.get("title", ""),
         )
         for entry in table["knobs"]
     )
