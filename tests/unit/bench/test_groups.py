@@ -29,17 +29,17 @@ def made_up(num_problems: int, num_rollouts: int, width: int) -> tuple[torch.Ten
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_noise_is_what_can_be_worked_out(size: int) -> None:
     """A = r − mean: given r, its variance is that of the G − 1 others over G²; and a gradient is the sum of G."""
-    rewards, gradients = made_up(num_problems=300, num_rollouts=16, width=4)
+    rewards, gradients = made_up(num_problems=120, num_rollouts=16, width=4)
     noise = measure_noise(rewards, gradients, size, "group_mean")
     spread = 0.25
-    assert float(noise.advantage_variance.mean()) == pytest.approx(spread * (size - 1) / size**2, rel=0.1)
-    assert float(noise.gradient_variance.mean()) == pytest.approx(4 * spread * (size - 1) / size**2, rel=0.1)
+    assert float(noise.advantage_variance.mean()) == pytest.approx(spread * (size - 1) / size**2, rel=0.12)
+    assert float(noise.gradient_variance.mean()) == pytest.approx(4 * spread * (size - 1) / size**2, rel=0.15)
     assert float(noise.signal.mean()) == pytest.approx(0.0, abs=0.01)
     assert float(noise.dead_share.mean()) == pytest.approx(2 * 0.5**size, abs=0.03)
 
 
 def test_a_gradient_that_goes_with_the_reward_is_signal() -> None:
-    rewards, _ = made_up(num_problems=200, num_rollouts=16, width=1)
+    rewards, _ = made_up(num_problems=100, num_rollouts=16, width=1)
     # Each rollout's gradient is its own reward: the expected gradient of a group is that of (r − mean)·r.
     noise = measure_noise(rewards, rewards[:, :, None], 8, "group_mean")
     assert float(noise.signal.mean()) == pytest.approx((0.25 * 7 / 8) ** 2, rel=0.15)

@@ -15,10 +15,16 @@ import pytest
 from groupwise import cli
 
 
+def heed_interrupts() -> None:
+    """A shell that runs the tests in the background has its children ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def test_it_serves_until_it_is_interrupted(tmp_path: Path, sample: Any) -> None:
     sample.run(tmp_path / "runs/one", num_steps=1)
     command = [sys.executable, "-m", "groupwise", "watch", "--port", "0", "--json"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=tmp_path, **pipes, text=True, preexec_fn=heed_interrupts) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         told = json.loads(process.stdout.readline())
