@@ -201,8 +201,12 @@ def test_bad_data_is_named_by_row(
 
 
 def test_missing_files_are_named(
-    recipe_with: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    recipe_with: Callable[..., Recipe],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(["train", str(tmp_path / "none.toml")]) == 2
     assert "none.toml" in capsys.readouterr().err
     assert main(["train", "demp"]) == 2

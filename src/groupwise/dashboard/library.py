@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,15 @@ from groupwise.dashboard.findings import Findings
 from groupwise.dashboard.index import RunIndex
 from groupwise.dashboard.search import Searches
 from groupwise.dashboard.state import Summary, describe, read_summary, signature
-from groupwise.runlog import layout
+from groupwise.runlog import layout, read_holder
 
 MAX_DEPTH = 4
 MAX_FOLDERS = 20_000
 """Looked into before we give up: somebody watches a whole disk."""
 LOOK_EVERY_S = 2.0
-SIGNS_OF_A_RUN = (layout.RECIPE, layout.METRICS, layout.EVALS, layout.LOCK)
+SIGNS_OF_A_RUN = (layout.RECIPE, layout.METRICS, layout.EVALS)
+SIGNS_OF_OTHERS = (layout.SWEEP, "result.json")
+"""Of folders that have a recipe or a lock too: a sweep, whose runs lie below it, and an evaluation's result."""
 
 
 class WatchedRun:
@@ -121,12 +123,22 @@ class _Walk:
                 names = {entry.name: entry.is_dir() for entry in entries}
         except OSError:
             return
-        if any(name in names and not names[name] for name in SIGNS_OF_A_RUN):
+        if _is_run(folder, names):
             yield real
         elif depth < MAX_DEPTH:
             for name in sorted(names):
                 if names[name] and not name.startswith("."):
                     yield from self.runs(folder / name, depth + 1)
+
+
+def _is_run(folder: Path, names: Mapping[str, bool]) -> bool:
+    """`names` says of each entry whether it is a folder. A run that is being set up has nothing but its lock yet; a
+    lock that was given back is empty, and alone it is what a refused recipe leaves."""
+    files = {name for name, is_folder in names.items() if not is_folder}
+    if files & set(SIGNS_OF_OTHERS):
+        return False
+    is_locked = layout.LOCK in files and read_holder(folder) is not None
+    return is_locked or bool(files & set(SIGNS_OF_A_RUN))
 
 
 def run_id(path: Path) -> str:

@@ -26,6 +26,11 @@ class Run:
         self.path = Path(path)
         if not self.path.is_dir():
             raise RunReadError(f"no run at {self.path}")
+        if (self.path / layout.SWEEP).is_file():
+            raise RunReadError(
+                f"{self.path} is a sweep and no run: `groupwise sweep {self.path} --analyse-only` reads it as a whole, "
+                f"and its runs are in {self.path / 'runs'}"
+            )
 
     @property
     def name(self) -> str:

@@ -22,7 +22,7 @@ from groupwise.runlog.reader import Run
 from groupwise.runlog.text import printable
 from groupwise.sweeps.arms import Arm, Knob, Sweep, json_value
 from groupwise.sweeps.spec import flatten
-from groupwise.sweeps.study import FAILURES, FORMAT, RUNS, SWEEP
+from groupwise.sweeps.study import FAILURES, FORMAT, RUNS
 
 RECIPE = "recipe.toml"
 NUM_LAST_LINES = 20
@@ -191,7 +191,7 @@ def _setting(override: str) -> tuple[str, Any]:
 
 def read_sweep(folder: Path) -> Sweep | None:
     """What sweep.json says; None where there is none yet."""
-    path = folder / SWEEP
+    path = folder / layout.SWEEP
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
         if table.get("format") != FORMAT:
@@ -223,7 +223,7 @@ def refuse_strangers(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; take another --dir")
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    if names - {layout.LOCK} and SWEEP not in names:
+    if names - {layout.LOCK} and layout.SWEEP not in names:
         raise ConfigError(f"{folder} holds something, and no sweep; take another --dir")
 
 
@@ -232,9 +232,9 @@ def write(sweep: Sweep, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / RECIPE, [sweep.recipe_text.encode()])
-        write_atomic(folder / SWEEP, [text.encode(), b"\n"])
+        write_atomic(folder / layout.SWEEP, [text.encode(), b"\n"])
     except OSError as error:
-        raise write_failure(folder / SWEEP, error) from error
+        raise write_failure(folder / layout.SWEEP, error) from error
 
 
 def _refuse_changes(earlier: Sweep, now: Sweep, folder: Path) -> None:
@@ -246,8 +246,8 @@ def _refuse_changes(earlier: Sweep, now: Sweep, folder: Path) -> None:
         if changes:
             whose = "the recipe" if before is base else f"arm {before.name!r}"
             raise ConfigError(
-                f"{whose} is no longer what {folder / SWEEP} began with: {_said(changes)}; runs of both would not be "
-                "comparable. Undo the change, or take another --dir"
+                f"{whose} is no longer what {folder / layout.SWEEP} began with: {_said(changes)}; runs of both "
+                "would not be comparable. Undo the change, or take another --dir"
             )
 
 

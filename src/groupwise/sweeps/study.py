@@ -21,7 +21,6 @@ from groupwise.runlog.files import RunReadError, read_lines
 from groupwise.runlog.reader import Run
 from groupwise.types import EvalRecord, StepRecord
 
-SWEEP = "sweep.json"
 RUNS = "runs"
 FAILURES = "failures.jsonl"
 FORMAT = 1
@@ -135,13 +134,13 @@ def gap_words(run: SeedRun) -> str:
 
 def read_study(sweep_dir: Path) -> Study:
     sweep_dir = Path(sweep_dir)
-    table = _read_table(sweep_dir / SWEEP)
+    table = _read_table(sweep_dir / layout.SWEEP)
     try:
         return _study(sweep_dir, table)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         if isinstance(error, RunReadError):
             raise
-        raise RunReadError(f"{sweep_dir / SWEEP}: not what a sweep writes there ({error!r})") from error
+        raise RunReadError(f"{sweep_dir / layout.SWEEP}: not what a sweep writes there ({error!r})") from error
 
 
 def _read_table(path: Path) -> dict[str, Any]:
@@ -172,7 +171,9 @@ def _study(sweep_dir: Path, table: Mapping[str, Any]) -> Study:
         arms[name] = Arm(name, dict(entry.get("set") or {}), bool(entry.get("is_base")), runs)
     stray = [name for knob in table["knobs"] for name in knob["arms"] if name not in arms]
     if stray:
-        raise RunReadError(f"{sweep_dir / SWEEP}: a knob names the arm {stray[0]!r}, which is not among the arms")
+        raise RunReadError(
+            f"{sweep_dir / layout.SWEEP}: a knob names the arm {stray[0]!r}, which is not among the arms"
+        )
     recipe = table.get("recipe") or {}
     entries = {entry["name"]: entry for entry in table["arms"]}
     knobs = tuple(_knob(knob, arms, entries) for knob in table["knobs"])

@@ -13,6 +13,7 @@ from groupwise.dashboard import library as library_module
 from groupwise.dashboard.library import Library
 from groupwise.dashboard.recipes import difference, flatten
 from groupwise.dashboard.state import describe, read_summary, state_of
+from groupwise.evals.results import RESULT
 from groupwise.runlog import RunLock, RunLog, layout
 
 
@@ -164,3 +165,20 @@ def test_what_differs() -> None:
         "stages.sft.steps": [5, None],
         "stages.grpo.clip.high": ["inf", 0.2],
     }
+
+
+def test_sweeps_results_and_refused_recipes_are_no_runs(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    with RunLock(sweep):  # as while it runs
+        for name in (layout.SWEEP, layout.RECIPE):
+            (sweep / name).write_text("")
+        for seed in (0, 1):
+            RunLog(sweep / "runs" / "base" / f"seed-{seed}").write_recipe('name = "x"\n')
+        with RunLock(tmp_path / "evals" / "one"):
+            (tmp_path / "evals" / "one" / RESULT).write_text("{}")
+        with RunLock(tmp_path / "refused"):
+            pass
+        with RunLock(tmp_path / "being-set-up"):
+            found = {run.name for run in Library([tmp_path]).look()[0]}
+            assert found == {"being-set-up", "sweep/runs/base/seed-0", "sweep/runs/base/seed-1"}
+        assert {run.name for run in Library([sweep]).look()[0]} == {"runs/base/seed-0", "runs/base/seed-1"}

@@ -292,3 +292,9 @@ def test_reading_a_run_needs_neither_torch_nor_rich() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_a_sweep_is_told_from_a_run(tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text("{}")
+    with pytest.raises(RunReadError, match=r"is a sweep and no run: `groupwise sweep .* --analyse-only`"):
+        Run(tmp_path)
