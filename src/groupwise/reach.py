@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.runlog import Run, RunReadError
+from groupwise.runlog import Run, RunReadError, layout
 from groupwise.stats import mean, student_interval
 
 _SAME_RUN = ("seed", "name", "description", "logging", "checkpoints")
@@ -69,7 +69,7 @@ class Row:
 def time_to_scores(paths: Sequence[Path], scores: Sequence[float]) -> list[Row]:
     """A row for each recipe and score, in the order given."""
     alike: dict[str, list[Run]] = {}
-    for path in paths:
+    for path in (run_dir for given in paths for run_dir in _runs_of(given)):
         run = Run(path)
         alike.setdefault(_mark(run.recipe), []).append(run)
     labels = _labels(list(alike.values()))
@@ -78,18 +78,29 @@ def time_to_scores(paths: Sequence[Path], scores: Sequence[float]) -> list[Row]:
     ]
 
 
+def _runs_of(path: Path) -> list[Path]:
+    """Of a sweep all its runs; else the run itself."""
+    if not (path / layout.SWEEP).is_file():
+        return [path]
+    return sorted(recipe.parent for recipe in path.glob(f"runs/*/*/{layout.RECIPE}"))
+
+
 def _mark(recipe: Mapping[str, Any]) -> str:
     kept = {key: value for key, value in recipe.items() if key not in _SAME_RUN}
     return json.dumps(kept, sort_keys=True, default=str)
 
 
 def _labels(rows: Sequence[Sequence[Run]]) -> list[str]:
-    """The recipe's name; with the folder of its runs where two recipes have one name."""
+    """The recipe's name; with the folder of its runs, or its one run, where two recipes have one name."""
     names = [str(runs[0].recipe.get("name", "?")) for runs in rows]
     return [
-        f"{name} ({runs[0].path.resolve().parent.name}/{runs[0].name})" if names.count(name) > 1 else name
-        for name, runs in zip(names, rows, strict=True)
+        f"{name} ({_place(runs)})" if names.count(name) > 1 else name for name, runs in zip(names, rows, strict=True)
     ]
+
+
+def _place(runs: Sequence[Run]) -> str:
+    folders = {run.path.resolve().parent for run in runs}
+    return folders.pop().name if len(runs) > 1 and len(folders) == 1 else runs[0].name
 
 
 def _row(label: str, runs: Sequence[Run], score: float) -> Row:

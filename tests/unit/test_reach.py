@@ -61,6 +61,16 @@ def test_runs_that_differ_in_their_seed_are_one_row_with_an_interval(tmp_path: P
     assert (average, low, high) == pytest.approx((5.0, 5 - 4.303 / 3**0.5, 5 + 4.303 / 3**0.5), abs=0.01)
 
 
+def test_a_sweep_stands_for_its_runs(tmp_path: Path) -> None:
+    for arm, rate in (("fast", 1e-5), ("slow", 1e-7)):
+        for seed in (0, 1):
+            make_run(tmp_path / "runs" / arm / f"seed-{seed}", {0: 0.1, 4: 0.6}, seed=seed, rate=rate)
+        (tmp_path / "runs" / arm / "seed-0.log").touch()
+    (tmp_path / "sweep.json").write_text("{}")
+    rows = time_to_scores([tmp_path], [0.6])
+    assert [(row.label, row.num_reached) for row in rows] == [("countdown (fast)", 2), ("countdown (slow)", 2)]
+
+
 def test_seconds_of_two_machines_are_not_averaged(tmp_path: Path) -> None:
     runs = [make_run(tmp_path / "a", {0: 0.1}), make_run(tmp_path / "b", {0: 0.1}, seed=1, device="another GPU")]
     with pytest.raises(RunReadError, match="a GPU and another GPU"):

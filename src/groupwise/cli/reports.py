@@ -16,7 +16,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
     reach = commands.add_parser("reach", help="seconds of training until held-out pass@1 first reached a score")
     reach.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="run directories; seeds of a recipe are one row"
+        "runs", type=Path, nargs="+", metavar="RUN", help="run directories or sweeps; seeds of a recipe are one row"
     )
     reach.add_argument("--scores", required=True, metavar="0.3,0.4", help="held-out pass@1, from 0 to 1")
     reach.add_argument("--json", action="store_true")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from groupwise.doctor.chart import Chart
 from groupwise.doctor.finding import Change, Finding
 from groupwise.doctor.sampling import RECENT_STEPS, SOLVED
@@ -70,6 +72,11 @@ def kl_stuck_at_zero(chart: Chart) -> Finding | None:
         return None
     rate = chart.setting("optimizer.learning_rate", 1e-6)
     gradient = chart.series("policy/grad_norm")[-RECENT_STEPS:]
+    change = chart.change("optimizer.learning_rate", rate * 10, "larger updates")
+    if math.isinf(chart.setting("kl.coefficient", 0.0)):
+        change = chart.change(
+            "kl.coefficient", 0.02, "at inf the divergence is the whole loss, and rewards count nothing"
+        )
     return chart.finding(
         "kl_stuck_at_zero",
         "sick",
@@ -77,7 +84,7 @@ def kl_stuck_at_zero(chart: Chart) -> Finding | None:
         seen=f"KL from the reference is at most {max(map(abs, values_of(recent))):.1g} after updates with a gradient "
         f"of {middle(gradient) if gradient else 0:.2g} and a learning rate of {rate:g}",
         means="the policy is still the reference: updates do not reach the weights, or are too small to",
-        change=chart.change("optimizer.learning_rate", rate * 10, "larger updates"),
+        change=change,
         figures={"kl/ref_k3": middle(recent), "optimizer.learning_rate": rate},
     )
 

@@ -221,3 +221,12 @@ def test_noise_around_a_flat_run_never_alarms(
     table = {"stages": [{"name": "grpo", "steps": 200}]}
     for end in (40, 100, 200):
         assert examine([make_chart("grpo", tuple(steps[:end]), (), table, {}, lambda: ())]) == ()
+
+
+def test_a_divergence_that_is_the_whole_loss_is_what_to_change(make: Any, tmp_path: Path) -> None:
+    recipe = make.recipe()
+    recipe["stages"][0].setdefault("kl", {})["coefficient"] = float("inf")
+    run_dir = make.run(tmp_path / "run", lambda n: {"kl/ref_k3": 0.0, "policy/grad_norm": 0.0}, recipe=recipe)
+    (finding,) = examine(read_charts(Run(run_dir)))
+    assert finding.disease == "kl_stuck_at_zero"
+    assert (finding.change.key, finding.change.value) == ("stages.0.kl.coefficient", 0.02)
