@@ -82,7 +82,7 @@ ALLOWED = {
     "reports": {"inert", "types", "stats", "runlog", "audit", "doctor", "evals", "reports"},
     "audit": {"inert", "types", "stats", "runlog", "rewards", "audit"},
     "doctor": {"types", "stats", "runlog", "audit", "doctor"},
-    "dashboard": {"inert", "types", "runlog", "doctor", "reports", "dashboard"},
+    "dashboard": {"inert", "types", "runlog", "doctor", "evals", "reports", "dashboard"},
     "reach": {"runlog", "stats"},
     "reference": {"config", "runlog", "tasks"},
     "sample": {"types", "config", "engines", "models", "rewards", "seeds", "tasks", "verifiers", "workers"},

@@ -82,7 +82,7 @@ def _runs_of(path: Path) -> list[Path]:
     """Of a sweep all its runs; else the run itself."""
     if not (path / layout.SWEEP).is_file():
         return [path]
-    return sorted(recipe.parent for recipe in path.glob(f"runs/*/*/{layout.RECIPE}"))
+    return sorted(recipe.parent for recipe in path.glob(f"{layout.SWEEP_RUNS}/*/*/{layout.RECIPE}"))
 
 
 def _mark(recipe: Mapping[str, Any]) -> str:

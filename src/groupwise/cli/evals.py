@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groupwise.cli.libraries import quiet_libraries
+from groupwise.cli.numbers import parse_numbers
 
 if TYPE_CHECKING:
     from groupwise.compare import Comparison
@@ -74,7 +75,7 @@ def _eval(options: argparse.Namespace) -> int:
     from groupwise.evaluate import check_task, evaluate, make_engine
 
     # Read before a model is loaded: a typo is answered at once.
-    ks = _numbers(options.k)
+    ks = tuple(sorted(set(parse_numbers(options.k or "1", "--k", "1,4,8", int))))
     for task in options.tasks:
         check_task(task)
     quiet_libraries()
@@ -126,15 +127,6 @@ def _questions(options: argparse.Namespace, ks: tuple[int, ...], subject: Any) -
         for task in tasks
         for how in drawn
     ]
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    from groupwise.config import ConfigError
-
-    try:
-        return tuple(sorted({int(part) for part in text.split(",")})) if text else (1,)
-    except ValueError:
-        raise ConfigError(f"--k {text!r}: expected numbers, as in 1,4,8") from None
 
 
 @contextmanager

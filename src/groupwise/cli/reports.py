@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from groupwise.cli.numbers import parse_numbers
+
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     report = commands.add_parser("report", help="one HTML page of runs and results, with a JSON twin")
@@ -59,10 +61,7 @@ def _reach(options: argparse.Namespace) -> int:
     from groupwise.reports.sections.facts import duration
     from groupwise.runlog.text import printable
 
-    try:
-        scores = [float(text) for text in options.scores.split(",")]
-    except ValueError:
-        raise ConfigError(f"--scores {options.scores!r}: expected numbers, as in 0.3,0.4") from None
+    scores = parse_numbers(options.scores, "--scores", "0.3,0.4", float)
     if not all(0 < score <= 1 for score in scores):
         raise ConfigError(f"--scores {options.scores}: pass@1 is from 0 to 1, so 40 % is 0.4")
     rows = time_to_scores(options.runs, scores)

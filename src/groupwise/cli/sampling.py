@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from groupwise.cli.libraries import quiet_libraries
+from groupwise.cli.numbers import parse_numbers
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -117,13 +118,9 @@ def _sample(options: argparse.Namespace) -> int:
 
 def _bench_engine(options: argparse.Namespace) -> int:
     from groupwise.bench.engine import TABLE_HEADING, bench_engine
-    from groupwise.config import ConfigError
 
     quiet_libraries()
-    try:
-        counts = [int(text) for text in options.sequences.split(",")]
-    except ValueError:
-        raise ConfigError(f"--sequences {options.sequences!r}: expected numbers, as in 64,256") from None
+    counts = parse_numbers(options.sequences, "--sequences", "64,256", int)
     if not options.json:
         print(TABLE_HEADING)
     for name in options.engines.split(","):
@@ -161,13 +158,9 @@ def _bench_groups(options: argparse.Namespace) -> int:
     from dataclasses import fields
 
     from groupwise.bench.groups import GroupsWork, bench_groups
-    from groupwise.config import ConfigError
 
     quiet_libraries()
-    try:
-        sizes = tuple(int(text) for text in options.sizes.split(","))
-    except ValueError:
-        raise ConfigError(f"--sizes {options.sizes!r}: expected numbers, as in 4,8,16") from None
+    sizes = tuple(parse_numbers(options.sizes, "--sizes", "4,8,16", int))
     given = {field.name: getattr(options, field.name) for field in fields(GroupsWork)}
     _print_timing(bench_groups(GroupsWork(**given | {"sizes": sizes, "options": tuple(options.options)})), options)
     return 0

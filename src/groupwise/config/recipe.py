@@ -35,31 +35,44 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 
 def find_recipe(given: str) -> Path:
     """A file as given, or one of the recipes that come with groupwise."""
+    return find_shipped(given, RECIPES, "recipe")
+
+
+def find_shipped(given: str, folder: Path, kind: str) -> Path:
     path = Path(given)
     if path.suffix == ".toml" or path.is_file():
         return path
-    known = {recipe.stem: recipe for recipe in RECIPES.glob("*.toml")}
+    known = {shipped.stem: shipped for shipped in folder.glob("*.toml")}
     if given not in known:
-        raise ConfigError(f"no recipe named {given!r}; {nearest(given, known)}")
+        raise ConfigError(f"no {kind} named {given!r}; {nearest(given, known)}")
     return known[given]
 
 
 def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
     """Read, override, validate. Relative paths inside a recipe are relative to the working directory, as typed."""
+    hint = "`groupwise recipes` lists the ones that come with groupwise"
+    return parse_recipe(read_text(path, "recipe", hint), overrides, origin=str(path))
+
+
+def read_text(path: Path, kind: str, hint: str) -> str:
+    """`hint`: what to do where there is no such file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"no recipe at {path}; `groupwise recipes` lists the ones that come with groupwise") from None
+        raise ConfigError(f"no {kind} at {path}; {hint}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the recipe {path}: {error}") from None
-    return parse_recipe(text, overrides, origin=str(path))
+        raise ConfigError(f"cannot read the {kind} {path}: {error}") from None
+
+
+def parse_toml(text: str, origin: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{origin} is not valid TOML: {error}") from None
 
 
 def parse_recipe(text: str, overrides: Iterable[str] = (), origin: str = "recipe") -> Recipe:
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{origin} is not valid TOML: {error}") from None
+    table = parse_toml(text, origin)
     for override in overrides:
         apply_override(table, override)
     return make_recipe(table)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.dashboard.state import signature
-from groupwise.doctor import DISEASES, Chart, Finding, examine, read_charts
+from groupwise.doctor import Chart, examine, read_charts
 from groupwise.doctor.vitals import ZERO_LOSS, vital_signs
-from groupwise.doctor.wording import say_change
+from groupwise.doctor.wording import with_words
 from groupwise.runlog import Run, RunReadError
 
 EVERY_S = 2.0
@@ -50,15 +50,10 @@ def examine_run(run_dir: Path) -> dict[str, Any]:
         return {"as_of_step": 0, "findings": [], "stages": [], "error": str(error)}
     return {
         "as_of_step": max((chart.steps[-1].step for chart in charts), default=0),
-        "findings": [_finding(finding) for finding in findings],
+        "findings": [with_words(finding) for finding in findings],
         "stages": [_stage(chart) for chart in charts],
         "error": None,
     }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    words = {"title": DISEASES[finding.disease].title, "say_change": say_change(finding.change)}
-    return finding.to_json() | words
 
 
 def _stage(chart: Chart) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from groupwise.dashboard.findings import Findings
 from groupwise.dashboard.index import RunIndex
 from groupwise.dashboard.search import Searches
 from groupwise.dashboard.state import Summary, describe, read_summary, signature
+from groupwise.evals.results import RESULT
 from groupwise.runlog import layout, read_holder
 
 MAX_DEPTH = 4
@@ -26,7 +27,7 @@ MAX_FOLDERS = 20_000
 """Looked into before we give up: somebody watches a whole disk."""
 LOOK_EVERY_S = 2.0
 SIGNS_OF_A_RUN = (layout.RECIPE, layout.METRICS, layout.EVALS)
-SIGNS_OF_OTHERS = (layout.SWEEP, "result.json")
+SIGNS_OF_OTHERS = (layout.SWEEP, RESULT)
 """Of folders that have a recipe or a lock too: a sweep, whose runs lie below it, and an evaluation's result."""
 
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from groupwise.dashboard.recipes import stage_tables
 from groupwise.dashboard.tail import last_lines
-from groupwise.runlog import layout, read_holder
+from groupwise.runlog import last_turn, layout, read_holder
 
 State = Literal["running", "finished", "stopped", "failed"]
 
@@ -85,14 +85,13 @@ def state_of(run_dir: Path, summary: Summary) -> tuple[State, str]:
     holder = read_holder(run_dir)
     if holder is not None and holder.is_alive:
         return "running", ""
-    telling = ("started", "resumed", "finished", "stopped", "rank_lost", "failed")
-    last = next((event for event in reversed(summary.last_events) if event.get("kind") in telling), None)
-    kind = None if last is None else last["kind"]
+    last = last_turn(summary.last_events)
+    kind = last.get("kind")
     if kind == "finished":
         return "finished", ""
     if kind == "stopped":
         return "stopped", "it was asked to stop and saved; `groupwise train --resume` goes on"
-    if last is not None and kind in ("rank_lost", "failed"):
+    if kind in ("rank_lost", "failed"):
         return "failed", str(last.get("reason") or kind)
     if kind in ("started", "resumed") or summary.last_events or holder is not None:
         return "failed", _ENDED_SILENTLY

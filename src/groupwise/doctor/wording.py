@@ -9,12 +9,19 @@ from typing import Any
 from groupwise.doctor.diseases import DISEASES
 from groupwise.doctor.finding import Change, Finding
 from groupwise.runlog import printable
+from groupwise.runlog.files import plain
 
 
 def say_change(change: Change) -> str:
     if not change.key:
         return change.advice
     return f"--set {change.key}={_as_override(change.value)}  ({change.advice})"
+
+
+def with_words(finding: Finding) -> dict[str, Any]:
+    """As JSON, with its title and its change as people read them. What JSON lacks is null."""
+    words = {"title": DISEASES[finding.disease].title, "say_change": say_change(finding.change)}
+    return dict(plain(finding.to_json() | words))
 
 
 def one_line(finding: Finding) -> str:

@@ -16,7 +16,7 @@ from groupwise.evals.results import RESULT, Result, is_result, read_groups, read
 from groupwise.reports.digest import Digest, digest_rollouts
 from groupwise.runlog import layout
 from groupwise.runlog.files import RunReadError
-from groupwise.runlog.reader import Run
+from groupwise.runlog.reader import Run, last_turn
 from groupwise.types import EvalRecord, ScoredGroup, StepRecord
 
 
@@ -145,8 +145,7 @@ def _gaps(source: RunSource, run: Run, has_recipe: bool, has_info: bool) -> tupl
     gaps = []
     done = source.steps[-1].step if source.steps else 0
     planned = sum(int(stage.get("steps", 0)) for stage in source.recipe.get("stages", []))
-    kinds = [event.get("kind") for event in source.events]
-    if "finished" not in kinds[-1:]:
+    if last_turn(source.events).get("kind") != "finished":
         of = f" of {planned}" if planned else ""
         gaps.append(f"The run is not marked as finished: {done}{of} steps are recorded.")
     if not has_recipe:

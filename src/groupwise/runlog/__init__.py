@@ -10,7 +10,7 @@ from groupwise.runlog.catalogue import METRICS, Metric, UndeclaredMetric, metric
 from groupwise.runlog.files import RunLogError, RunReadError
 from groupwise.runlog.layout import RunNameError, validate_run_name
 from groupwise.runlog.lock import RunInUse, RunLock, read_holder
-from groupwise.runlog.reader import Run
+from groupwise.runlog.reader import Run, last_turn
 from groupwise.runlog.records import group_from_json, group_to_json
 from groupwise.runlog.sinks import Sink, SinkError, make_sink
 from groupwise.runlog.text import printable
@@ -31,6 +31,7 @@ __all__ = [
     "UndeclaredMetric",
     "group_from_json",
     "group_to_json",
+    "last_turn",
     "make_sink",
     "metric",
     "printable",

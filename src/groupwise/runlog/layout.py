@@ -23,7 +23,9 @@ TOKENS = "tokens"
 EVAL_ROLLOUTS = "eval_rollouts"
 CHECKPOINTS = "checkpoints"
 SWEEP = "sweep.json"
-"""In a folder that is no run, and holds those of a sweep (groupwise.sweeps)."""
+"""In a folder that is no run, and holds those of a sweep (groupwise.sweeps) ..."""
+SWEEP_RUNS = "runs"
+"""... in here, by arm and seed."""
 
 _ROLLOUT_FILE = re.compile(r"(\d{6,})\.jsonl")
 _RUN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,14 @@ from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
 
 T = TypeVar("T")
 
+TURNS = ("started", "resumed", "finished", "stopped", "rank_lost", "failed")
+"""Kinds of events with which a trainer begins or ends."""
+
+
+def last_turn(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The newest event with which a trainer began or ended; {} where there is none."""
+    return next((event for event in reversed(events) if event.get("kind") in TURNS), {})
+
 
 class Run:
     def __init__(self, path: Path) -> None:
@@ -29,7 +37,7 @@ class Run:
         if (self.path / layout.SWEEP).is_file():
             raise RunReadError(
                 f"{self.path} is a sweep and no run: `groupwise sweep {self.path} --analyse-only` reads it as a whole, "
-                f"and its runs are in {self.path / 'runs'}"
+                f"and its runs are in {self.path / layout.SWEEP_RUNS}"
             )
 
     @property

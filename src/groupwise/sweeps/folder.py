@@ -18,11 +18,11 @@ from typing import Any, Literal
 from groupwise.config import ConfigError, Recipe, fingerprint, make_recipe, to_table
 from groupwise.runlog import layout
 from groupwise.runlog.files import RunReadError, append_line, encode_line, finite_or_none, write_atomic, write_failure
-from groupwise.runlog.reader import Run
+from groupwise.runlog.reader import Run, last_turn
 from groupwise.runlog.text import printable
 from groupwise.sweeps.arms import Arm, Knob, Sweep, json_value
 from groupwise.sweeps.spec import flatten
-from groupwise.sweeps.study import FAILURES, FORMAT, RUNS
+from groupwise.sweeps.study import FAILURES, FORMAT
 
 RECIPE = "recipe.toml"
 NUM_LAST_LINES = 20
@@ -55,11 +55,10 @@ class Job:
         if not (self.run_dir / layout.RECIPE).exists():
             return "new"
         try:
-            kinds = [event.get("kind") for event in Run(self.run_dir).events()]
+            turn = last_turn(Run(self.run_dir).events())
         except RunReadError:
             return "begun"  # going on with it says what is wrong, and is a failure of this run alone
-        turns = [kind for kind in kinds if kind in ("started", "resumed", "stopped", "rank_lost", "finished")]
-        return "finished" if turns[-1:] == ["finished"] else "begun"
+        return "finished" if turn.get("kind") == "finished" else "begun"
 
     @property
     def step(self) -> int:
@@ -102,7 +101,7 @@ def jobs_of(sweep: Sweep, folder: Path, arms: Sequence[Arm]) -> list[Job]:
     """Seed by seed, so that a sweep that is cut short is still a comparison."""
     steps = {arm.name: sweep.recipe(arm).total_steps for arm in arms}
     return [
-        Job(arm, seed, folder / RUNS / arm.name / f"seed-{seed}", steps[arm.name])
+        Job(arm, seed, folder / layout.SWEEP_RUNS / arm.name / f"seed-{seed}", steps[arm.name])
         for seed in sweep.seeds
         for arm in arms
     ]
@@ -212,7 +211,9 @@ def prepare(sweep: Sweep, folder: Path) -> list[str]:
         kept = {arm.name for arm in sweep.arms}
         gone = [arm.name for arm in earlier.arms if arm.name not in kept]
         if gone:
-            notes.append(f"no longer in the sweep file: {', '.join(gone)}; their runs stay in {folder / RUNS}")
+            notes.append(
+                f"no longer in the sweep file: {', '.join(gone)}; their runs stay in {folder / layout.SWEEP_RUNS}"
+            )
     check_runs(sweep, jobs_of(sweep, folder, sweep.arms))
     write(sweep, folder)
     return notes

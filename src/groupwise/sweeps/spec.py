@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from groupwise.config import RECIPES, ConfigError, build, nearest
+from groupwise.config import RECIPES, ConfigError, build
+from groupwise.config.recipe import find_shipped, parse_toml, read_text
 
 SWEEPS = RECIPES / "sweeps"
 """The sweeps that come with groupwise."""
@@ -194,32 +194,16 @@ def check_jobs(jobs: int | str, where: str) -> None:
 
 def find_sweep(given: str) -> Path:
     """A file as given, or one of the sweeps that come with groupwise."""
-    path = Path(given)
-    if path.suffix == ".toml" or path.is_file():
-        return path
-    known = {sweep.stem: sweep for sweep in SWEEPS.glob("*.toml")}
-    if given not in known:
-        raise ConfigError(f"no sweep named {given!r}; {nearest(given, known)} Or give a TOML file")
-    return known[given]
+    return find_shipped(given, SWEEPS, "sweep")
 
 
 def load_spec(path: Path) -> SweepSpec:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        shipped = ", ".join(sorted(sweep.stem for sweep in SWEEPS.glob("*.toml")))
-        raise ConfigError(f"no sweep at {path}; those that come with groupwise: {shipped}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the sweep {path}: {error}") from None
-    return parse_spec(text, origin=str(path))
+    shipped = ", ".join(sorted(sweep.stem for sweep in SWEEPS.glob("*.toml")))
+    return parse_spec(read_text(path, "sweep", f"those that come with groupwise: {shipped}"), origin=str(path))
 
 
 def parse_spec(text: str, origin: str = "sweep") -> SweepSpec:
-    try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{origin} is not valid TOML: {error}") from None
-    return build(SweepSpec, table, "")
+    return build(SweepSpec, parse_toml(text, origin), "")
 
 
 def flatten(table: Mapping[str, Any], where: str = "set") -> dict[str, Any]:

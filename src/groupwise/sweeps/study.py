@@ -18,10 +18,9 @@ from typing import Any
 from groupwise.inert import visible
 from groupwise.runlog import layout
 from groupwise.runlog.files import RunReadError, read_lines
-from groupwise.runlog.reader import Run
+from groupwise.runlog.reader import Run, last_turn
 from groupwise.types import EvalRecord, StepRecord
 
-RUNS = "runs"
 FAILURES = "failures.jsonl"
 FORMAT = 1
 MAX_REASON_CHARS = 4000
@@ -166,7 +165,7 @@ def _study(sweep_dir: Path, table: Mapping[str, Any]) -> Study:
     arms: dict[str, Arm] = {}
     for entry in table["arms"]:
         name = layout.validate_run_name(entry["name"])
-        folder = sweep_dir / RUNS / name
+        folder = sweep_dir / layout.SWEEP_RUNS / name
         runs = tuple(_read_run(folder / f"seed-{seed}", seed, failures.get((name, seed))) for seed in seeds)
         arms[name] = Arm(name, dict(entry.get("set") or {}), bool(entry.get("is_base")), runs)
     stray = [name for knob in table["knobs"] for name in knob["arms"] if name not in arms]
@@ -240,13 +239,14 @@ def _read_run(path: Path, seed: int, failure: str | None) -> SeedRun:
     try:
         steps = tuple(run.steps())
         evals = tuple(record for record in run.evals() if math.isfinite(record.pass_at_1))
-        kinds = [event.get("kind") for event in run.events()]
+        turn = last_turn(run.events())
         recipe = run.recipe if (path / layout.RECIPE).is_file() else {}
         num_planned = sum(int(stage.get("steps", 0)) for stage in recipe.get("stages", []))
     except (RunReadError, OSError, TypeError, ValueError, AttributeError) as error:
         return SeedRun(seed, path, Status.DAMAGED, str(error))
-    turns = [kind for kind in kinds if kind in ("started", "resumed", "stopped", "rank_lost", "finished")]
-    if turns[-1:] == ["finished"]:
+    if turn.get("kind") == "finished":
         return SeedRun(seed, path, Status.FINISHED, "", num_planned, steps, evals)
+    if failure is None and turn.get("kind") in ("failed", "rank_lost"):  # the sweep died before it could write it down
+        failure = str(turn.get("reason") or "")
     status = Status.UNFINISHED if failure is None else Status.FAILED
     return SeedRun(seed, path, status, failure or "", num_planned, steps, evals)

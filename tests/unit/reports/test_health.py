@@ -33,7 +33,7 @@ def test_a_sick_run_is_told_what_to_change(tmp_path: Path, make: Any) -> None:
     for finding in findings:
         assert finding["severity"] in ("sick", "watch")
         assert finding["seen"]
-        assert finding["change_text"]
+        assert finding["say_change"]
     assert "Healthy" not in report.html
     assert findings[0]["title"] in report.html
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.runlog import RunReadError
+from groupwise.runlog import RunLog, RunReadError
 from groupwise.sweeps.study import MAX_REASON_CHARS, Status, read_study
 from tests.unit.sweeps.made_up import NUM_STEPS, Truth, write_sweep
 
@@ -96,6 +96,16 @@ def test_a_failure_that_was_made_good_is_none(sweep: Path) -> None:
     (sweep / "failures.jsonl").write_text(json.dumps({"arm": "base", "seed": 0, "last_lines": ["boom"]}) + "\n")
     study = read_study(sweep)
     assert all(run.is_finished for arm in study.arms if arm.name == "base" for run in arm.runs)
+
+
+def test_a_run_that_said_why_it_failed_is_believed(sweep: Path) -> None:
+    """Also where the sweep was killed before it could write the failure down."""
+    run = next(run for arm, run in read_study(sweep).runs if run.status is Status.UNFINISHED)
+    RunLog(run.path).write_event("failed", step=12, reason="TrainingFailed: NaN")
+    again = next(other for _, other in read_study(sweep).runs if other.path == run.path)
+    assert (again.status, again.reason) == (Status.FAILED, "TrainingFailed: NaN")
+    RunLog(run.path).write_event("resumed", step=12)
+    assert next(r for _, r in read_study(sweep).runs if r.path == run.path).status is Status.UNFINISHED
 
 
 def test_a_damaged_run_does_not_end_the_reading(sweep: Path) -> None:

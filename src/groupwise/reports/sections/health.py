@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.doctor import DISEASES, Finding, examine, read_charts
+from groupwise.doctor import DISEASES, examine, read_charts
 from groupwise.doctor.vitals import vital_signs
-from groupwise.doctor.wording import say_change
+from groupwise.doctor.wording import with_words
 from groupwise.inert import escape
 from groupwise.reports.charts import Chart, Line
 from groupwise.reports.gains import percent
 from groupwise.reports.markup import definitions, figure, notes, paragraph, table
 from groupwise.reports.section import Content, Material
 from groupwise.reports.sources import RunSource
-from groupwise.runlog.files import plain
 from groupwise.runlog.reader import Run
 
 
@@ -37,13 +36,8 @@ def _examined(source: RunSource) -> dict[str, Any]:
     return {
         "label": source.label,
         "stages": [{"name": chart.stage, "vital_signs": vital_signs(chart)} for chart in charts],
-        "findings": [_finding_table(finding) for finding in examine(charts)],
+        "findings": [with_words(finding) for finding in examine(charts)],
     }
-
-
-def _finding_table(finding: Finding) -> dict[str, Any]:
-    words = {"title": DISEASES[finding.disease].title, "change_text": say_change(finding.change)}
-    return dict(plain(finding.to_json() | words))
 
 
 def _run_html(run: Mapping[str, Any], is_named: bool) -> str:
@@ -59,7 +53,7 @@ def _run_html(run: Mapping[str, Any], is_named: bool) -> str:
 def _finding_html(finding: Mapping[str, Any]) -> str:
     place = f"stage {finding['stage']}, steps {finding['first_step']} to {finding['last_step']}"
     kind = {"sick": "worse", "watch": "unclear"}[finding["severity"]]
-    words = [("seen", finding["seen"]), ("means", finding["means"]), ("change", finding["change_text"])]
+    words = [("seen", finding["seen"]), ("means", finding["means"]), ("change", finding["say_change"])]
     headline = f"{finding['severity']}: {finding['title']}"
     return (
         f'<div class="verdict-card {kind}"><p class="headline">{escape(headline)}</p>'
