@@ -8,6 +8,7 @@ called by all ranks in the same order. A world of one is plain functions. How th
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
@@ -17,6 +18,7 @@ import torch.distributed
 from torch import Tensor
 
 T = TypeVar("T")
+SECONDS_TO_LET_GO = 0.25
 
 
 class RankLost(RuntimeError):
@@ -123,6 +125,9 @@ class Ranks:
 
     def close(self) -> None:
         torch.distributed.destroy_process_group()
+        # Gloo's threads outlive this: torch's caches of sharded tensors hold the group. One that has yet to let go of the
+        # last message's tensors needs Python for it, and aborts the process where Python is already shutting down.
+        time.sleep(SECONDS_TO_LET_GO)
 
 
 def join_world() -> World:
