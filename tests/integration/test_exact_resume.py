@@ -111,7 +111,10 @@ NUM_KILLS = int(os.environ.get("GROUPWISE_KILLS", "100"))
 def test_random_sigkills_leave_no_run_that_cannot_resume(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
     """Real processes, really killed, at random moments; each run goes on until it ends, and ends as if left alone."""
     recipe = recipe_with(checkpoints={"every_steps": 1, "every_update": True})
+    pipeline.train(recipe, tmp_path / "warm-up")
+    began = time.perf_counter()
     pipeline.train(recipe, tmp_path / "whole")
+    seconds = time.perf_counter() - began
     expected = whole_result(tmp_path / "whole")
     toml = dump_toml(to_table(recipe))
     context = multiprocessing.get_context("forkserver")
@@ -125,7 +128,7 @@ def test_random_sigkills_leave_no_run_that_cannot_resume(recipe_with: Callable[.
         while True:
             child = context.Process(target=train_or_resume, args=(toml, run_dir))
             child.start()
-            child.join(timeout=dice.uniform(0.05, 1.5))
+            child.join(timeout=dice.uniform(0.05, 1.2 * seconds))
             child.kill()  # unless it has just ended by itself
             child.join()
             if child.exitcode == 0:
