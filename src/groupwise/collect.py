@@ -17,7 +17,7 @@ from groupwise.data.sampler import ProblemSampler
 from groupwise.distributed.world import World
 from groupwise.engines.engine import Engine, Request
 from groupwise.models.chat import encode_prompt
-from groupwise.scoring import pass_rate, shape_group
+from groupwise.scoring import shape_group
 from groupwise.seeds import seed_of
 from groupwise.types import Group, Problem, Prompt, SamplingParams, Score, ScoredGroup
 from groupwise.verifiers.scorer import Scorer, ScoringBatch
@@ -75,7 +75,7 @@ class Collector:
             groups, extra = self._round(draws, stage_step, policy_version, clock)
             num_extra += extra
             for scored in groups:
-                rate = pass_rate(scored)
+                rate = scored.pass_rate
                 if rate is not None:
                     sampler.observe(scored.group.prompt.problem.id, rate)
                 is_kept = scored.has_signal or stage.refill_rounds == 0

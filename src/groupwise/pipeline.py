@@ -64,7 +64,7 @@ from groupwise.rehearsal import rehearse
 from groupwise.runlog import RunLogError, layout
 from groupwise.runlog.lock import RunLock
 from groupwise.runlog.reader import Run
-from groupwise.runlog.sinks import Sink, make_sink
+from groupwise.runlog.sinks import Sink, make_sink, tracked_name
 from groupwise.runlog.writer import RunLog
 from groupwise.tasks import check_splits, make_task
 from groupwise.training import Position, Training, restore_random_state, seed_random_state
@@ -219,7 +219,7 @@ def set_up(
     engine = make_engine(recipe.engine, policy)
     # A tracker that every rank reported to would show the run once for each.
     named = recipe.logging.sinks if world.rank == 0 else ()
-    named_sinks = [make_sink(name, run_dir, run_dir.name, to_table(recipe)) for name in named]
+    named_sinks = [make_sink(name, run_dir, tracked_name(run_dir), to_table(recipe)) for name in named]
     doctor = LiveDoctor(folder, to_table(recipe), lambda found: log.write_event(FINDING, **found.to_json()))
     log = RunLog(folder, [*sinks, *named_sinks, doctor] if world.rank == 0 else [])
     kind = CheckpointStore if world.rank == 0 else CheckpointReader

@@ -69,13 +69,5 @@ def _extra_terms(
     return extra
 
 
-def pass_rate(scored: ScoredGroup) -> float | None:
-    """Share of correct rollouts among those that could be judged; None when none could."""
-    judged = [score for score in scored.scores if not score.is_error]
-    if not judged:
-        return None
-    return sum(score.verdict is Verdict.CORRECT for score in judged) / len(judged)
-
-
 def is_truncated(rollout: Rollout) -> bool:
     return rollout.finish is Finish.LENGTH

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from groupwise.algo.schedules import falling
 from groupwise.config import RewardConfig
-from groupwise.scoring import is_truncated, pass_rate
+from groupwise.scoring import is_truncated
 from groupwise.stats import mean, std
 from groupwise.types import ScoredGroup, UpdateStats, Verdict
 
@@ -28,7 +28,7 @@ def rollout_metrics(
     verdicts = Counter(score.verdict for score in scores)
     lengths = [len(rollout.token_ids) for rollout in rollouts]
     distinct = sum(len({rollout.text for rollout in scored.group.rollouts}) for scored in sampled)
-    dead = [pass_rate(scored) for scored in sampled if not scored.has_signal]
+    dead = [scored.pass_rate for scored in sampled if not scored.has_signal]
     num_judged = sum(not score.is_error for score in scores)
     metrics = {
         "reward/mean": mean(rewards) if rewards else 0.0,

@@ -130,6 +130,14 @@ class ScoredGroup:
     has_signal: bool
     """Whether the rewards differ. Asked of the rewards themselves, not of rounded advantages."""
 
+    @property
+    def pass_rate(self) -> float | None:
+        """Share of correct rollouts among those that could be judged; None when none could."""
+        judged = [score for score in self.scores if not score.is_error]
+        if not judged:
+            return None
+        return sum(score.verdict is Verdict.CORRECT for score in judged) / len(judged)
+
 
 @dataclass(frozen=True, slots=True)
 class TokenTrace:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from groupwise.config import RewardConfig
-from groupwise.scoring import is_truncated, pass_rate, shape_group, shape_parts
+from groupwise.scoring import is_truncated, shape_group, shape_parts
 from groupwise.stepmetrics import rollout_metrics
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, Verdict
 
@@ -81,7 +81,7 @@ def test_a_score_without_parts_is_its_reward() -> None:
 
 def test_pass_rate_leaves_errors_out() -> None:
     def rate(*scores: Score) -> float | None:
-        return pass_rate(shape_group(group(*[rollout()] * len(scores)), scores, RewardConfig(), 0, 4))
+        return shape_group(group(*[rollout()] * len(scores)), scores, RewardConfig(), 0, 4).pass_rate
 
     assert rate(RIGHT, WRONG, ERROR, RIGHT) == pytest.approx(2 / 3)
     assert rate(Score(5.0, Verdict.UNPARSED), WRONG) == 0.0
@@ -101,7 +101,7 @@ def test_time_outs_are_counted_apart_and_judge_nothing() -> None:
     assert (metrics["score/timed_out_share"], metrics["score/error_share"]) == (0.25, 0.25)
     assert metrics["score/pass_at_1"] == metrics["reward/mean"] == 1.0
     assert not scored.has_signal
-    assert pass_rate(scored) == 1.0
+    assert scored.pass_rate == 1.0
 
 
 def reward(score: Score, text: str = "", num_tokens: int = 1, stage_step: int = 0, **config: Any) -> float:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from groupwise.runlog.files import read_end
+
 MAX_BYTES = 4 * 2**20
 """Of one answer. A longer file takes several."""
 CHECKED_BYTES = 512
@@ -76,15 +78,7 @@ def read_since(path: Path, cursor: Cursor | None, max_bytes: int = MAX_BYTES) ->
 
 def last_lines(path: Path, max_bytes: int) -> list[Mapping[str, Any]]:
     """The objects of about the last `max_bytes`, oldest first; damaged lines are left out. [] without a file."""
-    try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - max_bytes))
-            data = file.read(max_bytes)
-    except FileNotFoundError:
-        return []
-    if size > max_bytes:
-        data = data[data.find(b"\n") + 1 :]
+    data = read_end(path, max_bytes)
     return list(_parse_lines(data[: data.rfind(b"\n") + 1], path.name, 0)[0])
 
 

@@ -125,8 +125,8 @@ class Ranks:
 
     def close(self) -> None:
         torch.distributed.destroy_process_group()
-        # Gloo's threads outlive this: torch's caches of sharded tensors hold the group. One that has yet to let go of the
-        # last message's tensors needs Python for it, and aborts the process where Python is already shutting down.
+        # Gloo's threads outlive this: torch's caches of sharded tensors hold the group. One that has yet to let go of
+        # the last message's tensors needs Python for it, and aborts the process where Python is already shutting down.
         time.sleep(SECONDS_TO_LET_GO)
 
 

@@ -20,7 +20,6 @@ from groupwise.evals.general_text import PASSAGES
 from groupwise.evals.results import Estimate
 from groupwise.models.chat import check_fits
 from groupwise.models.policy import Policy
-from groupwise.scoring import pass_rate
 from groupwise.stats import bootstrap_interval, mean
 from groupwise.types import SamplingParams
 from groupwise.verifiers.scorer import LocalScorer, ScoreFunction
@@ -110,5 +109,5 @@ def _format_share(policy: Policy, engine: Engine) -> float:
     scorer = LocalScorer(ScoreFunction(task))
     sampling = SamplingParams(max_new_tokens=FORMAT_TOKENS, temperature=0.0)
     pairs = sample_and_score(engine, scorer, requests, sampling, policy.version, policy.world, Clock())
-    shares = [pass_rate(scored_group(group, scores)) for group, scores in pairs]
+    shares = [scored_group(group, scores).pass_rate for group, scores in pairs]
     return mean([share for share in shares if share is not None])

@@ -14,7 +14,7 @@ from groupwise.collect import Clock, Prompts, sample_and_score
 from groupwise.config import Recipe, RlStage
 from groupwise.engines.engine import Engine, Request
 from groupwise.models.policy import Policy
-from groupwise.scoring import is_truncated, pass_rate
+from groupwise.scoring import is_truncated
 from groupwise.seeds import seed_of
 from groupwise.stats import mean, mean_interval, wilson_interval
 from groupwise.types import EvalRecord, Group, Problem, SamplingParams, Score, ScoredGroup, Verdict
@@ -68,7 +68,7 @@ def eval_max_new_tokens(recipe: Recipe) -> int:
 
 
 def _summarize(groups: Sequence[ScoredGroup], num_rollouts: int, temperature: float, seconds: float) -> EvalRecord:
-    shares = [share for share in map(pass_rate, groups) if share is not None]
+    shares = [group.pass_rate for group in groups if group.pass_rate is not None]
     scores = [score for scored in groups for score in scored.scores]
     rollouts = [rollout for scored in groups for rollout in scored.group.rollouts]
     judged = [score for score in scores if not score.is_error]

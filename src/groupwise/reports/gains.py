@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from groupwise.reports.sources import Panel, RunSource
 from groupwise.stats import difference_interval, mean, mean_interval, paired_interval, wilson_interval
-from groupwise.types import EvalRecord, ScoredGroup, Verdict
+from groupwise.types import EvalRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +70,8 @@ def points(share: float) -> str:
     return f"{100 * share:+.1f}".replace("-", "\u2212")
 
 
-def pass_rate(scored: ScoredGroup) -> float | None:
-    """The share of correct completions; None where none could be judged."""
-    judged = [score for score in scored.scores if not score.is_error]
-    return mean([float(score.verdict is Verdict.CORRECT) for score in judged]) if judged else None
-
-
 def pass_rates(panel: Panel) -> dict[str, float]:
-    rates = {problem_id: pass_rate(scored) for problem_id, scored in panel.groups.items()}
+    rates = {problem_id: scored.pass_rate for problem_id, scored in panel.groups.items()}
     return {problem_id: rate for problem_id, rate in rates.items() if rate is not None}
 
 

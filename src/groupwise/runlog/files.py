@@ -114,6 +114,18 @@ def append_line(path: Path, line: bytes, fsync: bool) -> None:
         os.close(descriptor)
 
 
+def read_end(path: Path, max_bytes: int) -> bytes:
+    """The last bytes of a file, from the beginning of a line on; nothing where there is no file."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - max_bytes))
+            data = file.read(max_bytes)
+    except FileNotFoundError:
+        return b""
+    return data[data.find(b"\n") + 1 :] if size > max_bytes else data
+
+
 def repair_tail(path: Path) -> None:
     """Drop the half line that a kill left at the end of `path`. For the one process that may write it."""
     try:

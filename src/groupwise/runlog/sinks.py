@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from groupwise.runlog import layout
 from groupwise.runlog.records import eval_metrics
 from groupwise.types import EvalRecord, StepRecord
 
@@ -41,6 +42,15 @@ class Sink(Protocol):
     def write_eval(self, record: EvalRecord) -> None: ...
 
     def close(self) -> None: ...
+
+
+def tracked_name(run_dir: Path) -> str:
+    """What trackers call a run: its folder's name; in a sweep, where each arm has a seed-0, sweep and arm first."""
+    folder = run_dir.resolve()
+    sweep = folder.parents[2] if len(folder.parents) > 2 else folder
+    if folder.parent.parent.name == layout.SWEEP_RUNS and (sweep / layout.SWEEP).is_file():
+        return f"{sweep.name}-{folder.parent.name}-{folder.name}"
+    return folder.name
 
 
 def make_sink(name: str, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> Sink:

@@ -17,7 +17,15 @@ from typing import Any, Literal
 
 from groupwise.config import ConfigError, Recipe, fingerprint, make_recipe, to_table
 from groupwise.runlog import layout
-from groupwise.runlog.files import RunReadError, append_line, encode_line, finite_or_none, write_atomic, write_failure
+from groupwise.runlog.files import (
+    RunReadError,
+    append_line,
+    encode_line,
+    finite_or_none,
+    read_end,
+    write_atomic,
+    write_failure,
+)
 from groupwise.runlog.reader import Run, last_turn
 from groupwise.runlog.text import printable
 from groupwise.sweeps.arms import Arm, Knob, Sweep, json_value
@@ -26,7 +34,7 @@ from groupwise.sweeps.study import FAILURES, FORMAT
 
 RECIPE = "recipe.toml"
 NUM_LAST_LINES = 20
-_TAIL_BYTES = 64 << 10
+_END_BYTES = 64 << 10
 _MAX_NAMED_CHANGES = 4
 
 State = Literal["new", "begun", "finished"]
@@ -63,7 +71,7 @@ class Job:
     @property
     def step(self) -> int:
         """The last step that was logged. Reads the end of the file alone: this is asked all the time."""
-        lines = tail(self.run_dir / layout.METRICS).split(b"\n")
+        lines = read_end(self.run_dir / layout.METRICS, _END_BYTES).split(b"\n")
         for line in reversed(lines[:-1]):
             try:
                 return int(json.loads(line)["step"])
@@ -82,19 +90,9 @@ class Job:
 
     def last_lines(self) -> list[str]:
         """Of what it printed."""
-        text = tail(self.log).decode("utf-8", "replace")
+        text = read_end(self.log, _END_BYTES).decode("utf-8", "replace")
         lines = [printable(line).rstrip() for line in text.split("\n")]
         return [line for line in lines if line][-NUM_LAST_LINES:]
-
-
-def tail(path: Path) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - _TAIL_BYTES))
-            return file.read()
-    except FileNotFoundError:
-        return b""
 
 
 def jobs_of(sweep: Sweep, folder: Path, arms: Sequence[Arm]) -> list[Job]:

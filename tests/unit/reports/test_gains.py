@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.reports.gains import pass_rate, run_gain, stage_gains
+from groupwise.reports.gains import run_gain, stage_gains
 from groupwise.reports.sources import read_sources
 from groupwise.stats import paired_interval
 from groupwise.types import StepRecord, Verdict
@@ -16,8 +16,8 @@ STEPS = [StepRecord(1, "sft", 1, {}), StepRecord(2, "grpo", 1, {})]
 
 
 def test_an_error_is_no_wrong_answer(make: Any) -> None:
-    assert pass_rate(make.group("a", [RIGHT, ERROR])) == 1.0
-    assert pass_rate(make.group("a", [ERROR])) is None
+    assert make.group("a", [RIGHT, ERROR]).pass_rate == 1.0
+    assert make.group("a", [ERROR]).pass_rate is None
 
 
 def test_paired_over_the_problems_that_both_judged(make: Any, tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.runlog import RunLog, SinkError, make_sink
-from groupwise.runlog.sinks import SINKS
+from groupwise.runlog import RunLog, SinkError, layout, make_sink
+from groupwise.runlog.sinks import SINKS, tracked_name
 
 RECIPE = {"model": {"name": "tiny"}}
 
@@ -166,3 +166,12 @@ def test_an_outsiders_sink_is_a_string_too(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "someones_sinks", module)
     made: Any = make_sink("someones_sinks:Memory", tmp_path, "run", RECIPE)
     assert made == (tmp_path, "run", RECIPE)
+
+
+def test_trackers_tell_the_runs_of_a_sweep_apart(tmp_path: Path) -> None:
+    run_dir = tmp_path / "study" / layout.SWEEP_RUNS / "kl-0.1" / "seed-0"
+    run_dir.mkdir(parents=True)
+    assert tracked_name(run_dir) == "seed-0"
+    (tmp_path / "study" / layout.SWEEP).write_text("{}")
+    assert tracked_name(run_dir) == "study-kl-0.1-seed-0"
+    assert tracked_name(tmp_path / "mine") == "mine"
