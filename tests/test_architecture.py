@@ -87,7 +87,7 @@ ALLOWED = {
     "reference": {"config", "runlog", "tasks"},
     "sample": {"types", "config", "engines", "models", "rewards", "seeds", "tasks", "verifiers", "workers"},
     "bench": {"", "types", "config", "algo", "collect", "data", "engines", "evals", "evaluate", "grpo", "models"}
-    | {"pipeline", "runlog", "tasks", "update", "verifiers", "bench"},
+    | {"pipeline", "runlog", "stats", "tasks", "update", "verifiers", "bench"},
     "plan": {"config", "models", "tasks", "bench", "plan"},
     "sweeps": {"inert", "types", "stats", "config", "runlog", "reports", "plan", "sweeps"},
     "demo": {"", "types", "config", "pipeline", "reports", "runlog"},

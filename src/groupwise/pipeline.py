@@ -427,7 +427,5 @@ def versions() -> dict[str, str]:
 
 
 def _machine(policy: Policy) -> dict[str, Any]:
-    device = policy.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     num_parameters = sum(parameter.numel() for parameter in policy.model.parameters())
-    return {"device": device.type, "device_name": name, "num_parameters": num_parameters}
+    return {"device": policy.device.type, "device_name": policy.device_name, "num_parameters": num_parameters}

@@ -27,6 +27,7 @@ from groupwise.evals.draw import draw_scored, make_requests
 from groupwise.evals.subject import open_subject
 from groupwise.evaluate import make_engine, task_options
 from groupwise.models.policy import Policy
+from groupwise.stats import mean
 from groupwise.tasks import make_task
 from groupwise.types import Prompt, SamplingParams, ScoredGroup
 from groupwise.update import TokenLoss, update_policy
@@ -134,14 +135,13 @@ def bench_groups(work: GroupsWork) -> GroupsResult:
     _time(policy, engine, asked, groups, max(work.sizes), work, sampling)  # warm-up
     times = [_time(policy, engine, asked, groups, size, work, sampling) for size in sorted(work.sizes)]
     rollouts = [rollout for scored in groups for rollout in scored.group.rollouts]
-    verdicts = [score.verdict for scored in groups for score in scored.scores]
     return GroupsResult(
         model=work.model,
         task=work.task,
-        device=torch.cuda.get_device_name(policy.device) if policy.device.type == "cuda" else "CPU",
+        device=policy.device_name,
         num_problems=len(groups),
         num_left_out=len(drawn) - len(groups),
-        pass_at_1=sum(verdict == "correct" for verdict in verdicts) / len(verdicts),
+        pass_at_1=mean([scored.pass_rate or 0.0 for scored in groups]),
         mean_tokens=sum(len(rollout.token_ids) for rollout in rollouts) / len(rollouts),
         sizes=tuple(_figures(index, noises, seconds) for index, seconds in enumerate(times)),
         slopes={
@@ -152,14 +152,14 @@ def bench_groups(work: GroupsWork) -> GroupsResult:
 
 
 def _figures(index: int, noises: dict[str, list[Noise]], seconds: tuple[float, float]) -> SizeFigures:
-    def mean(name: str) -> dict[str, float]:
+    def over_problems(name: str) -> dict[str, float]:
         return {rule: float(getattr(rows[index], name).mean()) for rule, rows in noises.items()}
 
-    variance, signal = mean("gradient_variance"), mean("signal")
+    variance, signal = over_problems("gradient_variance"), over_problems("signal")
     return SizeFigures(
         size=noises[RULES[0]][index].size,
-        dead_share=mean("dead_share")[RULES[0]],
-        advantage_variance=mean("advantage_variance"),
+        dead_share=over_problems("dead_share")[RULES[0]],
+        advantage_variance=over_problems("advantage_variance"),
         gradient_variance=variance,
         signal_to_noise={rule: signal[rule] / variance[rule] if variance[rule] > 0 else 0.0 for rule in variance},
         sample_s=seconds[0],

@@ -12,7 +12,6 @@ for all tokens, though prompts do not go through it.
 
 from __future__ import annotations
 
-import platform
 import random
 import time
 from dataclasses import asdict, dataclass
@@ -166,7 +165,7 @@ def bench_update(work: UpdateWork) -> UpdateTiming:
     peak_tflops = work.peak_tflops or (PEAK_TFLOPS if is_gpu else None)
     return UpdateTiming(
         work=work,
-        device=torch.cuda.get_device_name(policy.device) if is_gpu else platform.machine(),
+        device=policy.device_name,
         tokens=tokens,
         computed_tokens=computed,
         num_parameters=num_parameters,

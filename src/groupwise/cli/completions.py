@@ -48,6 +48,7 @@ def _completions(options: argparse.Namespace) -> int:
 def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Place]:
     """All commands, each before those inside it."""
     from groupwise.config import RECIPES
+    from groupwise.sweeps.spec import SWEEPS
 
     commands: dict[str, str] = {}
     inner: dict[str, argparse.ArgumentParser] = {}
@@ -62,7 +63,7 @@ def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Itera
         elif action.dest == "recipe":
             words += sorted(recipe.stem for recipe in RECIPES.glob("*.toml"))
         elif action.dest == "sweep":
-            words += sorted(sweep.stem for sweep in (RECIPES / "sweeps").glob("*.toml"))
+            words += sorted(sweep.stem for sweep in SWEEPS.glob("*.toml"))
         elif action.choices is not None:
             words += [str(choice) for choice in action.choices]
     yield Place(path, commands, options, tuple(words))

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from groupwise.cli.libraries import quiet_libraries
+from groupwise.plan.prompts import USUAL_TOKENS
 
 if TYPE_CHECKING:
     from groupwise.config import Recipe
     from groupwise.plan.gpus import Gpu
     from groupwise.plan.plan import Plan
     from groupwise.plan.timing import Speed
-
-PROMPT_TOKENS = 128
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,8 +27,8 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     plan.add_argument("--memory-gib", type=float, help="as if the GPU had so much memory")
     plan.add_argument("--ranks", type=int, default=1, help="so many of these GPUs; default 1")
     plan.add_argument(
-        "--prompt-tokens", metavar="N", default=str(PROMPT_TOKENS),
-        help=f"of a prompt; default {PROMPT_TOKENS}. `task`: as the recipe's task and tokenizer have them",
+        "--prompt-tokens", metavar="N", default=str(USUAL_TOKENS),
+        help=f"of a prompt; default {USUAL_TOKENS}. `task`: as the recipe's task and tokenizer have them",
     )  # fmt: skip
     plan.add_argument("--mean-tokens", type=float, help="of a completion; default half of max_new_tokens")
     plan.add_argument("--measure", action="store_true", help="first measure this GPU, a minute; later plans use it too")

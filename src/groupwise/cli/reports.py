@@ -51,6 +51,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _reach(options: argparse.Namespace) -> int:
     import json
+    import math
 
     from rich.console import Console
     from rich.markup import escape
@@ -77,7 +78,7 @@ def _reach(options: argparse.Namespace) -> int:
             f"{row.score:.0%} of {row.num_problems}",
             f"{row.num_reached} of {len(row.runs)}",
             "–" if seconds is None else duration(seconds[0]),
-            "–" if seconds is None or seconds[2] != seconds[2] else f"{duration(seconds[1])} to {duration(seconds[2])}",
+            "–" if seconds is None or math.isnan(seconds[2]) else f"{duration(seconds[1])} to {duration(seconds[2])}",
             f"{tokens:,.0f}",
             escape(printable(row.device)),
         )

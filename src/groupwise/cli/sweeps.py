@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -175,6 +175,7 @@ def _plan_words(plan: ArmPlan | str) -> str:
 def _carry_out(
     spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], folder: Path, jobs: int | str, options: argparse.Namespace
 ) -> int:
+    from groupwise.sweeps.arms import BASE_ARM
     from groupwise.sweeps.display import Display
     from groupwise.sweeps.folder import jobs_of, prepare, refuse_strangers
     from groupwise.sweeps.machine import place
@@ -184,7 +185,7 @@ def _carry_out(
     refuse_strangers(folder)
     if spec.search is not None:
         check_search(spec.search, sweep)
-    recipes = [sweep.recipe(arm) for arm in arms] or [sweep.recipe(_bare_arm())]
+    recipes = [sweep.recipe(arm) for arm in arms] or [sweep.recipe(BASE_ARM)]
     stop = StopSwitch(None if options.max_minutes is None else 60 * options.max_minutes)
     num_runs = (len(arms) if spec.search is None else spec.search.trials) * len(sweep.seeds)
     with _locked(folder):
@@ -219,27 +220,18 @@ class Ended:
     best_value: float | None = None
 
 
-def _bare_arm() -> Arm:
-    from groupwise.sweeps.arms import Arm
-
-    return Arm("base", "base", "", "", {}, is_base=True)
-
-
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     from groupwise.runlog.lock import RunInUse, RunLock, read_holder
 
-    lock = RunLock(folder)
-    try:
-        lock.__enter__()
-    except RunInUse:
-        holder = read_holder(folder)
-        who = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
-        raise RunInUse(f"the sweep {folder} is being run by {who}; wait for it, or take another --dir") from None
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(RunLock(folder))
+        except RunInUse:
+            holder = read_holder(folder)
+            who = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
+            raise RunInUse(f"the sweep {folder} is being run by {who}; wait for it, or take another --dir") from None
         yield
-    finally:
-        lock.__exit__(None, None, None)
 
 
 # ---- after ----

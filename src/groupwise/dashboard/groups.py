@@ -15,6 +15,7 @@ from groupwise.dashboard.parameters import ParameterError, Parameters
 from groupwise.dashboard.search import SORTS, Found, Match, Sort, Wanted, find_match
 from groupwise.dashboard.tail import parse_line
 from groupwise.runlog import RunReadError, layout
+from groupwise.runlog.files import finite_or_none
 from groupwise.types import Finish, Verdict
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 500
@@ -127,7 +128,7 @@ def _line(group: Found, wanted: Wanted, token_steps: Mapping[int, Path]) -> dict
         "prompt": outline.prompt,
         "answer": outline.answer,
         "num_rollouts": len(outline.finishes),
-        "rewards": [_finite(reward) for reward in outline.rewards],
+        "rewards": [finite_or_none(reward) for reward in outline.rewards],
         "verdicts": outline.verdicts,
         "finishes": outline.finishes,
         "num_tokens": outline.num_tokens,
@@ -150,22 +151,22 @@ def _match(group: Found, text: str) -> dict[str, Any] | None:
 
 
 def _rollout(rollout: Mapping[str, Any], score: Mapping[str, Any], reward: Any, advantage: Any) -> dict[str, Any]:
-    logprobs = [value for value in map(_finite, rollout["rollout_logprobs"]) if value is not None]
+    logprobs = [value for value in map(finite_or_none, rollout["rollout_logprobs"]) if value is not None]
     return {
         "text": rollout["text"],
         "finish": rollout["finish"],
         "policy_version": rollout["policy_version"],
         "num_tokens": len(rollout["token_ids"]),
         "logprob_mean": math.fsum(logprobs) / len(logprobs) if logprobs else None,
-        "reward": _finite(reward),
-        "advantage": _finite(advantage),
+        "reward": finite_or_none(reward),
+        "advantage": finite_or_none(advantage),
         "score": {
-            "reward": _finite(score["reward"]),
+            "reward": finite_or_none(score["reward"]),
             "verdict": score["verdict"],
-            "parts": {name: _finite(value) for name, value in score["parts"].items()},
+            "parts": {name: finite_or_none(value) for name, value in score["parts"].items()},
             "verifier": score["verifier"],
             "detail": score["detail"],
-            "process": None if score.get("process") is None else _finite(score["process"]),
+            "process": None if score.get("process") is None else finite_or_none(score["process"]),
         },
     }
 
@@ -192,8 +193,3 @@ def _stages(files: Iterable[FileIndex]) -> list[str]:
     """In the order of training."""
     names = {entry.outline.stage: None for file in files for entry in reversed(file.entries)}
     return list(reversed(names))
-
-
-def _finite(value: Any) -> float | None:
-    number = float(value)
-    return number if math.isfinite(number) else None

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO, Literal, NamedTuple, get_args
 
 from groupwise.dashboard.outline import Outline, outline_of
+from groupwise.dashboard.tail import Identity, identity_of
 from groupwise.runlog import RunReadError, layout
 
 Kind = Literal["train", "eval"]
@@ -24,14 +25,6 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _FOLDERS: dict[Kind, str] = {"train": layout.ROLLOUTS, "eval": layout.EVAL_ROLLOUTS}
 
 MAX_FILE_WARNINGS = 3
-
-
-class Identity(NamedTuple):
-    """Tells a file from what stood under its name before."""
-
-    inode: int
-    size_bytes: int
-    modified_ns: int
 
 
 class Place(NamedTuple):
@@ -119,7 +112,7 @@ class RunIndex:
             return None
         with self._lock:
             known = self._files.get((kind, step))
-        if known is not None and known.identity == _identity_of(path):
+        if known is not None and known.identity == identity_of(path):
             return known
         read = read_file(kind, step, path)
         if read is not None:
@@ -149,7 +142,7 @@ class RunIndex:
         there = {
             (kind, step): path for kind in KINDS for step, path in rollout_files(self._run_dir / _FOLDERS[kind]).items()
         }
-        identities = {key: identity for key, path in there.items() if (identity := _identity_of(path)) is not None}
+        identities = {key: identity for key, path in there.items() if (identity := identity_of(path)) is not None}
         with self._lock:
             self._files = {key: file for key, file in self._files.items() if key in identities}
             changed = [
@@ -186,7 +179,7 @@ def read_file(kind: Kind, step: int, path: Path) -> FileIndex | None:
     name = f"{path.parent.name}/{path.name}"
     try:
         with open(path, "rb") as file:
-            identity = _identity(os.fstat(file.fileno()))
+            identity = Identity.by(os.fstat(file.fileno()))
             for number, offset, line in _lines(file):
                 outline = outline_of(line)
                 if outline is not None:
@@ -213,7 +206,7 @@ def open_as_indexed(file_index: FileIndex) -> IO[bytes]:
         file = open(file_index.path, "rb")  # noqa: SIM115 (the caller closes it)
     except OSError as error:
         raise RunReadError(f"{file_index.path} cannot be read any more: {error.strerror}") from None
-    if _identity(os.fstat(file.fileno())) != file_index.identity:
+    if Identity.by(os.fstat(file.fileno())) != file_index.identity:
         file.close()
         raise RunReadError(f"{file_index.path} has just been rewritten; look again")
     return file
@@ -236,14 +229,3 @@ def nth_line(path: Path, index: int) -> bytes | None:
             return next((line for number, _, line in _lines(file) if number == index), None)
     except OSError:
         return None
-
-
-def _identity_of(path: Path) -> Identity | None:
-    try:
-        return _identity(os.stat(path))
-    except OSError:
-        return None
-
-
-def _identity(status: os.stat_result) -> Identity:
-    return Identity(status.st_ino, status.st_size, status.st_mtime_ns)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from groupwise.dashboard.index import Entry, FileIndex, Identity, Kind, RunIndex, open_as_indexed
+from groupwise.dashboard.index import Entry, FileIndex, Kind, RunIndex, open_as_indexed
 from groupwise.dashboard.outline import Outline, completions_of, parse_group
+from groupwise.dashboard.tail import Identity
 from groupwise.runlog import RunReadError
 
 Sort = Literal["newest", "oldest", "spread", "highest", "lowest"]

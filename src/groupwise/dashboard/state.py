@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 import time
 import tomllib
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from groupwise.dashboard.recipes import stage_tables
-from groupwise.dashboard.tail import last_lines
+from groupwise.dashboard.tail import Identity, identity_of, last_lines
 from groupwise.runlog import last_turn, layout, read_holder
 
 State = Literal["running", "finished", "stopped", "failed"]
@@ -133,9 +132,9 @@ def describe(run_dir: Path, summary: Summary) -> dict[str, Any]:
     }
 
 
-def signature(run_dir: Path) -> tuple[tuple[int, int, int] | None, ...]:
+def signature(run_dir: Path) -> tuple[Identity | None, ...]:
     """Changes when a file does that a summary is read from."""
-    return tuple(_signature_of(run_dir / name) for name in WATCHED)
+    return tuple(identity_of(run_dir / name) for name in WATCHED)
 
 
 def read_recipe(run_dir: Path) -> dict[str, Any]:
@@ -211,11 +210,3 @@ def _modified(path: Path) -> float | None:
 
 def _since(moment: float, now: float) -> float:
     return round(max(0.0, now - moment), 3)
-
-
-def _signature_of(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns

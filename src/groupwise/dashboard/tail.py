@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from groupwise.runlog.files import read_end
 
@@ -23,6 +23,26 @@ MAX_BYTES = 4 * 2**20
 """Of one answer. A longer file takes several."""
 CHECKED_BYTES = 512
 _CURSOR = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-f]{1,8})")
+
+
+class Identity(NamedTuple):
+    """Tells a file from what stood under its name before."""
+
+    inode: int
+    size_bytes: int
+    modified_ns: int
+
+    @classmethod
+    def by(cls, status: os.stat_result) -> Identity:
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def identity_of(path: Path) -> Identity | None:
+    """None where there is no such file."""
+    try:
+        return Identity.by(os.stat(path))
+    except OSError:
+        return None
 
 
 class CursorError(ValueError):

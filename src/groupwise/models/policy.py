@@ -9,6 +9,7 @@ draw from a replica that is filled from the slices (`replica`). Checkpoints hold
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -104,6 +105,11 @@ class Policy:
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Whole tensors, as `state` has them."""
         self._optimizer.load_weights({name: self._shards.part(name, weight) for name, weight in weights.items()})
+
+    @property
+    def device_name(self) -> str:
+        """As people call it."""
+        return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine()
 
     def microbatches(
         self, examples: Sequence[Example], token_weights: Sequence[float], max_tokens: int

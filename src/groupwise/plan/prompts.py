@@ -7,6 +7,8 @@ from typing import Any
 
 from groupwise.config import ConfigError, ModelConfig, Recipe
 
+USUAL_TOKENS = 128
+"""Where nobody asked the task."""
 FIRST = 256
 """Training problems that are looked at."""
 

@@ -20,31 +20,38 @@ DOTS_PER_INCH = 200
 
 def write_plots(charts: Sequence[Chart], runs: Sequence[RunSource], folder: Path) -> list[Path]:
     """Write `NAME.png`, `NAME.svg` and `NAME.csv` for each chart."""
-    from matplotlib import rc_context
-
     paths = write_csv_files(charts, runs, folder)
     for chart in charts:
-        figure = _draw(chart, runs)
-        for ending in ("png", "svg"):
-            path = folder / f"{chart.name}.{ending}"
-            try:
-                # Without a date and with ids of our own the same run gives the same bytes.
-                with rc_context({"svg.hashsalt": chart.name}):
-                    figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Date": None} if ending == "svg" else None)
-            except OSError as error:
-                raise write_failure(path, error) from error
-            paths.append(path)
+        paths += save_figure(_draw(chart, runs), folder, chart.name)
     return sorted(paths)
 
 
-def _draw(chart: Chart, runs: Sequence[RunSource]) -> Any:
+def new_figure(size_inches: tuple[float, float]) -> Any:
+    """Not through pyplot: no global state, no display, nothing to close."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
 
-    # Not through pyplot: no global state, no display, nothing to close.
-    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+    figure = Figure(figsize=size_inches, layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def save_figure(figure: Any, folder: Path, name: str) -> list[Path]:
+    """As PNG and SVG. Without a date and with ids of our own the same run gives the same bytes."""
+    from matplotlib import rc_context
+
+    paths = [folder / f"{name}.{ending}" for ending in ("png", "svg")]
+    for path in paths:
+        try:
+            with rc_context({"svg.hashsalt": name}):
+                figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Date": None} if path.suffix == ".svg" else None)
+        except OSError as error:
+            raise write_failure(path, error) from error
+    return paths
+
+
+def _draw(chart: Chart, runs: Sequence[RunSource]) -> Any:
+    figure = new_figure(SIZE_INCHES)
     axes = figure.subplots()
     is_overlay = len({line.run for line in chart.lines}) > 1
     names = list(dict.fromkeys(line.name for line in chart.lines))
@@ -61,15 +68,23 @@ def _draw(chart: Chart, runs: Sequence[RunSource]) -> Any:
         draw_line(axes, chart, line, colour, DASHES[number % len(DASHES)] if is_overlay else "-", label)
     for first in sorted({first for run in runs for _, first, _ in run.stages[1:]}):
         axes.axvline(first - 0.5, color="grey", linestyle=":", linewidth=0.8)
-    if chart.unit == "share":
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    dress(axes, chart)
     axes.set_xlabel("step")
     axes.set_ylabel(chart.title if chart.unit in ("", "share") else f"{chart.title} ({chart.unit})")
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
     if is_overlay or len(names) > 1:
         axes.legend(frameon=False, fontsize=8)
     return figure
+
+
+def dress(axes: Any, chart: Chart) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    if chart.unit == "share":
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    if chart.is_log:
+        axes.set_yscale("log")
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def draw_line(axes: Any, chart: Chart, line: Line, colour: str, dash: str, label: str) -> None:

@@ -1,20 +1,17 @@
 """What a person sees while a run trains: a live display in a terminal, one plain line per step anywhere else.
 
-Contract: a sink like any other. Only a terminal gets escape codes; a file or a pipe gets plain text, one line per
-record. All names are stripped of control codes before they are printed. A stream that goes away (`| head`, a closed
-terminal) silences the display and never stops the run. There is no thread: the display is drawn when a record comes
-in, because verifier workers are forked from this process and a fork beside a drawing thread can deadlock.
+Contract: a sink like any other, drawn on a `Screen` when a record comes in: a file or a pipe gets plain text, one line
+per record. All names are stripped of control codes before they are printed. It never stops the run.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
+from groupwise.runlog.screen import Screen
 from groupwise.runlog.text import printable
 from groupwise.types import EvalRecord, StepRecord
 
@@ -39,16 +36,14 @@ class Progress:
         self, total_steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._total_steps = total_steps
-        self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._clock = clock
         self._record: StepRecord | None = None
         self._eval: EvalRecord | None = None
         self._note = ""
         self._seconds: deque[float] = deque(maxlen=_WINDOW)
         self._last_time: float | None = None
-        self._live: Any = None
-        if _is_terminal(self._stream):
-            self._start_live(self._stream)
+        self._screen = Screen(stream)
+        self._refresh()
 
     def write(self, record: StepRecord) -> None:
         self._measure(record)
@@ -56,28 +51,25 @@ class Progress:
         self._record = record
         if note or record.stage_step > _NOTE_STEPS:
             self._note = note
-        if self._live is not None:
+        if self._screen.is_live:
             self._refresh()
             return
-        self._print("  ".join([self._heading(record), *(f"{label} {value}" for label, value in self._values())]))
+        self._screen.say("  ".join([self._heading(record), *(f"{label} {value}" for label, value in self._values())]))
         if note:
-            self._print(f"note: {note}")
+            self._screen.say(f"note: {note}")
 
     def write_eval(self, record: EvalRecord) -> None:
         self._eval = record
-        if self._live is not None:
+        if self._screen.is_live:
             self._refresh()
             return
         count = f"{record.num_problems} problems x {record.rollouts_per_problem}"
-        self._print(
+        self._screen.say(
             f"held-out after step {record.step}  {printable(record.stage)}  pass@1 {_interval(record)}  {count}"
         )
 
     def close(self) -> None:
-        if self._live is not None:
-            live, self._live = self._live, None
-            self._guard(live.stop)
-        self._stream = None
+        self._screen.end()
 
     def _measure(self, record: StepRecord) -> None:
         """Time between records, evals and checkpoints included; for the first one, what the step itself took."""
@@ -114,44 +106,9 @@ class Progress:
             values.append(("left", duration(remaining * sum(self._seconds) / len(self._seconds))))
         return values
 
-    def _print(self, line: str) -> None:
-        stream = self._stream
-        if stream is None:
-            return
-        encoding = getattr(stream, "encoding", None) or "utf-8"
-        text = line.encode(encoding, "replace").decode(encoding)
-
-        def emit() -> None:
-            stream.write(text + "\n")
-            stream.flush()
-
-        self._guard(emit)
-
-    def _guard(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except (OSError, ValueError):
-            # ValueError is what Python raises for a stream that was closed on our side.
-            self._stream = None
-
-    def _start_live(self, stream: TextIO | None) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        # Prints of others go above the display, but only from a stream that is the terminal: `> file` stays a file.
-        self._live = Live(
-            self._render(),
-            console=console,
-            auto_refresh=False,
-            redirect_stdout=_is_terminal(sys.stdout),
-            redirect_stderr=_is_terminal(sys.stderr),
-        )
-        self._guard(self._live.start)
-
     def _refresh(self) -> None:
-        if self._stream is not None:
-            self._guard(lambda: self._live.update(self._render(), refresh=True))
+        if self._screen.is_live:
+            self._screen.show(self._render())
 
     def _render(self) -> Renderables:
         from rich.console import Group as Renderables
@@ -200,8 +157,3 @@ def _first_step_note(record: StepRecord) -> str:
         return ""
     has_signal = record.metrics.get("policy/grad_norm", 1.0) != 0 and record.metrics.get("groups/signal_share", 1.0) > 0
     return ZERO_LOSS_NOTE if has_signal else NO_SIGNAL_NOTE
-
-
-def _is_terminal(stream: TextIO | None) -> bool:
-    # Asked of the stream and not of rich, which FORCE_COLOR would talk into writing escape codes to a pipe.
-    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"

@@ -47,9 +47,10 @@ class Sink(Protocol):
 def tracked_name(run_dir: Path) -> str:
     """What trackers call a run: its folder's name; in a sweep, where each arm has a seed-0, sweep and arm first."""
     folder = run_dir.resolve()
-    sweep = folder.parents[2] if len(folder.parents) > 2 else folder
-    if folder.parent.parent.name == layout.SWEEP_RUNS and (sweep / layout.SWEEP).is_file():
-        return f"{sweep.name}-{folder.parent.name}-{folder.name}"
+    arm = folder.parent
+    sweep = arm.parent.parent
+    if arm.parent.name == layout.SWEEP_RUNS and (sweep / layout.SWEEP).is_file():
+        return f"{sweep.name}-{arm.name}-{folder.name}"
     return folder.name
 
 

@@ -13,7 +13,6 @@ import itertools
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +27,8 @@ from groupwise.config import (
     parse_recipe,
     to_table,
 )
-from groupwise.sweeps.spec import BASE, MAX_ARMS, KnobSpec, SweepSpec, check_unique, check_value, flatten
+from groupwise.config.recipe import parse_toml, read_text
+from groupwise.sweeps.spec import BASE, MAX_ARMS, PLAIN_LIST, KnobSpec, SweepSpec, check_unique, check_value, flatten
 
 _MAX_NAME = 64
 
@@ -48,6 +48,10 @@ class Arm:
     @property
     def overrides(self) -> tuple[str, ...]:
         return tuple(f"{key}={toml_value(value)}" for key, value in self.settings.items())
+
+
+BASE_ARM = Arm(BASE, BASE, "", "", {}, is_base=True)
+"""The recipe itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,19 +105,17 @@ def resolve(spec: SweepSpec, spec_folder: Path, overrides: Sequence[str] = ()) -
     """`overrides`: of the command line; they stand with the `set` that all arms have."""
     path = _recipe_path(spec.recipe, spec_folder)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"recipe = {spec.recipe!r}: there is no {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"recipe = {spec.recipe!r}: cannot be read: {error}") from None
+        hint = "name a file seen from the sweep file or from the working directory"
+        table = parse_toml(read_text(path, "recipe", hint), str(path))
+    except ConfigError as error:
+        raise ConfigError(f"recipe = {spec.recipe!r}: {error}") from None
     common = Arm("", "", "", "", flatten(spec.set))
     for override in (*common.overrides, *overrides):
         if override.partition("=")[0].strip() == "seed":
             raise ConfigError(f"--set {override}: seeds are moved by the sweep; list them in `seeds`")
         apply_override(table, override)
     bare = Sweep(spec.name, spec.recipe, dump_toml(table), spec.seeds, (), ())
-    base = Arm(BASE, BASE, "", "", {}, is_base=True)
-    recipes = _Recipes(bare, base)
+    recipes = _Recipes(bare)
     if spec.search is not None:
         return bare
     if spec.arms:
@@ -138,12 +140,11 @@ class _Recipes:
     """What each arm comes to, to tell equal ones."""
 
     sweep: Sweep
-    base: Arm
     base_identity: str = ""
     found: dict[str, Arm] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.base_identity = self._identity(self.base)
+        self.base_identity = self._identity(BASE_ARM)
 
     def known(self, arm: Arm) -> Arm | None:
         """The arm that is the same recipe, if one is here; else this one is from now on."""
@@ -173,7 +174,7 @@ def _one_at_a_time(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...]
         for turn in turns_of(knob):
             made = Arm(name_of([turn]), turn.label, knob.name, turn.value, turn.settings)
             if recipes.is_base(made):
-                made = recipes.base
+                made = BASE_ARM
             arm = recipes.known(made) or made
             if arm.name in members:
                 raise ConfigError(
@@ -213,7 +214,7 @@ def _listed(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...], tuple
         label = arm.label or arm.name
         arms.append(Arm(arm.name, label, "", label, flatten(arm.set, f"arms: {arm.name}")))
     keys = tuple(dict.fromkeys(key for arm in arms for key in arm.settings))
-    return _as_one_knob("arms", keys, arms, recipes)
+    return _as_one_knob(PLAIN_LIST, keys, arms, recipes)
 
 
 def _as_one_knob(

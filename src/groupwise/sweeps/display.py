@@ -1,16 +1,14 @@
 """What a person sees while a sweep runs, and at its end: a live table in a terminal, plain lines anywhere else.
 
-Contract: only a terminal gets escape codes. Names and errors are stripped of control codes. A stream that goes away
-silences the display and never stops the sweep. No thread draws: children are forked from this process.
+Contract: drawn on a `Screen`, so it never stops the sweep. Names and errors are stripped of control codes.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
 
+from groupwise.runlog.screen import Screen
 from groupwise.runlog.text import printable
 from groupwise.sweeps.runner import Progress, summary_of
 
@@ -28,66 +26,36 @@ _ROOM = 4
 
 class Display:
     def __init__(self, num_runs: int, stream: TextIO | None = None) -> None:
-        self._stream: TextIO | None = sys.stderr if stream is None else stream
+        self._screen = Screen(stream, is_kept=False)
         self._num_runs = num_runs
         self._num_ended = 0
-        self._live: Any = None
-        if self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb":
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(file=self._stream, highlight=False, markup=False, emoji=False)
-            self._live = Live(console=console, auto_refresh=False, transient=True)
-            self._guard(self._live.start)
 
     def changed(self, now: Progress) -> None:
         is_ended = now.status in ("finished", "failed", "stopped")
         self._num_ended += is_ended
-        if self._live is None:
+        if not self._screen.is_live:
             count = f"[{self._num_ended}/{self._num_runs}]" if is_ended else ""
             self.say(" ".join(filter(None, [now.job.name + ":", now.status, _detail(now), count])))
 
     def passed(self, runs: Sequence[Progress]) -> None:
-        if self._live is not None and self._stream is not None:
-            self._guard(lambda: self._live.update(self._render(runs), refresh=True))
+        if self._screen.is_live:
+            self._screen.show(self._render(runs))
 
     def say(self, line: str) -> None:
-        stream = self._stream
-        if stream is None:
-            return
-        encoding = getattr(stream, "encoding", None) or "utf-8"
-        text = printable(line).encode(encoding, "replace").decode(encoding)
-
-        def emit() -> None:
-            if self._live is not None:
-                self._live.console.print(text)
-            else:
-                stream.write(text + "\n")
-                stream.flush()
-
-        self._guard(emit)
+        self._screen.say(printable(line))
 
     def close(self) -> None:
-        if self._live is not None:
-            live, self._live = self._live, None
-            self._guard(live.stop)
+        self._screen.end()
 
     def _render(self, runs: Sequence[Progress]) -> Renderables:
         from rich.console import Group as Renderables
 
-        room = max(1, self._live.console.size.height - _ROOM)
+        room = max(1, self._screen.height - _ROOM)
         shown = sorted(runs, key=lambda run: _FIRST.index(run.status))[:room]
         counts = ", ".join(f"{count} {status}" for status, count in summary_of(runs).items() if count)
         more = len(runs) - len(shown)
         heading = f"{counts} ({more} not shown)" if more else counts
         return Renderables(_text(heading, "bold"), runs_table(shown, is_one_line_each=True))
-
-    def _guard(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except (OSError, ValueError):
-            # ValueError is what Python raises for a stream that was closed on our side.
-            self._stream = None
 
 
 def runs_table(runs: Sequence[Progress], is_one_line_each: bool = False) -> Table:

@@ -169,7 +169,7 @@ def _excess_p(arm: ArmScore, reference: ArmScore, metric: str) -> float:
     if test is not None:
         return test.p if mean(list(first.values())) > mean(list(second.values())) else 1.0
     (run,), (other,) = arm.runs, reference.runs
-    return 0.0 if min(tail_values(run, metric)) > max(tail_values(other, metric)) else 1.0
+    return 0.0 if min(tail_values(run.steps, metric)) > max(tail_values(other.steps, metric)) else 1.0
 
 
 def _side_effect_finding(

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.sweeps.scores import ArmScore
+from groupwise.sweeps.spec import PLAIN_LIST
 from groupwise.sweeps.study import Knob, Member
 
 MAX_LABEL_CHARS = 60
 MAX_REASON_CHARS = 160
-PLAIN_LIST = "arms"
-"""The name of the knob of a sweep that is a plain list of arms: nothing to say before a label."""
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 
 

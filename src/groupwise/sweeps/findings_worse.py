@@ -13,7 +13,6 @@ from itertools import groupby
 from typing import Any
 
 from groupwise.sweeps.findings_words import (
-    PLAIN_LIST,
     Finding,
     knob_words,
     label_of,
@@ -27,6 +26,7 @@ from groupwise.sweeps.findings_words import (
 )
 from groupwise.sweeps.scores import ArmScore, KnobScores, Shares
 from groupwise.sweeps.scores_compare import ALPHA, Compared, compare, problems_interval, problems_p
+from groupwise.sweeps.spec import PLAIN_LIST
 
 STOPPED_SHARE = 0.1
 """Of the best arm's gain: below it, an arm has learned next to nothing."""

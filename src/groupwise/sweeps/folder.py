@@ -28,7 +28,7 @@ from groupwise.runlog.files import (
 )
 from groupwise.runlog.reader import Run, last_turn
 from groupwise.runlog.text import printable
-from groupwise.sweeps.arms import Arm, Knob, Sweep, json_value
+from groupwise.sweeps.arms import BASE_ARM, Arm, Knob, Sweep, json_value
 from groupwise.sweeps.spec import flatten
 from groupwise.sweeps.study import FAILURES, FORMAT
 
@@ -238,12 +238,11 @@ def write(sweep: Sweep, folder: Path) -> None:
 
 def _refuse_changes(earlier: Sweep, now: Sweep, folder: Path) -> None:
     arms = {arm.name: arm for arm in now.arms}
-    base = Arm("base", "", "", "", {})
-    pairs = [(base, base), *((arm, arms[arm.name]) for arm in earlier.arms if arm.name in arms)]
+    pairs = [(BASE_ARM, BASE_ARM), *((arm, arms[arm.name]) for arm in earlier.arms if arm.name in arms)]
     for before, after in pairs:
         changes = changed_keys(earlier.recipe(before), now.recipe(after))
         if changes:
-            whose = "the recipe" if before is base else f"arm {before.name!r}"
+            whose = "the recipe" if before is BASE_ARM else f"arm {before.name!r}"
             raise ConfigError(
                 f"{whose} is no longer what {folder / layout.SWEEP} began with: {_said(changes)}; runs of both "
                 "would not be comparable. Undo the change, or take another --dir"

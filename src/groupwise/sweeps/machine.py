@@ -20,8 +20,7 @@ from groupwise.sweeps.folder import Job
 from groupwise.sweeps.runner import Placement, num_cores
 
 MEMORY_MARGIN = 0.9
-"""Of the GPU's memory: plans were within 10 % of what was measured (benchmarks/results)."""
-PROMPT_TOKENS = 128
+"""Of the GPU's memory: a plan may be a little off, and runs that do not fit end each other."""
 VLLM_SHARE = 0.4
 """What engine.memory_share = 0 stands for."""
 
@@ -49,6 +48,7 @@ def plan_recipes(recipes: Sequence[Recipe], gpu_name: str = "this") -> tuple[int
     from groupwise.plan.measure import calibration_path, known_speed
     from groupwise.plan.memory import CONTEXT_BYTES
     from groupwise.plan.plan import make_plan
+    from groupwise.plan.prompts import USUAL_TOKENS
     from groupwise.plan.shapes import ModelShape, find_shape
 
     try:
@@ -72,7 +72,7 @@ def plan_recipes(recipes: Sequence[Recipe], gpu_name: str = "this") -> tuple[int
         if isinstance(shape, str):
             plans.append(shape)
             continue
-        plan = make_plan(recipe, shape, gpu, prompt_tokens=PROMPT_TOKENS, speed=speed)
+        plan = make_plan(recipe, shape, gpu, prompt_tokens=USUAL_TOKENS, speed=speed)
         peak = max(stage.most.peak for stage in plan.stages) + CONTEXT_BYTES
         plans.append(ArmPlan(plan.run_s, peak, plan.fits))
     return gpu.memory_bytes, tuple(plans)

@@ -11,7 +11,7 @@ from typing import Any
 
 from groupwise.inert import cell, visible
 from groupwise.reports.charts import Chart
-from groupwise.reports.plots import COLOURS, DOTS_PER_INCH, draw_line
+from groupwise.reports.plots import COLOURS, draw_line, dress, new_figure, save_figure
 from groupwise.runlog.files import write_atomic, write_failure
 from groupwise.sweeps.findings_words import MAX_LABEL_CHARS, cut, knob_words
 from groupwise.sweeps.panels import charts_of
@@ -28,24 +28,12 @@ GRID = (2, 3)
 
 def write_sweep_plots(sweep_dir: Path, folder: Path) -> list[Path]:
     """Write `KNOB.png`, `KNOB.svg` and `KNOB.csv` for each knob. The same runs give the same bytes."""
-    from matplotlib import rc_context
-
     paths = write_sweep_csv(sweep_dir, folder)
     study = read_study(sweep_dir)
     for name, knob in zip(_file_names(study.knobs), study.knobs, strict=True):
         charts = charts_of(knob)
-        if not charts:
-            continue
-        # Without a date and with ids of our own the same runs give the same bytes.
-        with rc_context({"svg.hashsalt": name}):
-            figure = _draw(knob, charts)
-            for ending in ("png", "svg"):
-                path = folder / f"{name}.{ending}"
-                try:
-                    figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Date": None} if ending == "svg" else None)
-                except OSError as error:
-                    raise write_failure(path, error) from error
-                paths.append(path)
+        if charts:
+            paths += save_figure(_draw(knob, charts), folder, name)
     return sorted(paths)
 
 
@@ -90,13 +78,7 @@ def _file_names(knobs: Sequence[Knob]) -> list[str]:
 
 
 def _draw(knob: Knob, charts: Sequence[Chart]) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
-
-    # Not through pyplot: no global state, no display, nothing to close.
-    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(SIZE_INCHES)
     places = list(figure.subplots(*GRID).flat)
     for axes, chart in zip(places, charts, strict=False):
         for line in chart.lines:
@@ -104,12 +86,7 @@ def _draw(knob: Knob, charts: Sequence[Chart]) -> Any:
         axes.set_title(chart.title, fontsize=10, loc="left")
         axes.set_xlabel("step", fontsize=9)
         axes.tick_params(labelsize=8)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        if chart.unit == "share":
-            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        if chart.is_log:
-            axes.set_yscale("log")
+        dress(axes, chart)
     for axes in places[len(charts) :]:
         axes.set_axis_off()
     handles = max((axes.get_legend_handles_labels() for axes in places), key=lambda pair: len(pair[1]))

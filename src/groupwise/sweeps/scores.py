@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 from groupwise.runlog.files import finite_or_none
 from groupwise.stats import mean, student_interval, wilson_interval
 from groupwise.sweeps.study import Knob, Member, SeedRun
-from groupwise.types import EvalRecord
+from groupwise.types import EvalRecord, StepRecord
 
 TARGET_SHARE = 0.9
 """How much of the best final score counts as having got there."""
@@ -110,26 +111,18 @@ class ArmScore:
 
     @property
     def final(self) -> Shares:
-        return Shares(
-            {score.seed: score.last.pass_at_1 for score in self.seeds}, min(s.last.num_problems for s in self.seeds)
-        )
+        return _shares({score.seed: score.last for score in self.seeds})
 
     @property
     def before(self) -> Shares | None:
         """Before training, of the seeds that measured it."""
         records = {score.seed: record for score in self.seeds if (record := score.before) is not None}
-        if not records:
-            return None
-        num_problems = min(record.num_problems for record in records.values())
-        return Shares({seed: record.pass_at_1 for seed, record in records.items()}, num_problems)
+        return _shares(records) if records else None
 
     def at(self, step: int) -> Shares | None:
         """At one evaluation step; None where no seed has it."""
         records = {s.seed: r for s in self.seeds for r in s.evals if r.step == step}
-        if not records:
-            return None
-        num_problems = min(record.num_problems for record in records.values())
-        return Shares({seed: record.pass_at_1 for seed, record in records.items()}, num_problems)
+        return _shares(records) if records else None
 
     def steps_to(self, target: float) -> float:
         """The median over seeds; infinite where half of them or more did not get there."""
@@ -137,7 +130,7 @@ class ArmScore:
 
     def tail(self, metric: str) -> dict[int, float]:
         """The mean of a metric over the end of each finished run that recorded it."""
-        found = {run.seed: mean(values) for run in self.runs if (values := tail_values(run, metric))}
+        found = {run.seed: mean(values) for run in self.runs if (values := tail_values(run.steps, metric))}
         return {seed: value for seed, value in found.items() if math.isfinite(value)}
 
     @property
@@ -217,17 +210,16 @@ def kl_metric(knob: Knob) -> str:
     return KL_FROM_REFERENCE if has_reference else KL_OF_UPDATES
 
 
-def tail_values(run: SeedRun, metric: str) -> list[float]:
+def tail_values(steps: Sequence[StepRecord], metric: str) -> list[float]:
     """The values at the end of a run; [] where it was not recorded there."""
-    known = [record.metrics[metric] for record in run.steps if metric in record.metrics]
+    known = [record.metrics[metric] for record in steps if metric in record.metrics]
     count = max(MIN_TAIL_STEPS, math.ceil(TAIL_SHARE * len(known)))
     return [value for value in known[-count:] if math.isfinite(value)]
 
 
-def median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+def _shares(records: Mapping[int, EvalRecord]) -> Shares:
+    num_problems = min(record.num_problems for record in records.values())
+    return Shares({seed: record.pass_at_1 for seed, record in records.items()}, num_problems)
 
 
 def _largest(runs: Sequence[SeedRun], metric: str) -> float | None:

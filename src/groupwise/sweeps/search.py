@@ -17,9 +17,11 @@ from groupwise.config import ConfigError, nearest
 from groupwise.runlog.catalogue import METRICS
 from groupwise.runlog.files import RunReadError
 from groupwise.runlog.reader import Run
+from groupwise.stats import mean
 from groupwise.sweeps.arms import Arm, Knob, Sweep, json_value, label_of
 from groupwise.sweeps.folder import Job, jobs_of, prepare, read_sweep, write
 from groupwise.sweeps.runner import Progress, Runner, StopSwitch
+from groupwise.sweeps.scores import tail_values
 from groupwise.sweeps.spec import HELD_OUT, RangeSpec, SearchSpec
 
 MAX_REFUSALS = 100
@@ -164,7 +166,7 @@ def values_of(search: SearchSpec, runs: Sequence[Progress]) -> dict[str, float]:
     for name, values in by_arm.items():
         known = [value for value in values if value is not None and math.isfinite(value)]
         if len(known) == len(values):
-            means[name] = sum(known) / len(known)
+            means[name] = mean(known)
     return means
 
 
@@ -175,6 +177,5 @@ def objective_of(job: Job, objective: str) -> float | None:
         steps = Run(job.run_dir).steps()
     except RunReadError:
         return None
-    last = steps[-max(1, len(steps) // 10) :]
-    values = [record.metrics[objective] for record in last if objective in record.metrics]
-    return sum(values) / len(values) if values else None
+    values = tail_values(steps, objective)
+    return mean(values) if values else None

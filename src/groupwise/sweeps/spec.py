@@ -22,6 +22,8 @@ HELD_OUT = "eval/pass_at_1"
 """The objective that is read from evaluations: the last one of the run."""
 BASE = "base"
 """The name of the arm that is the recipe itself."""
+PLAIN_LIST = "arms"
+"""The name of the knob that a plain list of arms makes."""
 MAX_ARMS = 10_000
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,47}")
@@ -134,7 +136,7 @@ class SearchSpec:
     seed: int = 0
     """Of Optuna's sampler."""
     objective: str = HELD_OUT
-    """The last held-out pass@1, or a metric of the steps: its mean over the last tenth of them."""
+    """The last held-out pass@1, or a metric of the steps: its mean over the last tenth of them, but at least three."""
     direction: Literal["maximize", "minimize"] = "maximize"
     ranges: tuple[RangeSpec, ...]
 

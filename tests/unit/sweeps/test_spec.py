@@ -62,7 +62,7 @@ def test_what_the_file_alone_shows_is_refused(text: str, message: str) -> None:
         (TOP + KNOB.replace("0.1]", "-0.1]"), "arm 'kl-minus-0.1': .*coefficient = -0.1: must not be negative"),
         (TOP + KNOB.replace("0.1]", "nan]"), "knobs: kl: values = nan"),
         (TOP.replace('"demo"', '"dmeo"') + KNOB, "no recipe named 'dmeo'; did you mean 'demo'"),
-        (TOP.replace('"demo"', '"gone.toml"') + KNOB, "recipe = 'gone.toml': there is no"),
+        (TOP.replace('"demo"', '"gone.toml"') + KNOB, "recipe = 'gone.toml': no recipe at gone.toml; name a file"),
         (TOP + "set = { seed = 3 }\n" + KNOB, "list the seeds in `seeds`"),
         (TOP + 'set = { "a.b" = 1, a = { b = 2 } }\n' + KNOB, "a.b is set twice"),
         (TOP + KNOB + "set = { stages = [{ steps = 1 }] }\n", "a list of tables cannot be set"),

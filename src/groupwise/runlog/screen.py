@@ -1,0 +1,85 @@
+"""Where a person looks while something runs: a live picture in a terminal, plain lines anywhere else.
+
+Contract: only a terminal gets escape codes. A stream that goes away (`| head`, a closed terminal) silences it and
+never raises. There is no thread: it is drawn when it is told to, because processes are forked beside it, and a fork
+beside a drawing thread can deadlock.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+
+class Screen:
+    def __init__(self, stream: TextIO | None, is_kept: bool = True) -> None:
+        """`stream`: by default that of errors. `is_kept`: the last picture stays when it ends."""
+        self._stream: TextIO | None = sys.stderr if stream is None else stream
+        self._live: Any = None
+        if _is_terminal(self._stream):
+            self._start(is_kept)
+
+    @property
+    def is_live(self) -> bool:
+        return self._live is not None
+
+    @property
+    def height(self) -> int:
+        """In lines, of a live one."""
+        return int(self._live.console.size.height)
+
+    def show(self, picture: Any) -> None:
+        """Something that rich renders, in place of the one before; nothing where it is not live."""
+        if self._live is not None and self._stream is not None:
+            self._guard(lambda: self._live.update(picture, refresh=True))
+
+    def say(self, line: str) -> None:
+        """A line by itself; above the picture, where there is one."""
+        stream = self._stream
+        if stream is None:
+            return
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        text = line.encode(encoding, "replace").decode(encoding)
+
+        def emit() -> None:
+            if self._live is not None:
+                self._live.console.print(text)
+            else:
+                stream.write(text + "\n")
+                stream.flush()
+
+        self._guard(emit)
+
+    def end(self) -> None:
+        """Of the picture; what is said later are plain lines."""
+        if self._live is not None:
+            live, self._live = self._live, None
+            self._guard(live.stop)
+
+    def _start(self, is_kept: bool) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        # Prints of others go above the picture, but only from a stream that is the terminal: `> file` stays a file.
+        self._live = Live(
+            console=Console(file=self._stream, highlight=False, markup=False, emoji=False),
+            auto_refresh=False,
+            transient=not is_kept,
+            redirect_stdout=_is_terminal(sys.stdout),
+            redirect_stderr=_is_terminal(sys.stderr),
+        )
+        self._guard(self._live.start)
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except (OSError, ValueError):
+            # ValueError is what Python raises for a stream that was closed on our side.
+            self._stream = None
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    # Asked of the stream and not of rich, which FORCE_COLOR would talk into writing escape codes to a pipe.
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
