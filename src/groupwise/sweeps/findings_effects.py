@@ -124,6 +124,8 @@ def _speed_finding(scores: KnobScores, arm: ArmScore, one: Comparison) -> Findin
 
 def steps_words(scores: KnobScores, arm: ArmScore) -> str:
     steps = arm.steps_to(scores.target)
+    if scores.target == 0:
+        return "–"
     return "not reached" if math.isinf(steps) else f"{steps:g} steps"
 
 

@@ -166,7 +166,7 @@ def _knob(section: str, one: KnobFindings) -> tuple[dict[str, Any], str]:
         html += paragraph(PANELS_NOTE, "dim")
         html += f'<div class="charts">{"".join(figure(section, chart) for chart in charts)}</div>'
     drawn = {chart.name for chart in charts}
-    missing = [panel.title.lower() for panel in panels_of(one.knob) if panel.name not in drawn]
+    missing = [panel.title[:1].lower() + panel.title[1:] for panel in panels_of(one.knob) if panel.name not in drawn]
     if missing:
         html += paragraph(f"Not recorded by any run: {', '.join(missing)}.", "dim")
     data: dict[str, Any] = {

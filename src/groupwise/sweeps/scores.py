@@ -91,8 +91,8 @@ class SeedScore:
         return self.evals[0] if self.evals[0].step == 0 else None
 
     def steps_to(self, target: float) -> float:
-        """The step of the first evaluation at or above `target`; infinite where there is none."""
-        return next((record.step for record in self.evals if record.pass_at_1 >= target), math.inf)
+        """The step of the first evaluation at or above `target`; infinite where there is none, or nothing to reach."""
+        return next((record.step for record in self.evals if record.pass_at_1 >= target > 0), math.inf)
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def test_a_sweep_in_which_nothing_has_run(tmp_path: Path) -> None:
     truths = [Truth("1", 1.0, stops_after=nothing), Truth("2", 2.0, stops_after=nothing)]
     report = write_sweep_report(write_sweep(tmp_path, {"knob": truths}))
     assert report.findings[0] == "Knob: no finished run has been evaluated yet; nothing can be said."
-    assert "Not recorded by any run: held-out exact match, " in report.html
+    assert "Not recorded by any run: held-out exact match, rollout reward, approximate KL " in report.html
     assert write_sweep_csv(tmp_path, tmp_path / "csv")[0].read_text().count("\n") == 1
 
 

@@ -10,6 +10,7 @@ import numpy
 import pytest
 
 from groupwise.stats import student_quantile, wilson_interval
+from groupwise.sweeps.findings_effects import steps_words
 from groupwise.sweeps.scores import KL_FROM_REFERENCE, KL_OF_UPDATES, Shares, median, score_knob
 from groupwise.sweeps.scores_compare import (
     adjusted,
@@ -57,6 +58,13 @@ def test_median_and_steps_to_a_target() -> None:
     assert fast.steps_to(scores.target) == by_hand[1]
     assert math.isinf(never.steps_to(scores.target))
     assert never.to_json(scores.target, KL_OF_UPDATES)["steps_to_target"] is None
+
+
+def test_where_nothing_was_learned_there_is_nothing_to_reach() -> None:
+    scores = score_knob(knob_of_finals([[0.0, 0.0], [0.0, 0.0]], before=0.0))
+    assert scores.target == 0
+    assert steps_words(scores, scores.arms[0]) == "–"
+    assert scores.arms[0].to_json(scores.target, KL_OF_UPDATES)["steps_to_target"] is None
 
 
 def test_an_arm_as_json() -> None:
