@@ -22,7 +22,7 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 NO_CHROMIUM = "no chromium here: the page is not tried in a browser"
-MAX_WAIT_S = 20.0
+MAX_WAIT_S = 60.0
 # The browser's descriptors, by its own rule.
 _TO_BROWSER, _FROM_BROWSER = 3, 4
 

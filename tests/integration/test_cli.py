@@ -25,7 +25,7 @@ def test_help_does_not_load_torch() -> None:
     start = time.monotonic()
     code = "import sys; from groupwise.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
     code += "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
     assert time.monotonic() - start < 10
 
 

@@ -37,7 +37,7 @@ def test_bash_completes(typed: list[str], expected: list[str], capsys: pytest.Ca
     words = " ".join(f"'{word}'" for word in ["groupwise", *typed])
     ask = f'COMP_WORDS=({words}); COMP_CWORD={len(typed)}; _groupwise; printf "%s\\n" "${{COMPREPLY[@]}}"'
     program = f"{script('bash', capsys)}\n{ask}"
-    done = subprocess.run([BASH or "", "-u", "-c", program], capture_output=True, text=True, timeout=20, check=True)
+    done = subprocess.run([BASH or "", "-u", "-c", program], capture_output=True, text=True, timeout=100, check=True)
     assert done.stderr == ""
     assert done.stdout.split() == expected
 

@@ -126,7 +126,7 @@ class Client:
         self, path: str, /, method: str = "GET", headers: dict[str, str] | None = None, **parameters: Any
     ) -> Reply:
         target = f"{path}?{urlencode(parameters, doseq=True)}" if parameters else path
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=100)
         try:
             connection.request(method, target, headers=headers or {})
             response = connection.getresponse()
@@ -152,6 +152,14 @@ def serving(*roots: Path) -> Iterator[Client]:
             server.shutdown()
             thread.join()
             library.close()
+
+
+@pytest.fixture(autouse=True)
+def without_hurry(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Small runs are indexed and searched whole before the answer, however busy the machine; `test_speed` hurries."""
+    if request.node.path.name != "test_speed.py":
+        monkeypatch.setattr("groupwise.dashboard.groups.WAIT_FOR_INDEX_S", 60.0)
+        monkeypatch.setattr("groupwise.dashboard.groups.SEARCH_S", 60.0)
 
 
 @pytest.fixture

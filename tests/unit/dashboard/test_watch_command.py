@@ -29,12 +29,12 @@ def test_it_serves_until_it_is_interrupted(tmp_path: Path, sample: Any) -> None:
         assert process.stderr is not None
         told = json.loads(process.stdout.readline())
         assert [run["name"] for run in told["runs"]] == ["one"]
-        with urllib.request.urlopen(f"{told['url']}api/runs", timeout=20) as answer:
+        with urllib.request.urlopen(f"{told['url']}api/runs", timeout=100) as answer:
             assert json.load(answer)["runs"][0]["id"] == told["runs"][0]["id"]
-        with urllib.request.urlopen(told["url"], timeout=20) as answer:
+        with urllib.request.urlopen(told["url"], timeout=100) as answer:
             assert answer.headers["content-type"] == "text/html; charset=utf-8"
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=100) == 0
         assert process.stderr.read() == ""
 
 

