@@ -1,4 +1,5 @@
-"""What all tests share: one thread per process, so that two workers do not fight over two cores; no process is left."""
+"""What all tests share: one thread per process, so that two workers do not fight over two cores; no process is left;
+the same examples in each run, so that a commit passes or fails for ever. HYPOTHESIS_PROFILE=explore draws new ones."""
 
 from __future__ import annotations
 
@@ -6,12 +7,17 @@ import os
 import sys
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 # Before torch is imported anywhere, and inherited by the processes that tests start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+hypothesis.settings.register_profile("repeat", derandomize=True)
+hypothesis.settings.register_profile("explore", print_blob=True)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
 @pytest.fixture(scope="module", autouse=True)

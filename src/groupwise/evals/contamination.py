@@ -22,7 +22,7 @@ SHINGLE_WORDS = 5
 NEAR_SHARE = 0.8
 """Of an evaluation problem's rare runs that one training problem must have."""
 MAX_SHARED = 0.01
-"""A run in more than this share of the evaluation's problems is common ..."""
+"""A run in more than this share of the evaluation's problems, or of the training problems, is common ..."""
 MIN_SHARED = 4
 """... and one in at most so many of them never is."""
 MIN_RARE = 5
@@ -78,7 +78,7 @@ def find_contamination(problems: Sequence[Problem], training: Sequence[Problem])
     same: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for index, words in enumerate(texts):
         same[words].append(index)
-    holders, num_rare = _index_rare_runs(texts)
+    holders, num_rare = _index_rare_runs(texts, training)
     closest: dict[int, tuple[float, bool, Problem]] = {}
     for candidate in training:
         words = _words(candidate)
@@ -94,16 +94,26 @@ def find_contamination(problems: Sequence[Problem], training: Sequence[Problem])
     )
 
 
-def _index_rare_runs(texts: Sequence[tuple[str, ...]]) -> tuple[dict[str, list[int]], list[int]]:
+def _index_rare_runs(
+    texts: Sequence[tuple[str, ...]], training: Sequence[Problem]
+) -> tuple[dict[str, list[int]], list[int]]:
     """Which problems have each run that is not common, and how many such runs each problem has."""
     runs = [_runs(words) for words in texts]
     counts = Counter(run for entry in runs for run in entry)
-    limit = max(MIN_SHARED, MAX_SHARED * len(texts))
+    # An evaluation of a few problems does not show its template; the training problems do. Each text once: a problem
+    # that is repeated there is no template.
+    counts_in_training: Counter[str] = Counter()
+    seen: set[int] = set()
+    for words in map(_words, training):
+        if hash(words) not in seen:
+            seen.add(hash(words))
+            counts_in_training.update(run for run in _runs(words) if run in counts)
+    most, most_in_training = (max(MIN_SHARED, MAX_SHARED * count) for count in (len(texts), len(seen)))
     holders: dict[str, list[int]] = defaultdict(list)
     num_rare = [0] * len(texts)
     for index, entry in enumerate(runs):
         for run in entry:
-            if counts[run] <= limit:
+            if counts[run] <= most and counts_in_training[run] <= most_in_training:
                 holders[run].append(index)
                 num_rare[index] += 1
     return holders, num_rare

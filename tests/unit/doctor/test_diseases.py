@@ -184,7 +184,7 @@ def test_one_line_holds_nothing_that_a_terminal_obeys(make: Any, tmp_path: Path)
     length=st.floats(5, 2000),
     entropy=st.floats(0.02, 3),
     signal=st.floats(0.4, 1),
-    kl=st.floats(1e-5, 0.5),
+    kl=st.floats(1e-5, 0.2),
     gradient=st.floats(0.01, 50),
     wildness=st.floats(0.05, 0.5),
 )

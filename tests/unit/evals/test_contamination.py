@@ -30,6 +30,26 @@ def test_nothing_but_the_instruction_in_common_is_nothing() -> None:
     assert (found.num_problems, found.num_training) == (50, 200)
 
 
+def test_a_few_problems_of_a_template_are_not_near_to_all_others_of_it() -> None:
+    """Too few to show what they have in common: the training problems show it."""
+
+    def puzzle(key: str, generator: random.Random) -> Problem:
+        numbers, target = [generator.randint(1, 99) for _ in range(3)], generator.randint(10, 99)
+        rules = "Use + - * / and parentheses, and use each number exactly once, and no others besides. " * 2
+        return problem(key, f"Using the numbers {numbers}, write an expression that equals {target}. {rules}")
+
+    generator = random.Random(0)
+    training = [puzzle(f"train{number}", generator) for number in range(500)]
+    assert find_contamination([puzzle(f"test{number}", generator) for number in range(3)], training).overlaps == ()
+
+
+def test_a_training_problem_that_is_repeated_is_no_template() -> None:
+    (copied,) = many("test", 1, 0)
+    near = Problem("near", (Message("user", copied.messages[0].content.replace("word", "Word", 1) + " Now."),), "")
+    found = find_contamination([copied], [*many("train", 100, 1), *[near] * 20])
+    assert [(overlap.kind, overlap.training_id) for overlap in found.overlaps] == [("near", "near")]
+
+
 def test_copies_are_found_whatever_their_spacing_and_punctuation() -> None:
     tests = [*many("test", 20, 0), problem("copied", "A train travels $3\\times 4$ miles. How far is that?")]
     training = [*many("train", 20, 1), problem("original", "a train travels 3 \\times 4  miles how FAR is that")]
