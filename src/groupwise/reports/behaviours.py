@@ -36,8 +36,10 @@ class Behaviour:
         for anchor in self.anchors:
             position = normal_text.find(anchor)
             while position >= 0:
-                start, end = max(0, position - REACH), position + len(anchor) + REACH
-                if self.regex.search(normal_text, start, end):
+                start, end = max(0, position - REACH), min(position + len(anchor) + REACH, len(normal_text))
+                match = self.regex.search(normal_text, start, end)
+                # The search takes the window's end for the end of a word. What does end there is in a later window too.
+                if match is not None and (match.end() < end or end == len(normal_text)):
                     return True
                 position = normal_text.find(anchor, position + 1)
         return False

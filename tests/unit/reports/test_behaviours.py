@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from groupwise.reports.behaviours import BEHAVIOURS, behaviours_in, normal
@@ -76,6 +76,7 @@ FRAGMENTS += [
 ]
 
 
+@example(["another", *["wait"] * 5, "wait,", "but", "let me", ".", "alternatively", "wait"], "")
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=30), st.sampled_from([" ", "", "  "]))
 def test_around_the_anchors_is_as_good_as_everywhere(words: list[str], separator: str) -> None:
     text = separator.join(words)
