@@ -149,8 +149,9 @@ def _show(task: str, result: Result, folder: Path) -> None:
 
     sampling = result.sampling
     how = "greedy" if sampling["temperature"] == 0 else f"{sampling['n']} at temperature {sampling['temperature']:g}"
-    title = escape(printable(f"{result.model['path']} on {task}, {how}"))
-    table = Table("score", "value", "95 % interval", "problems", title=title)
+    # Not as the table's title, which breaks a long path at the table's width.
+    print(printable(f"{result.model['path']} on {task}, {how}"))
+    table = Table("score", "value", "95 % interval", "problems")
     for name, estimate in result.scores.items():
         value, interval = _shown(name, estimate)
         left_out = f" ({estimate.left_out} left out)" if estimate.left_out else ""
