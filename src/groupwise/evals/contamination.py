@@ -78,14 +78,20 @@ def find_contamination(problems: Sequence[Problem], training: Sequence[Problem])
     same: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for index, words in enumerate(texts):
         same[words].append(index)
-    holders, num_rare = _index_rare_runs(texts, training)
-    closest: dict[int, tuple[float, bool, Problem]] = {}
+    runs = [_runs(words) for words in texts]
+    known = set().union(*runs)
+    # By text: whose it is, which problems are the same, and the runs that are in some problem.
+    candidates: dict[str, tuple[Problem, Sequence[int], set[str]]] = {}
     for candidate in training:
         words = _words(candidate)
-        shared = Counter(index for run in _runs(words) for index in holders.get(run, ()))
-        near = [index for index in shared if num_rare[index] >= MIN_RARE]
-        found = [(index, shared[index] / num_rare[index], False) for index in near]
-        found += [(index, 1.0, True) for index in same.get(words, ())]
+        candidates.setdefault(" ".join(words), (candidate, same.get(words, ()), _runs(words) & known))
+    holders, num_rare = _index_rare_runs(runs, [shared for _, _, shared in candidates.values()])
+    closest: dict[int, tuple[float, bool, Problem]] = {}
+    for candidate, copies, shared in candidates.values():
+        counts = Counter(index for run in shared for index in holders.get(run, ()))
+        near = [index for index in counts if num_rare[index] >= MIN_RARE]
+        found = [(index, counts[index] / num_rare[index], False) for index in near]
+        found += [(index, 1.0, True) for index in copies]
         for index, share, is_exact in found:
             if share >= NEAR_SHARE and (index not in closest or (share, is_exact) > closest[index][:2]):
                 closest[index] = (share, is_exact, candidate)
@@ -94,29 +100,25 @@ def find_contamination(problems: Sequence[Problem], training: Sequence[Problem])
     )
 
 
-def _index_rare_runs(
-    texts: Sequence[tuple[str, ...]], training: Sequence[Problem]
-) -> tuple[dict[str, list[int]], list[int]]:
-    """Which problems have each run that is not common, and how many such runs each problem has."""
-    runs = [_runs(words) for words in texts]
-    counts = Counter(run for entry in runs for run in entry)
-    # An evaluation of a few problems does not show its template; the training problems do. Each text once: a problem
-    # that is repeated there is no template.
-    counts_in_training: Counter[str] = Counter()
-    seen: set[int] = set()
-    for words in map(_words, training):
-        if hash(words) not in seen:
-            seen.add(hash(words))
-            counts_in_training.update(run for run in _runs(words) if run in counts)
-    most, most_in_training = (max(MIN_SHARED, MAX_SHARED * count) for count in (len(texts), len(seen)))
+def _index_rare_runs(runs: Sequence[set[str]], training: Sequence[set[str]]) -> tuple[dict[str, list[int]], list[int]]:
+    """Which problems have each run that is not common, and how many such runs each problem has.
+
+    An evaluation of a few problems does not show its template; the training problems do.
+    """
+    common = _common(runs) | _common(training)
     holders: dict[str, list[int]] = defaultdict(list)
-    num_rare = [0] * len(texts)
+    num_rare = [0] * len(runs)
     for index, entry in enumerate(runs):
-        for run in entry:
-            if counts[run] <= most and counts_in_training[run] <= most_in_training:
-                holders[run].append(index)
-                num_rare[index] += 1
+        for run in entry - common:
+            holders[run].append(index)
+            num_rare[index] += 1
     return holders, num_rare
+
+
+def _common(runs: Sequence[set[str]]) -> set[str]:
+    counts = Counter(run for entry in runs for run in entry)
+    most = max(MIN_SHARED, MAX_SHARED * len(runs))
+    return {run for run, count in counts.items() if count > most}
 
 
 def _words(problem: Problem) -> tuple[str, ...]:

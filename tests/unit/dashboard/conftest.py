@@ -155,11 +155,10 @@ def serving(*roots: Path) -> Iterator[Client]:
 
 
 @pytest.fixture(autouse=True)
-def without_hurry(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Small runs are indexed and searched whole before the answer, however busy the machine; `test_speed` hurries."""
-    if request.node.path.name != "test_speed.py":
-        monkeypatch.setattr("groupwise.dashboard.groups.WAIT_FOR_INDEX_S", 60.0)
-        monkeypatch.setattr("groupwise.dashboard.groups.SEARCH_S", 60.0)
+def without_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small runs are indexed and searched whole before the answer, however busy the machine."""
+    monkeypatch.setattr("groupwise.dashboard.groups.WAIT_FOR_INDEX_S", 60.0)
+    monkeypatch.setattr("groupwise.dashboard.groups.SEARCH_S", 60.0)
 
 
 @pytest.fixture

@@ -106,10 +106,11 @@ def test_a_misdeed_costs_its_own_item_and_no_other(
     make_pool: Any, misdeed: str, outcome: Outcome, detail: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pool = make_pool(functions.misbehave, limits=SLEEPY if misdeed in ("sleep", "stop") else QUICK)
+    pool.start()
     start = time.monotonic()
     items = [misdeed, *(f"item {number}" for number in range(40))]
     answers = ask(pool, "shared", items)
-    assert time.monotonic() - start < 50
+    assert time.monotonic() - start < 8
     assert (answers[0].outcome, answers[0].value) == (outcome, None)
     assert detail in answers[0].detail
     assert [answer.value for answer in answers[1:]] == [["shared", item] for item in items[1:]]
@@ -121,15 +122,15 @@ def test_a_misdeed_costs_its_own_item_and_no_other(
 def test_a_hung_item_costs_its_deadline_while_the_others_go_on(make_pool: Any) -> None:
     pool = make_pool(functions.misbehave, limits=Limits(seconds=2.0, wall_seconds=60))
     pool.start()
-    start = time.monotonic()
     hung = pool.submit("a", ["spin"])
     others = [pool.submit("b", ["x"] * 8) for _ in range(20)]
     # One worker is spinning, and may hold one of these jobs, whichever; the other worker does all else meanwhile.
     while sum(ticket[0] in pool._done for ticket in others) < 19:
         pool._wait()
     assert hung[0] in pool._waiting
-    assert pool.answers(hung)[0].outcome is Outcome.TIMED_OUT
-    assert 2.0 <= time.monotonic() - start < 50
+    (answer,) = pool.answers(hung)
+    assert answer.outcome is Outcome.TIMED_OUT
+    assert 2.0 <= answer.seconds < 2.5
     assert all(answer.value for ticket in others for answer in pool.answers(ticket))
 
 
