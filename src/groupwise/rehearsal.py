@@ -29,6 +29,8 @@ def rehearse(policy: Policy, *, stage: str, prompt_tokens: int, new_tokens: int,
     length = prompt_tokens + new_tokens
     if _fits(policy, prompt_tokens, new_tokens, max_tokens):
         return
+    if not policy.can_abandon:
+        raise DoesNotFit(refusal(stage, prompt_tokens, new_tokens, max_tokens, None))
     fitting = 0
     smaller = max_tokens // 2
     while smaller >= length and not fitting:
@@ -37,14 +39,20 @@ def rehearse(policy: Policy, *, stage: str, prompt_tokens: int, new_tokens: int,
     raise DoesNotFit(refusal(stage, prompt_tokens, new_tokens, max_tokens, fitting))
 
 
-def refusal(stage: str, prompt_tokens: int, new_tokens: int, max_tokens: int, fitting: int) -> str:
+def refusal(stage: str, prompt_tokens: int, new_tokens: int, max_tokens: int, fitting: int | None) -> str:
+    """`fitting`: the largest that fits of those that were tried, 0 for none, None where none could be tried."""
     length = prompt_tokens + new_tokens
     rows = max(1, max_tokens // length)
     lines = [
         f"stage {stage}: its longest microbatch does not fit into the GPU's memory: {rows} × ({prompt_tokens} prompt + "
         f"{new_tokens} new) = {rows * length:,} tokens, with microbatch_tokens = {max_tokens:,}."
     ]
-    if fitting:
+    if fitting is None:
+        lines.append(
+            f"Smaller ones were not tried: several ranks need torch 2.13 for that. Try microbatch_tokens = "
+            f"{max(length, max_tokens // 2):,}, with the same gradient; see `groupwise plan`."
+        )
+    elif fitting:
         lines.append(f"microbatch_tokens = {fitting:,} fits; the gradient is the same.")
     else:
         lines.append(

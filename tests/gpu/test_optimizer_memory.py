@@ -32,18 +32,18 @@ def test_the_kernel_makes_the_steps_of_the_plain_form(shape: tuple[int, ...], dt
         sizes = step_sizes(config, 1e-2, step, decays=True)
         step_codes(slow, gradient, slow_codes, sizes)
         step_codes_cuda(fast, gradient.cuda(), weight, fast_codes, sizes)
-    for name in ("first_scales", "second_scales"):
-        # A code that falls the other way moves the largest value of its block by as much, now and then.
-        apart = getattr(fast_codes, name).cpu() / getattr(slow_codes, name) - 1
-        assert apart.abs().max() < 0.03
-        assert (apart.abs() > 1e-4).float().mean() < 1e-2
-    for name in ("first", "second"):
-        # The last bit of a root decides between two codes, now and then.
-        apart = getattr(fast_codes, name).cpu().int() - getattr(slow_codes, name).int()
-        assert apart.abs().max() <= 1
-        assert (apart != 0).float().mean() < 1e-2
-    torch.testing.assert_close(fast.cpu(), slow, rtol=0, atol=2e-3)
-    assert (fast.cpu() - slow).abs().mean() < 1e-5
+        torch.testing.assert_close(fast.cpu(), slow, rtol=1e-5, atol=1e-6)
+        for name in ("first_scales", "second_scales"):
+            torch.testing.assert_close(getattr(fast_codes, name).cpu(), getattr(slow_codes, name), rtol=1e-5, atol=0)
+        for name in ("first", "second"):
+            # The last bit of a root decides between two codes, now and then.
+            apart = getattr(fast_codes, name).cpu().int() - getattr(slow_codes, name).int()
+            assert apart.abs().max() <= 1
+            assert (apart != 0).float().mean() < 1e-3
+        # Both go on from the same place: what fell the other way would grow, and hide what is wrong.
+        slow.copy_(fast)
+        for name in ("first", "first_scales", "second", "second_scales"):
+            getattr(slow_codes, name).copy_(getattr(fast_codes, name))
     if weight is not None:
         assert torch.equal(weight, fast.to(dtype))
 

@@ -12,7 +12,7 @@ from groupwise import rehearsal
 from groupwise.rehearsal import DoesNotFit, rehearse
 
 
-def try_with(monkeypatch: pytest.MonkeyPatch, room: int, max_tokens: int) -> list[int]:
+def try_with(monkeypatch: pytest.MonkeyPatch, room: int, max_tokens: int, can_abandon: bool = True) -> list[int]:
     """Rehearse where microbatches of up to `room` tokens fit; which sizes were tried."""
     tried: list[int] = []
 
@@ -22,7 +22,7 @@ def try_with(monkeypatch: pytest.MonkeyPatch, room: int, max_tokens: int) -> lis
         return rows * (prompt_tokens + new_tokens) <= room
 
     monkeypatch.setattr(rehearsal, "_fits", fits)
-    policy: Any = SimpleNamespace(device=torch.device("cuda"))
+    policy: Any = SimpleNamespace(device=torch.device("cuda"), can_abandon=can_abandon)
     rehearse(policy, stage="grpo", prompt_tokens=200, new_tokens=800, max_tokens=max_tokens)
     return tried
 
@@ -42,6 +42,12 @@ def test_the_error_names_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_error_says_when_nothing_would(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DoesNotFit, match=r"Even a single sequence of 1,000 tokens does not.*gradient_checkpointing"):
         try_with(monkeypatch, room=500, max_tokens=4_000)
+
+
+def test_the_error_says_when_smaller_ones_could_not_be_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DoesNotFit, match="microbatch_tokens = 2,000, with the same gradient"):
+        try_with(monkeypatch, room=500, max_tokens=4_000, can_abandon=False)
+    assert try_with(monkeypatch, room=4_000, max_tokens=4_000, can_abandon=False) == [4_000]
 
 
 def test_on_a_cpu_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
+from groupwise.data.columns import send, whole_numbers
 from groupwise.data.pack import Pack, make_pack, pack_rows
 from groupwise.seeds import shuffled
 
@@ -204,10 +205,10 @@ def _make_microbatch(
         inputs = _pad(chosen, device)
     return Microbatch(
         inputs=inputs,
-        completion_ids=torch.cat([torch.tensor(example.completion_ids) for example in chosen]).to(device),
+        completion_ids=send(whole_numbers(example.completion_ids for example in chosen), device),
         lengths=tuple(lengths.tolist()),
-        weights=weights.repeat_interleave(lengths).to(device),
-        sequence=torch.arange(len(chosen)).repeat_interleave(lengths).to(device),
+        weights=send(weights.repeat_interleave(lengths), device),
+        sequence=send(torch.arange(len(chosen)).repeat_interleave(lengths), device),
         advantages=_join([example.advantages for example in chosen], device),
         rollout_logprobs=_join([example.rollout_logprobs for example in chosen], device),
         old_logprobs=_join([example.old_logprobs for example in chosen], device),
@@ -228,13 +229,13 @@ def _pad(examples: Sequence[Example], device: torch.device) -> Rectangle:
         attention_mask[row, start:stop] = 1
         completion_mask[row, : len(example.completion_ids)] = True
     return Rectangle(
-        input_ids=input_ids.to(device),
-        attention_mask=attention_mask.to(device),
-        position_ids=(attention_mask.cumsum(dim=1) - 1).clamp(min=0).to(device),
-        completion_mask=completion_mask.to(device),
+        input_ids=send(input_ids, device),
+        attention_mask=send(attention_mask, device),
+        position_ids=send((attention_mask.cumsum(dim=1) - 1).clamp(min=0), device),
+        completion_mask=send(completion_mask, device),
     )
 
 
 def _join(tensors: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
     present = [tensor for tensor in tensors if tensor is not None]
-    return torch.cat(present).float().to(device) if len(present) == len(tensors) else None
+    return send(torch.cat(present).float(), device) if len(present) == len(tensors) else None

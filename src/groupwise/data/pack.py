@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 from torch import Tensor
+
+from groupwise.data.columns import send, whole_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,8 @@ def make_pack(pairs: Sequence[TokenPair], device: torch.device) -> Pack:
         segments += [Segment(prompt_start, len(prompt), 0, 0, end), *members]
     positions = [range(part.prompt_length, part.prompt_length + part.length) for part in segments]
     return Pack(
-        token_ids=torch.tensor(list(chain.from_iterable(pieces))).to(device),
-        positions=torch.tensor(list(chain.from_iterable(positions))).to(device),
-        predicts=torch.tensor(list(chain.from_iterable(predicts)), dtype=torch.long).to(device),
+        token_ids=send(whole_numbers(pieces), device),
+        positions=send(whole_numbers(positions), device),
+        predicts=send(whole_numbers(predicts), device),
         segments=tuple(segments),
     )

@@ -59,6 +59,8 @@ class Shards(Protocol):
 
 
 class Unsharded:
+    can_forget = True
+
     def run(self, function: Callable[..., T], *arguments: Any) -> T:
         return function(*arguments)
 
@@ -76,6 +78,9 @@ class Unsharded:
 
 
 class Sharded:
+    can_forget = hasattr(FSDPModule, "reset_iter_state")
+    """Whether a pass may follow one that was broken off: FSDP of torch 2.11 would take it for the rest of that one."""
+
     def __init__(self, model: nn.Module, layers: Iterable[nn.Module], world: World, device: torch.device) -> None:
         """Shards the model in place. Weights that are no floating-point numbers (quantized) stay whole."""
         self._world = world
@@ -129,7 +134,8 @@ class Sharded:
         return whole[size * self._world.rank : size * (self._world.rank + 1)]
 
     def forget(self) -> None:
-        self._model.reset_iter_state()
+        if self.can_forget:
+            self._model.reset_iter_state()
         for module in self._model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()

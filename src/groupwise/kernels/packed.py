@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy
 import torch
 import triton
 import triton.language as tl
@@ -77,16 +78,21 @@ class TileRoom:
         most = self._table.shape[1]
         if len(queries) > most or len(keys) > most:
             return False
-        table = torch.zeros(8, most, dtype=torch.int32)
-        table[:5, : len(queries)] = torch.tensor(queries, dtype=torch.int32).t()
-        table[5:, : len(keys)] = torch.tensor(keys, dtype=torch.int32).t()
-        self._table.copy_(table)
+        # Pinned, so that the copy waits behind what the GPU is busy with, and the host does not.
+        table = torch.zeros(8, most, dtype=torch.int32, pin_memory=True)
+        table[:5, : len(queries)] = _table(queries)
+        table[5:, : len(keys)] = _table(keys)
+        self._table.copy_(table, non_blocking=True)
         self.positions.copy_(positions)
         return True
 
 
 def _columns(rows: Sequence[tuple[int, ...]], device: torch.device) -> tuple[Tensor, ...]:
-    return tuple(torch.tensor(rows, dtype=torch.int32).t().contiguous().to(device).unbind())
+    return tuple(_table(rows).contiguous().pin_memory().to(device, non_blocking=True).unbind())
+
+
+def _table(rows: Sequence[tuple[int, ...]]) -> Tensor:
+    return torch.from_numpy(numpy.array(rows, dtype=numpy.int32)).t()
 
 
 @triton.jit(do_not_specialize=["num_tokens"])

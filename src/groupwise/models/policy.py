@@ -234,6 +234,11 @@ class Policy:
     def clear_gradients(self) -> None:
         self._optimizer.clear_gradients()
 
+    @property
+    def can_abandon(self) -> bool:
+        """Whether a pass may follow one that ran out of memory."""
+        return self._shards.can_forget
+
     def abandon(self) -> None:
         """Forget gradients, and a pass that was broken off."""
         self._optimizer.clear_gradients()

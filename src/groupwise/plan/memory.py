@@ -35,6 +35,8 @@ HEAD_CHUNKS = 1.75
 RECORDED_SLACK = 1.75
 """Measured: what the memory of a recorded pass takes of its working memory, since pieces of it cannot be reused.
 2.5 to 2.9 GiB for 12,288 tokens of Qwen2.5-1.5B's shape (learner_h200, updates)."""
+FULL_SHARE = 0.95
+"""Of the longest completions: where the mean is as long, nearly all are cut off, and packs are of one size."""
 SIZES_SLACK = 1.35
 """Measured: recordings of several sizes lie beside each other in part. From one run (learner_h200, a whole step)."""
 PACKED_BYTES = {"none": None, "8bit": 1.0, "4bit": 0.5 + 1 / 64 + 4 / (64 * 256)}
@@ -162,7 +164,7 @@ def recorded_parts(work: Work, pack_tokens: int) -> dict[str, float]:
     """What recorded passes hold, in all phases alike."""
     tokens, shape = filled_tokens(pack_tokens), work.shape
     working = RECORDED_SLACK * working_bytes(shape, work.value_bytes)
-    slack = SIZES_SLACK if work.mean_tokens < work.max_tokens else 1.0
+    slack = SIZES_SLACK if work.mean_tokens < FULL_SHARE * work.max_tokens else 1.0
     if is_recorded(work, pack_tokens, learns=True):
         ends = 4 * work.value_bytes * shape.hidden
         return {"recorded passes": tokens * (slack * (kept_bytes(work) * shape.layers + working) + ends)}

@@ -41,13 +41,13 @@ def group_to_json(scored: ScoredGroup) -> dict[str, Any]:
             "answer": problem.answer,
             "meta": dict(problem.meta),
         },
-        "prompt_token_ids": [int(token) for token in prompt.token_ids],
+        "prompt_token_ids": list(map(int, prompt.token_ids)),
         "rollouts": [
             {
                 "text": rollout.text,
                 "finish": rollout.finish.value,
                 "policy_version": rollout.policy_version,
-                "token_ids": [int(token) for token in rollout.token_ids],
+                "token_ids": list(map(int, rollout.token_ids)),
                 "rollout_logprobs": _floats_to_json(rollout.rollout_logprobs),
             }
             for rollout in scored.group.rollouts
@@ -188,5 +188,7 @@ def _float_to_json(value: float) -> float | str:
     return "Infinity" if value > 0 else "-Infinity"
 
 
-def _floats_to_json(values: Iterable[float]) -> list[float | str]:
-    return [_float_to_json(value) for value in values]
+def _floats_to_json(values: Iterable[float]) -> list[float] | list[float | str]:
+    plain = list(map(float, values))
+    # Of the logprobs of a step there are a hundred thousand, and hardly ever one that is not finite.
+    return plain if all(map(math.isfinite, plain)) else [_float_to_json(value) for value in plain]
