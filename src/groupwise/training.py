@@ -180,9 +180,10 @@ class Training:
         position.last_eval_step = position.step
         if is_sound and record.pass_at_1 > position.best_pass_at_1:
             position.best_pass_at_1, position.evals_without_best = record.pass_at_1, 0
-            position.best_checkpoint = checkpoint_name(position.step)
-            self.save()
-            self.store.mark(position.best_checkpoint, "best")
+            if self.recipe.checkpoints.keep_best:
+                position.best_checkpoint = checkpoint_name(position.step)
+                self.save()
+                self.store.mark(position.best_checkpoint, "best")
         else:
             position.evals_without_best += 1
 

@@ -110,6 +110,24 @@ def test_best_is_chosen_by_held_out_pass_at_1(recipe_with: Callable[..., Recipe]
     assert tagged.name == f"step-{first_best.step:06d}"
 
 
+def test_without_keeping_the_best_the_run_is_the_same_and_saves_less(
+    recipe_with: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    evaluation = {"every_steps": 1, "num_problems": 8}
+    saved = {}
+    for keep_best in (True, False):
+        checkpoints = {"every_steps": 6, "keep_last": 9, "keep_best": keep_best}
+        recipe = recipe_with(evaluation=evaluation, checkpoints=checkpoints, stages=[GRPO | {"steps": 6}])
+        pipeline.train(recipe, tmp_path / str(keep_best))
+        store = CheckpointStore(tmp_path / str(keep_best) / "checkpoints", keep_last=9)
+        assert (store.tagged("best") is not None) == keep_best
+        saved[keep_best] = store.names()
+    assert saved[False] == ["step-000006"]
+    assert len(saved[True]) > 1
+    ends = [weights_of(tmp_path / str(keep_best), "step-000006") for keep_best in (True, False)]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
 def test_patience_ends_a_stage_early(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
     still = GRPO | {"steps": 50, "optimizer": {"learning_rate": 1e-30}}
     evaluation = {"every_steps": 1, "num_problems": 4, "patience": 2}

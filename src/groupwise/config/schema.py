@@ -213,6 +213,9 @@ class CheckpointConfig:
     """Also save after each optimizer update, inside a batch: for very long steps."""
     keep_last: int = 2
     """How many to keep; the best by held-out pass@1 is kept besides."""
+    keep_best: bool = True
+    """Save wherever held-out pass@1 is higher than before, and keep that. Off, it saves the time and the disk: with all
+    weights trained, a checkpoint has 12 bytes a weight."""
 
     def __post_init__(self) -> None:
         require(self.every_steps >= 1, f"every_steps = {self.every_steps}: must be at least 1")
@@ -277,7 +280,17 @@ class Recipe:
             "guards compare with the start of the run, but evaluation.at_start = false does not look at it; set it to "
             "true, or leave the guards table out",
         )
+        require(
+            self.checkpoints.keep_best or self.guards is None or self.guards.action != "fall_back",
+            'guards.action = "fall_back" goes back to the best checkpoint, but checkpoints.keep_best = false keeps '
+            "none; set it to true",
+        )
         for index, stage in enumerate(self.stages):
+            require(
+                self.checkpoints.keep_best or stage.start_from == "final",
+                f'stages.{index}.start_from = "best", but checkpoints.keep_best = false keeps no best checkpoint; '
+                "set it to true",
+            )
             require(
                 isinstance(stage, SftStage) or stage.reward.process_weight == 0 or self.verifier.process != "",
                 f"stages.{index}.reward.process_weight is above 0, but nothing scores the reasoning; set "

@@ -52,7 +52,7 @@ def refuse_full(out: Path) -> None:
 def find_checkpoint(store: CheckpointStore, wanted: str) -> Path:
     if wanted == "best":
         path = store.tagged("best")
-        missing = "the run has no best checkpoint, since it was never evaluated; take --checkpoint last"
+        missing = "the run has no best checkpoint: it was never evaluated, or keep_best is off; take --checkpoint last"
     elif wanted == "last":
         path = store.newest_valid()
         missing = f"{store.root} holds no valid checkpoint"

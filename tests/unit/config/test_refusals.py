@@ -110,6 +110,16 @@ def test_wrong_types_and_choices(key: str, value: Any, fragments: tuple[str, ...
     refused({key: value}, *fragments)
 
 
+def test_whoever_goes_back_to_the_best_checkpoint_keeps_one() -> None:
+    refused(
+        {"checkpoints.keep_best": False, "@start_from": "best"}, 'stages.0.start_from = "best"', "keep_best = false"
+    )
+    guards = {"guards.action": "fall_back", "evaluation.at_start": True}
+    refused({"checkpoints.keep_best": False, **guards}, 'guards.action = "fall_back"', "keep_best = false")
+    assert not make_recipe(changed({"checkpoints.keep_best": False})).checkpoints.keep_best
+    assert make_recipe(changed({"@start_from": "best", **guards})).checkpoints.keep_best
+
+
 def test_a_whole_number_will_do_for_a_number() -> None:
     stage = make_recipe(changed({"@kl.coefficient": 1})).stages[0]
     assert isinstance(stage, RlStage)
