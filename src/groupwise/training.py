@@ -214,7 +214,9 @@ class Training:
         start = time.perf_counter()
         batch = batch_to_json(self.batch) if self.batch else None
         state = {"position": asdict(position), "batch": batch, "identity": self.identity, "random": random_state()}
-        self.store.save(name, self.policy.state(), state, protected={position.best_checkpoint})
+        is_stage_over = position.stage_step >= self.recipe.stages[position.stage_index].steps
+        tensors = self.policy.state(is_stage_over=is_stage_over)
+        self.store.save(name, tensors, state, protected={position.best_checkpoint})
         self.policy.world.gather(None)  # nobody goes on to read it before it is there
         self.saved = (position.step, updates_done)
         seconds = time.perf_counter() - start

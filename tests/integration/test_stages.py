@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,6 +127,27 @@ def test_without_keeping_the_best_the_run_is_the_same_and_saves_less(
     assert len(saved[True]) > 1
     ends = [weights_of(tmp_path / str(keep_best), "step-000006") for keep_best in (True, False)]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_the_last_checkpoint_of_a_stage_has_what_the_next_one_begins_with(
+    recipe_with: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    """Weights, and neither moments nor reference; a run that goes on from there is the same run."""
+    stages = [GRPO | {"kl": {"coefficient": 0.1}, "optimizer": {"learning_rate": 1e-2}}] * 2
+    checkpoints = {"every_steps": 1, "keep_last": 9, "keep_best": False}
+    assert pipeline.train(recipe_with(stages=stages, checkpoints=checkpoints), tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints"
+    files = {path.name: {file.stem for file in path.glob("*.safetensors")} for path in folder.glob("step-*")}
+    whole = {"weights", "optimizer", "reference"}
+    ends = ["step-000003", "step-000006"]
+    assert files == {f"step-{step:06d}": whole for step in (1, 2, 4, 5)} | {name: {"weights"} for name in ends}
+    expected = weights_of(tmp_path / "run", "step-000006")
+    for name in files:
+        if name > "step-000003":
+            shutil.rmtree(folder / name)
+    assert pipeline.resume(tmp_path / "run")
+    found = weights_of(tmp_path / "run", "step-000006")
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_patience_ends_a_stage_early(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:

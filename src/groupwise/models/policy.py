@@ -277,17 +277,15 @@ class Policy:
         exchange(self.weights, self._ema)
         self._optimizer.publish()
 
-    def state(self) -> dict[str, dict[str, Tensor]]:
+    def state(self, *, is_stage_over: bool = False) -> dict[str, dict[str, Tensor]]:
         """Everything a checkpoint needs to restore this policy bit for bit, as named groups of whole tensors.
 
+        The next stage begins with an optimizer and a reference of its own, so a stage that is over leaves out these.
         All ranks call it, and rank 0 gets it.
         """
-        groups = {
-            "weights": self.weights,
-            "optimizer": self._optimizer.state(),
-            "reference": self._reference,
-            "ema": self._ema,
-        }
+        groups = {"weights": self.weights, "ema": self._ema}
+        if not is_stage_over:
+            groups |= {"optimizer": self._optimizer.state(), "reference": self._reference}
         # What the optimizer keeps of a weight is named kind/weight.
         return {
             group: {name: self._shards.whole(name.rpartition("/")[2], tensor) for name, tensor in tensors.items()}
@@ -297,7 +295,7 @@ class Policy:
 
     @torch.no_grad()
     def load_state(self, groups: Mapping[str, Mapping[str, Tensor]], version: int) -> None:
-        """After `begin_stage` of the stage that the checkpoint is from."""
+        """After `begin_stage` of the stage that the checkpoint is from. What is not in it stays as that left it."""
         parts = {
             group: {name: self._shards.part(name.rpartition("/")[2], tensor) for name, tensor in tensors.items()}
             for group, tensors in groups.items()
@@ -305,8 +303,8 @@ class Policy:
         self._optimizer.load_weights(parts["weights"])
         self._optimizer.load_state(parts.get("optimizer", {}))
         for kept, group in ((self._reference, "reference"), (self._ema, "ema")):
-            for name, tensor in kept.items():
-                tensor.copy_(parts[group][name])
+            for name, tensor in parts.get(group, {}).items():
+                kept[name].copy_(tensor)
         self.version = version
 
 
