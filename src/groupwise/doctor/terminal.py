@@ -11,7 +11,7 @@ from groupwise.doctor.chart import Chart
 from groupwise.doctor.diseases import DISEASES
 from groupwise.doctor.finding import Finding
 from groupwise.doctor.sampling import RECENT_STEPS
-from groupwise.doctor.vitals import vital_signs
+from groupwise.doctor.vitals import clean_bill, vital_signs
 from groupwise.doctor.wording import say_change
 from groupwise.runlog import printable
 
@@ -29,7 +29,7 @@ def show(name: str, charts: Sequence[Chart], findings: Sequence[Finding], consol
     if not charts:
         _print(console, "\nNo step is recorded yet: there is nothing to examine.")
     elif not findings:
-        _print(console, f"\nHealthy: none of {len(DISEASES)} diseases found.", "bold green")
+        _print(console, f"\n{clean_bill(charts)}", "bold green")
     for finding in findings:
         place = f"stage {finding.stage}, steps {finding.first_step} to {finding.last_step}"
         _print(console, f"\n{finding.severity}: {DISEASES[finding.disease].title} ({place})", STYLES[finding.severity])

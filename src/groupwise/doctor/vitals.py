@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from groupwise.doctor.chart import Chart
+from groupwise.doctor.diseases import DISEASES
+from groupwise.doctor.sampling import RECENT_STEPS
 from groupwise.doctor.series import Point, middle, values_of
 from groupwise.stats import mean
 
 ZERO_LOSS = 1e-6
 """Rounding leaves this much of a sum that is 0."""
+
+
+def clean_bill(charts: Sequence[Chart]) -> str:
+    """Of a run in which nothing was found; none is given where there was too little to look at."""
+    if max((len(chart.steps) for chart in charts), default=0) < RECENT_STEPS:
+        return f"Nothing found so far: most of what the doctor looks for takes {RECENT_STEPS} steps of a stage."
+    return f"Healthy: none of {len(DISEASES)} diseases found."
 
 
 def vital_signs(chart: Chart) -> list[str]:

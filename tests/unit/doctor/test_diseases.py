@@ -94,6 +94,14 @@ def test_a_run_that_goes_on_is_told_once(disease: str, make: Any, tmp_path: Path
     assert [finding.disease for finding in told] == [disease]
 
 
+def test_a_few_steps_get_no_clean_bill(make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = make.run(tmp_path / "run", num_steps=19)
+    assert cli.main(["doctor", str(run_dir)]) == 0
+    shown = capsys.readouterr().out
+    assert "Nothing found so far" in shown
+    assert "Healthy" not in shown
+
+
 def test_a_healthy_run_gets_a_clean_bill(make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told: list[Finding] = []
     run_dir = make.run(tmp_path / "run", sinks=[LiveDoctor(tmp_path / "run", make.recipe(), told.append)])

@@ -21,8 +21,14 @@ def test_a_healthy_run_gets_a_clean_bill_and_an_answer_about_its_loss(tmp_path: 
     health = report.twin["sections"]["health"]["runs"][0]
     assert health["findings"] == []
     assert "The loss is 0 in 100% of the steps" in health["stages"][0]["vital_signs"][0]
-    assert "Healthy: none of the diseases was found." in report.html
+    assert "Healthy: none of 19 diseases found." in report.html
     assert "guards" not in report.twin["sections"]
+
+
+def test_a_few_steps_are_no_clean_bill(tmp_path: Path, make: Any) -> None:
+    report = make_report([make.run(tmp_path / "run", steps()[:19])])
+    assert "Nothing found so far: most of what the doctor looks for takes 20 steps" in report.html
+    assert "Healthy" not in report.html
 
 
 def test_a_sick_run_is_told_what_to_change(tmp_path: Path, make: Any) -> None:

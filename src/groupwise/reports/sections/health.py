@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from groupwise.doctor import DISEASES, examine, read_charts
-from groupwise.doctor.vitals import vital_signs
+from groupwise.doctor.vitals import clean_bill, vital_signs
 from groupwise.doctor.wording import with_words
 from groupwise.inert import escape
 from groupwise.reports.charts import Chart, Line
@@ -33,10 +33,12 @@ class Health:
 
 def _examined(source: RunSource) -> dict[str, Any]:
     charts = read_charts(Run(source.path))
+    findings = examine(charts)
     return {
         "label": source.label,
         "stages": [{"name": chart.stage, "vital_signs": vital_signs(chart)} for chart in charts],
-        "findings": [with_words(finding) for finding in examine(charts)],
+        "findings": [with_words(finding) for finding in findings],
+        "clean_bill": None if findings else clean_bill(charts),
     }
 
 
@@ -46,7 +48,7 @@ def _run_html(run: Mapping[str, Any], is_named: bool) -> str:
         if stage["vital_signs"]:
             html += paragraph(f"Stage {stage['name']}") + notes(stage["vital_signs"])
     if not run["findings"]:
-        return html + paragraph("Healthy: none of the diseases was found.", "lead")
+        return html + paragraph(run["clean_bill"], "lead")
     return html + "".join(_finding_html(finding) for finding in run["findings"])
 
 
