@@ -35,6 +35,9 @@ from groupwise.verifiers.scorer import Scorer
 
 logger = logging.getLogger(__name__)
 
+QUICK_SAVE_S = 5.0
+"""A save that takes no longer is made whenever it is due."""
+
 
 class TrainingFailed(RuntimeError):
     """The run cannot go on. The message says why and what to change; the run directory is intact."""
@@ -89,6 +92,9 @@ class Training:
     """The batch in flight, between two updates of a step."""
     aside: dict[str, float] = field(default_factory=lambda: {"time/eval_s": 0.0, "time/checkpoint_s": 0.0})
     """Time spent on evaluating and saving since the newest line of metrics."""
+    save_s: float = 0.0
+    """How long the newest save took, and when it was over."""
+    save_end: float = 0.0
     saved: tuple[int, int] | None = None
     """(step, updates into the next one) of the newest checkpoint, so that none is written twice."""
 
@@ -152,9 +158,18 @@ class Training:
             torch.cuda.reset_peak_memory_stats(self.policy.device)
         self.log.write_step(StepRecord(position.step, stage.name, position.stage_step, metrics))
         self.evaluate_if_due(stage)
-        if position.stage_step % self.recipe.checkpoints.every_steps == 0 or position.stage_step == stage.steps:
+        if position.stage_step == stage.steps or self._is_worth_saving():
             self.save()
         self.control.check()
+
+    def _is_worth_saving(self) -> bool:
+        """Every so many steps, unless the last save took long and was not long ago."""
+        config = self.recipe.checkpoints
+        if not _is_due(self.position.stage_step, config.every_steps):
+            return False
+        passed = time.perf_counter() - self.save_end
+        is_cheap = self.save_s <= QUICK_SAVE_S or self.save_s <= config.time_share * (passed + self.save_s)
+        return self.policy.world.gather(is_cheap)[0]  # clocks differ, and all ranks save together
 
     def evaluate_if_due(self, stage: Stage) -> None:
         """Held-out pass@1 at the start of the run, every N steps and at the end of a stage; once per step."""
@@ -219,9 +234,10 @@ class Training:
         self.store.save(name, tensors, state, protected={position.best_checkpoint})
         self.policy.world.gather(None)  # nobody goes on to read it before it is there
         self.saved = (position.step, updates_done)
-        seconds = time.perf_counter() - start
-        self.aside["time/checkpoint_s"] += seconds
-        self.log.write_event("checkpoint", name=name, seconds=seconds)
+        self.save_end = time.perf_counter()
+        self.save_s = self.save_end - start
+        self.aside["time/checkpoint_s"] += self.save_s
+        self.log.write_event("checkpoint", name=name, seconds=self.save_s)
 
 
 def _is_due(step: int, every_steps: int) -> bool:

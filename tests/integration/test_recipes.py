@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +29,44 @@ SMALL_DATA = {
 SMALL_COUNTS = {"num_train": 20, "num_held_out": 6}
 
 
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def small_options(task: str, folder: Path) -> dict[str, Any]:
+    """Where a task's own data would be."""
+    if task == "mbpp":
+        code = [f"def add_{n}(x):\n    return x + {n}" for n in range(12)]
+        tests = [[f"assert add_{n}({x}) == {x + n}" for x in range(3)] for n in range(12)]
+        rows = [
+            {"task_id": 605 + n if n < 8 else 11 + n, "text": f"Add {n}.", "code": code[n], "test_list": tests[n]}
+            | {"test_setup_code": "", "challenge_test_list": []}
+            for n in range(12)
+        ]
+        return {"source": write_rows(folder / "mbpp.jsonl", rows)}
+    if task == "sql-jsonl":
+        with sqlite3.connect(folder / "small.sqlite") as database:
+            database.execute("CREATE TABLE city (name TEXT, size INTEGER)")
+            database.executemany("INSERT INTO city VALUES (?, ?)", [(f"city {n}", n) for n in range(24)])
+        rows = [
+            {"question": f"How large is city {n}?", "sql": f"SELECT size FROM city WHERE size = {n}"} for n in range(24)
+        ]
+        return {"train": write_rows(folder / "sql.jsonl", rows), "database": str(folder / "small.sqlite")}
+    data = SMALL_DATA.get(task)
+    if data is None:
+        return SMALL_COUNTS
+    return {
+        key: write_rows(folder / f"{key}.jsonl", part) for key, part in (("train", data[:18]), ("held_out", data[18:]))
+    }
+
+
 def shrink(path: Path, folder: Path) -> Any:
     """The recipe as it ships but for size: model, data, steps, tokens."""
     table = to_table(load_recipe(path))
     table["model"] = TINY_MODEL | {"lora": table["model"].get("lora")} if "lora" in table["model"] else TINY_MODEL
     table["model"] = table["model"] | {"tiny": TINY_MODEL["tiny"] | {"context_tokens": 512}}  # type: ignore[operator]
-    rows = SMALL_DATA.get(table["task"]["name"])
-    if rows is not None:
-        for key, part in (("train", rows[:18]), ("held_out", rows[18:])):
-            (folder / f"{key}.jsonl").write_text("\n".join(map(json.dumps, part)))
-            table["task"]["options"][key] = str(folder / f"{key}.jsonl")
-    else:
-        table["task"]["options"] |= SMALL_COUNTS
+    table["task"]["options"] |= small_options(table["task"]["name"], folder)
     for stage in table["stages"]:
         stage["steps"] = 2
         if "demonstrations_per_step" in stage:
@@ -48,6 +75,7 @@ def shrink(path: Path, folder: Path) -> Any:
         else:
             stage |= {
                 "problems_per_step": 2,
+                "problems_per_update": min(stage["problems_per_update"], 1),
                 "rollouts_per_problem": 2,
                 "refill_rounds": min(stage["refill_rounds"], 1),
             }

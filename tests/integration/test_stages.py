@@ -5,14 +5,18 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from groupwise import pipeline
+from groupwise import pipeline, training
 from groupwise.checkpoint import CheckpointStore
 from groupwise.config import ConfigError, Recipe
 from groupwise.data.demonstrations import from_rollouts
+from groupwise.plan.gpus import GPUS
+from groupwise.plan.plan import make_plan
+from groupwise.plan.shapes import find_shape
 from groupwise.runlog.reader import Run
 from groupwise.types import Finish, Verdict
 
@@ -148,6 +152,37 @@ def test_the_last_checkpoint_of_a_stage_has_what_the_next_one_begins_with(
     assert pipeline.resume(tmp_path / "run")
     found = weights_of(tmp_path / "run", "step-000006")
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_saves_that_take_long_are_made_less_often(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How long one takes is not known before the first; the last of a stage is always made."""
+    checkpoints = {"every_steps": 1, "keep_last": 9, "keep_best": False, "time_share": 1e-6}
+    recipe = recipe_with(stages=[GRPO | {"steps": 4}], checkpoints=checkpoints)
+    for quick_s, expected in ((5.0, [1, 2, 3, 4]), (0.0, [1, 4])):
+        monkeypatch.setattr(training, "QUICK_SAVE_S", quick_s)
+        assert pipeline.train(recipe, tmp_path / str(quick_s))
+        saved = CheckpointStore(tmp_path / str(quick_s) / "checkpoints", keep_last=9).names()
+        assert saved == [f"step-{step:06d}" for step in expected]
+
+
+@pytest.mark.parametrize("model", [{}, {"lora": {"rank": 4}}, {"ema_decay": 0.9}])
+@pytest.mark.parametrize("coefficient", [0.0, 0.1])
+def test_checkpoints_are_as_large_as_planned(
+    model: dict[str, Any], coefficient: float, recipe_with: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    stage = GRPO | {"steps": 2, "kl": {"coefficient": coefficient}, "optimizer": {"learning_rate": 1e-2}}
+    recipe = recipe_with(
+        model=TINY_MODEL | {"dtype": "float32"} | model, stages=[stage], checkpoints={"every_steps": 1, "keep_last": 3}
+    )
+    assert pipeline.train(recipe, tmp_path / "run")
+    files = (tmp_path / "run" / "checkpoints" / "step-000001").glob("*.safetensors")
+    plan = make_plan(recipe, find_shape(recipe.model), GPUS["h200"], prompt_tokens=10)
+    written = sum(file.stat().st_size for file in files)
+    # Names and step counts besides.
+    assert plan.checkpoint_bytes <= written < plan.checkpoint_bytes + 20_000
+    assert plan.disk_bytes == 5 * plan.checkpoint_bytes
 
 
 def test_patience_ends_a_stage_early(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:

@@ -209,6 +209,9 @@ class GuardsConfig:
 class CheckpointConfig:
     every_steps: int = 10
     """Save every so many steps, and at the end of each stage."""
+    time_share: float = 0.05
+    """Saves that take long are made less often: at most so much of the time goes into them; 1 is off. Those of a few
+    seconds, of the best evaluation and of the end of a stage are always made."""
     every_update: bool = False
     """Also save after each optimizer update, inside a batch: for very long steps."""
     keep_last: int = 2
@@ -220,6 +223,7 @@ class CheckpointConfig:
     def __post_init__(self) -> None:
         require(self.every_steps >= 1, f"every_steps = {self.every_steps}: must be at least 1")
         require(self.keep_last >= 1, f"keep_last = {self.keep_last}: must be at least 1")
+        require(0 < self.time_share <= 1, f"time_share = {self.time_share}: must be above 0 and at most 1; 1 is off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -114,6 +114,12 @@ def lasting_parts(work: Work) -> dict[str, float]:
     return {name: size / work.ranks for name, size in parts.items() if size}
 
 
+def checkpoint_bytes(work: Work) -> float:
+    """On the disk, inside a stage: weights and moments in fp32 however they are held, average, the reference's copy."""
+    has_copy = work.stage.uses_reference and work.model.lora is None
+    return (16.0 if work.model.ema_decay else 12.0) * work.trained + (weight_bytes(work) if has_copy else 0.0)
+
+
 def gradient_bytes(work: Work) -> float:
     return 4.0 * work.trained
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from groupwise.config import ConfigError, LoraConfig, Recipe, RlStage
 from groupwise.plan.gpus import MEASURED, Gpu
-from groupwise.plan.memory import Memory, plan_memory
+from groupwise.plan.memory import Memory, checkpoint_bytes, plan_memory
 from groupwise.plan.shapes import ModelShape
 from groupwise.plan.timing import Speed, sample_s, step_s
 from groupwise.plan.work import UNKNOWN_MAX_TOKENS, Work, work_of
@@ -67,6 +67,10 @@ class Plan:
     stages: tuple[StagePlan, ...]
     evaluation_s: float
     """Of all evaluations of the run."""
+    checkpoint_bytes: float
+    """Of the largest checkpoint."""
+    disk_bytes: float
+    """For all that are kept and the one that is being written."""
     notes: tuple[str, ...]
     """Where the plan stands on less than measurements."""
 
@@ -117,6 +121,8 @@ def make_plan(
         for stage in recipe.stages
     ]
     known = speed or Speed()
+    checkpoint = max(map(checkpoint_bytes, works))
+    kept = recipe.checkpoints.keep_last + recipe.checkpoints.keep_best
     return Plan(
         recipe=recipe.name,
         gpu=gpu,
@@ -125,6 +131,8 @@ def make_plan(
         prompt_tokens=prompt_tokens,
         stages=tuple(plan_stage(work, known) for work in works),
         evaluation_s=known.decode * evaluation_s(recipe, works),
+        checkpoint_bytes=checkpoint,
+        disk_bytes=(kept + 1) * checkpoint,
         notes=tuple(notes_on(works, is_calibrated=speed is not None)),
     )
 

@@ -32,6 +32,10 @@ def print_plan(plan: Plan) -> None:
     console.print()
     evaluations = f"of which evaluations {span(plan.evaluation_s)}"
     console.print(f"The run: {span(plan.run_s)}, {evaluations}; {count(plan.run_tokens)} tokens drawn.")
+    console.print(
+        f"A checkpoint: {_size(plan.checkpoint_bytes)} at most; {_size(plan.disk_bytes)} of disk for those that are "
+        "kept (checkpoints.keep_last, checkpoints.keep_best) and the one that is being written."
+    )
     lengths = ", ".join(f"{stage.mean_tokens:,.0f}" for stage in plan.stages)
     console.print(
         f"Assumed: prompts of {plan.prompt_tokens} tokens (--prompt-tokens), completions of {lengths} tokens in the "
@@ -102,6 +106,10 @@ def details(stage: StagePlan) -> list[str]:
     doubled = ", ".join(f"{name} {times:.2f}×" for name, times in stage.scaling.items())
     lines.append(f"Twice as much of it makes a step longer: {doubled}.")
     return lines
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= 0.1 * GIB else f"{num_bytes / 2**20:.1f} MiB"
 
 
 def _gib(size: float) -> str:

@@ -26,7 +26,7 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
         (["tr"], ["train"]),
         (["bench", "st"], ["step"]),
         (["bench", "step", "gsm8k", "--mem"], ["--memory-gib"]),
-        (["train", "gsm"], ["gsm8k", "gsm8k-lora-24gb"]),
+        (["train", "gsm"], ["gsm8k", "gsm8k-cold-start", "gsm8k-lora-24gb"]),
         (["plan", "--measure", "demo", "--aga"], ["--against"]),
         (["completions", "z"], ["zsh"]),
         (["--ver"], ["--version"]),
