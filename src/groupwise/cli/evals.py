@@ -14,7 +14,7 @@ from groupwise.cli.numbers import parse_numbers
 
 if TYPE_CHECKING:
     from groupwise.compare import Comparison
-    from groupwise.evals.results import Estimate, Result
+    from groupwise.evals.results import Result
     from groupwise.evaluate import Progress, Questions
 
 NUM_SHOWN = 5
@@ -145,6 +145,7 @@ def _show(task: str, result: Result, folder: Path) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from groupwise.evals.results import say_estimate
     from groupwise.runlog.text import printable
 
     sampling = result.sampling
@@ -153,14 +154,14 @@ def _show(task: str, result: Result, folder: Path) -> None:
     print(printable(f"{result.model['path']} on {task}, {how}"))
     table = Table("score", "value", "95 % interval", "problems")
     for name, estimate in result.scores.items():
-        value, interval = _shown(name, estimate)
+        value, interval = say_estimate(name, estimate)
         left_out = f" ({estimate.left_out} left out)" if estimate.left_out else ""
         table.add_row(name, value, interval, f"{estimate.n:,}{left_out}")
     for kind, parts in result.by.items():
         table.add_section()
         for key, scores in parts.items():
             name, estimate = next(iter(scores.items()))
-            table.add_row(escape(printable(f"{name}, {kind} {key}")), *_shown(name, estimate), f"{estimate.n:,}")
+            table.add_row(escape(printable(f"{name}, {kind} {key}")), *say_estimate(name, estimate), f"{estimate.n:,}")
     console = Console()
     console.print(table)
     found = result.contamination
@@ -170,16 +171,6 @@ def _show(task: str, result: Result, folder: Path) -> None:
             "contamination in result.json"
         )
     print(folder)
-
-
-def _shown(name: str, estimate: Estimate) -> tuple[str, str]:
-    """Value and interval: shares in percent, anything else as it is."""
-    low, high = (_number(name, end).removesuffix(" %") for end in (estimate.low, estimate.high))
-    return _number(name, estimate.value), f"{low} to {high}"
-
-
-def _number(name: str, value: float) -> str:
-    return f"{value:.2f}" if name in ("mean_tokens", "mean_reward", "perplexity") else f"{100 * value:.1f} %"
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -203,6 +194,7 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _show_comparison(found: Comparison) -> None:
+    from groupwise.evals.results import say_value
     from groupwise.runlog.text import printable
 
     print(f"{found.verdict}.")
@@ -212,7 +204,7 @@ def _show_comparison(found: Comparison) -> None:
         print(f"  left out: {found.left_out:,} problems that are not on both sides or could not be judged")
     changed = {name: pair for name, pair in found.scores.items() if name != "pass@1" and pair[0] != pair[1]}
     for name, (before, after) in changed.items():
-        print(f"  {name} {_number(name, before)} → {_number(name, after)}")
+        print(f"  {name} {say_value(name, before)} → {say_value(name, after)}")
     for note in found.notes:
         print(f"  note: {printable(note)}")
     for word, flips in (("gained", found.gained), ("lost", found.lost)):

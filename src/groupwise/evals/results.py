@@ -57,6 +57,17 @@ class Estimate:
 
 Scores = Mapping[str, Estimate]
 """By name: pass@1, pass@8, maj@8, best_of_16_by_verifier, truncated_share, mean_tokens ..."""
+NOT_SHARES = ("mean_tokens", "mean_reward", "perplexity")
+
+
+def say_estimate(name: str, estimate: Estimate) -> tuple[str, str]:
+    """Value and interval for people: shares in percent, anything else as it is."""
+    low, high = (say_value(name, end).removesuffix(" %") for end in (estimate.low, estimate.high))
+    return say_value(name, estimate.value), f"{low} to {high}"
+
+
+def say_value(name: str, value: float) -> str:
+    return f"{value:.2f}" if name in NOT_SHARES else f"{100 * value:.1f} %"
 
 
 @dataclass(frozen=True, slots=True)

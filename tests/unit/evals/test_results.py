@@ -22,6 +22,7 @@ from groupwise.evals.results import (
     mend_groups,
     read_groups,
     read_result,
+    say_estimate,
     write_result,
 )
 from groupwise.runlog.files import RunReadError
@@ -114,3 +115,15 @@ def test_reading_results_needs_no_torch() -> None:
         "groupwise.compare\nassert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("pass@1", (0.2669, 0.2437, 0.2914), ("26.7 %", "24.4 to 29.1")),
+        ("truncated_share", (0.0, 0.0, 0.0029), ("0.0 %", "0.0 to 0.3")),
+        ("mean_tokens", (290.13, 285.4, 294.77), ("290.13", "285.40 to 294.77")),
+    ],
+)
+def test_shares_are_said_in_percent(name: str, value: tuple[float, float, float], said: tuple[str, str]) -> None:
+    assert say_estimate(name, Estimate(*value, 100, "wilson")) == said

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from groupwise.evals.results import say_estimate
 from groupwise.inert import escape
 from groupwise.reports.behaviours import BEHAVIOURS, behaviours_in
 from groupwise.reports.gains import (
@@ -131,14 +132,7 @@ class BeforeAfter:
         header = ["held-out problems", *(label for label, _ in columns)]
         html = table(header, rows, self.title)
         scores = [
-            [
-                result.label,
-                name,
-                f"{score.value:.4g}",
-                f"{score.low:.4g} to {score.high:.4g}",
-                str(score.n),
-                score.method,
-            ]
+            [result.label, name, *say_estimate(name, score), f"{score.n:,}", score.method]
             for result in sources.results
             for name, score in result.result.scores.items()
         ]
