@@ -16,6 +16,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     As for other programs: 130 after Ctrl-C, 141 when whoever reads the output has gone.
     """
     options = _parser().parse_args(arguments)
+    if not sys.stderr.isatty():
+        # Loading bars of libraries would fill a log. Read when tqdm is imported, so before any of them.
+        os.environ.setdefault("TQDM_DISABLE", "1")
     try:
         status = int(options.command(options))
         sys.stdout.flush()
