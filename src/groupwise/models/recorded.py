@@ -11,7 +11,7 @@ What is recorded reads weights and adds to sums where they were then: a recordin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -130,16 +130,18 @@ class Recording:
 
 
 class _RecordedPass(torch.autograd.Function):
+    """`weight`: any that is learned, so that there is a backward pass where x has no gradient. All get theirs in it."""
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, recording: Recording, rotary: Rotary, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, recording: Recording, rotary: Rotary, weight: Tensor | None) -> Tensor:
         out, ctx.number = recording.forward(x, rotary)
-        ctx.recording, ctx.num_weights = recording, len(weights)
+        ctx.recording = recording
         return out.view_as(out)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         dx = ctx.recording.backward(grad, ctx.number)
-        return (dx.view_as(dx), None, None, *[None] * ctx.num_weights)
+        return dx.view_as(dx), None, None, None
 
 
 Key = tuple[int, bool, bool]
@@ -195,14 +197,15 @@ class RecordedLayers:
                 del self._recordings[next(iter(self._recordings))]
             recording = Recording(self._layers, x.detach(), rotary, room, self._record, learns=key[1])
             self._recordings[key] = recording
-        out: Tensor = _RecordedPass.apply(x, recording, rotary, *self._weights())
+        out: Tensor = _RecordedPass.apply(x, recording, rotary, next(self._weights(), None))
         return out
 
     def _key(self, tokens: int) -> Key:
         return tokens, torch.is_grad_enabled(), self._layers[0].has_adapters
 
-    def _weights(self) -> list[Tensor]:
-        return [weight for layer in self._layers for weight in layer.parameters()]
+    def _weights(self) -> Iterator[Tensor]:
+        """Those that are learned."""
+        return (weight for layer in self._layers for weight in layer.parameters())
 
 
 def weight_addresses(layers: Sequence[StraightLayer]) -> list[tuple[object, ...]]:
