@@ -10,7 +10,7 @@ modulo SKETCH, which keeps inner products but for a noise of about 1/sqrt(SKETCH
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -34,6 +34,9 @@ from groupwise.update import TokenLoss, update_policy
 from groupwise.verifiers.scorer import make_scorer
 
 SKETCH = 8192
+BUNDLE = 1 << 28
+"""Numbers that are added to a sketch at a time."""
+Sketch = Callable[[Sequence[Tensor]], Tensor]
 RULES = ("group_mean_std", "group_mean")
 
 
@@ -126,7 +129,13 @@ def bench_groups(work: GroupsWork) -> GroupsResult:
     if len(groups) < 2:
         raise ConfigError(f"--task {work.task}: {len(drawn)} problems, and all but {len(groups)} could not be scored")
     rewards = torch.tensor([[score.reward for score in scored.scores] for scored in groups], dtype=torch.float64)
-    gradients = torch.stack([torch.stack(list(_gradients(policy, scored, work))) for scored in groups])
+    if not (rewards != rewards[:, :1]).any():
+        raise ConfigError(
+            f"--task {work.task}: the rollouts of each problem all have the same reward (pass@1 "
+            f"{_pass_rate(groups):.1%}), so no group has an advantage to measure; take a model that gets some right"
+        )
+    sketch = Sketcher(work.seed)
+    gradients = torch.stack([torch.stack(list(_gradients(policy, scored, work, sketch))) for scored in groups])
     noises = {
         rule: [measure_noise(rewards, gradients, size, rule, work.seed) for size in sorted(work.sizes)]
         for rule in RULES
@@ -141,7 +150,7 @@ def bench_groups(work: GroupsWork) -> GroupsResult:
         device=policy.device_name,
         num_problems=len(groups),
         num_left_out=len(drawn) - len(groups),
-        pass_at_1=mean([scored.pass_rate or 0.0 for scored in groups]),
+        pass_at_1=_pass_rate(groups),
         mean_tokens=sum(len(rollout.token_ids) for rollout in rollouts) / len(rollouts),
         sizes=tuple(_figures(index, noises, seconds) for index, seconds in enumerate(times)),
         slopes={
@@ -168,12 +177,16 @@ def _figures(index: int, noises: dict[str, list[Noise]], seconds: tuple[float, f
     )
 
 
+def _pass_rate(groups: Sequence[ScoredGroup]) -> float:
+    return mean([scored.pass_rate or 0.0 for scored in groups])
+
+
 def _examples(scored: ScoredGroup, count: int) -> list[Example]:
     prompt = scored.group.prompt.token_ids
     return [Example(prompt, rollout.token_ids) for rollout in scored.group.rollouts[:count] if rollout.token_ids]
 
 
-def _gradients(policy: Policy, scored: ScoredGroup, work: GroupsWork) -> Iterator[Tensor]:
+def _gradients(policy: Policy, scored: ScoredGroup, work: GroupsWork, sketch: Sketch) -> Iterator[Tensor]:
     """[SKETCH], of the mean logprob of each rollout's tokens."""
     for rollout in scored.group.rollouts:
         policy.begin_gradients()
@@ -183,21 +196,44 @@ def _gradients(policy: Policy, scored: ScoredGroup, work: GroupsWork) -> Iterato
                 (microbatch,) = policy.microbatches([example], [1.0], work.microbatch_tokens)
                 logprobs, _ = policy.logprobs(microbatch, work.temperature)
                 policy.backward(logprobs.mean())
-        yield sketch(list(policy.gradients().values()), work.seed)
+        yield sketch(list(policy.gradients().values()))
         policy.clear_gradients()
 
 
-@torch.no_grad()
-def sketch(tensors: Sequence[Tensor], seed: int) -> Tensor:
-    """[SKETCH] on the CPU. Inner products of sketches by one seed are those of the tensors, but for noise."""
-    total = torch.zeros(SKETCH, dtype=torch.float64)
-    for number, tensor in enumerate(tensors):
-        flat = tensor.float().reshape(-1)
-        generator = torch.Generator(flat.device).manual_seed(seed * 100_003 + number)
-        signs = torch.empty(len(flat), dtype=torch.int8, device=flat.device).random_(0, 2, generator=generator)
-        signed = torch.nn.functional.pad(flat * (2 * signs - 1), (0, -len(flat) % SKETCH))
-        total += signed.view(-1, SKETCH).sum(dim=0).double().cpu()
-    return total
+class Sketcher:
+    """[SKETCH], on the CPU, of all numbers of some tensors. Inner products of two are the tensors' own, but for noise.
+
+    The tensors have the same shapes each time: signs are drawn once.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._signs: list[Tensor] = []
+
+    @torch.no_grad()
+    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
+        total = torch.zeros(SKETCH, dtype=torch.float64)
+        for number, bundle in enumerate(_bundles(tensors)):
+            flat = torch.cat([tensor.reshape(-1).float() for tensor in bundle])
+            if number == len(self._signs):
+                generator = torch.Generator(flat.device).manual_seed(self._seed * 100_003 + number)
+                drawn = torch.empty(len(flat), dtype=torch.int8, device=flat.device).random_(0, 2, generator=generator)
+                self._signs.append(drawn.mul_(2).sub_(1))
+            signed = torch.nn.functional.pad(flat.mul_(self._signs[number]), (0, -len(flat) % SKETCH))
+            total += signed.view(-1, SKETCH).sum(dim=0, dtype=torch.float64).cpu()
+        return total
+
+
+def _bundles(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Some gigabyte at a time: few launches, and no second copy of all."""
+    bundle: list[Tensor] = []
+    for tensor in tensors:
+        if bundle and sum(map(torch.numel, bundle)) + tensor.numel() > BUNDLE:
+            yield bundle
+            bundle = []
+        bundle.append(tensor)
+    if bundle:
+        yield bundle
 
 
 def _time(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 
 from groupwise.bench import groups as bench
 from groupwise.bench.group_noise import Noise, measure_noise, slope
-from groupwise.bench.groups import SKETCH, GroupsWork, sketch
+from groupwise.bench.groups import SKETCH, GroupsWork, Sketcher
 from groupwise.cli import main
 from groupwise.config import ConfigError
 from groupwise.evals.subject import open_subject
@@ -61,17 +62,22 @@ def test_the_slope_of_one_over_g_is_minus_one() -> None:
     assert slope(noises, "gradient_variance")[0] == pytest.approx(-2.0)
 
 
-def test_a_sketch_keeps_inner_products() -> None:
+@pytest.mark.parametrize("bundle", [1 << 28, 10_000])
+def test_a_sketch_keeps_inner_products(bundle: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "BUNDLE", bundle)
     generator = torch.Generator().manual_seed(1)
     left = [torch.randn(300, 100, generator=generator), torch.randn(7, generator=generator)]
     right = [tensor + torch.randn(tensor.shape, generator=generator) for tensor in left]
     exact = sum(float((a * b).sum()) for a, b in zip(left, right, strict=True))
     lengths = math.prod(math.sqrt(sum(float((t * t).sum()) for t in side)) for side in (left, right))
-    assert abs(float(sketch(left, 5) @ sketch(right, 5)) - exact) < 5 * lengths / math.sqrt(SKETCH)
-    assert not torch.allclose(sketch(left, 5), sketch(left, 6))
+    sketch, before = Sketcher(5), [tensor.clone() for tensor in left]
+    assert abs(float(sketch(left) @ sketch(right)) - exact) < 5 * lengths / math.sqrt(SKETCH)
+    assert torch.equal(sketch(left), Sketcher(5)(left))
+    assert not torch.allclose(sketch(left), Sketcher(6)(left))
+    assert all(torch.equal(one, other) for one, other in zip(left, before, strict=True))
 
 
-def test_gradients_are_of_each_rollout_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_are_of_each_rollout_by_itself() -> None:
     policy = open_subject("tiny-qwen3").policy
     before = [weight.detach().clone() for weight in policy.model.parameters()]
     completions = [(40, 41, 42), (50,), (60, 61)]
@@ -80,8 +86,12 @@ def test_gradients_are_of_each_rollout_by_itself(monkeypatch: pytest.MonkeyPatch
     zeros = (0.0,) * 3
     scored = ScoredGroup(group, (Score(0.0, Verdict.WRONG),) * 3, zeros, zeros, has_signal=False)
     seen: list[list[torch.Tensor]] = []
-    monkeypatch.setattr(bench, "sketch", lambda tensors, seed: seen.append([t.clone() for t in tensors]))
-    list(bench._gradients(policy, scored, GroupsWork(model="x", task=TASK, temperature=0.8)))
+
+    def keep(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        seen.append([tensor.clone() for tensor in tensors])
+        return torch.zeros(0)
+
+    list(bench._gradients(policy, scored, GroupsWork(model="x", task=TASK, temperature=0.8), keep))
     for ids, gradients in zip(completions, seen, strict=True):
         policy.model.zero_grad()
         logits = policy.model(torch.tensor([(5, 6, *ids)])).logits[0, 1:-1]
@@ -103,3 +113,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--sizes 4: name at least two" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--problems 1"):
         GroupsWork(model="tiny-qwen3", task=TASK, problems=1)
+
+
+def test_rewards_that_are_all_the_same_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["bench", "groups", "tiny-qwen3", "--task", "countdown", "--problems", "2", "--max-new-tokens", "3"]
+    assert main([*asked, "--sizes", "2,4"]) == 2
+    assert "all have the same reward (pass@1 0.0%)" in capsys.readouterr().err
