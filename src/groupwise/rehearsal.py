@@ -49,8 +49,9 @@ def refusal(stage: str, prompt_tokens: int, new_tokens: int, max_tokens: int, fi
     ]
     if fitting is None:
         lines.append(
-            f"Smaller ones were not tried: several ranks need torch 2.13 for that. Try microbatch_tokens = "
-            f"{max(length, max_tokens // 2):,}, with the same gradient; see `groupwise plan`."
+            "Smaller ones were not tried: among several ranks this torch cannot go on after a pass that failed "
+            f"(2.13 can). Try microbatch_tokens = {max(length, max_tokens // 2):,}, with the same gradient; "
+            "see `groupwise plan`."
         )
     elif fitting:
         lines.append(f"microbatch_tokens = {fitting:,} fits; the gradient is the same.")

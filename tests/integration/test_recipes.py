@@ -12,7 +12,9 @@ import pytest
 import groupwise
 from groupwise import pipeline
 from groupwise.config import dump_toml, fingerprint, load_recipe, parse_recipe, to_table
+from groupwise.rewards.code.score import shared_sandbox
 from groupwise.runlog.reader import Run
+from groupwise.sandbox import SandboxUnavailable
 
 from .conftest import TINY_MODEL
 
@@ -37,6 +39,10 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> str:
 def small_options(task: str, folder: Path) -> dict[str, Any]:
     """Where a task's own data would be."""
     if task == "mbpp":
+        try:
+            shared_sandbox("auto").run("")
+        except SandboxUnavailable as error:
+            pytest.skip(f"no isolation on this machine: {error}")
         code = [f"def add_{n}(x):\n    return x + {n}" for n in range(12)]
         tests = [[f"assert add_{n}({x}) == {x + n}" for x in range(3)] for n in range(12)]
         rows = [

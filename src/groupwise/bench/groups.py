@@ -10,7 +10,7 @@ modulo SKETCH, which keeps inner products but for a noise of about 1/sqrt(SKETCH
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from groupwise.engines.engine import Engine
 from groupwise.evals.draw import draw_scored, make_requests
 from groupwise.evals.subject import open_subject
 from groupwise.evaluate import make_engine, task_options
+from groupwise.models.memory import bundles
 from groupwise.models.policy import Policy
 from groupwise.stats import mean
 from groupwise.tasks import make_task
@@ -34,9 +35,7 @@ from groupwise.update import TokenLoss, update_policy
 from groupwise.verifiers.scorer import make_scorer
 
 SKETCH = 8192
-BUNDLE = 1 << 28
-"""Numbers that are added to a sketch at a time."""
-Sketch = Callable[[Sequence[Tensor]], Tensor]
+Sketch = Callable[[Mapping[str, Tensor]], Tensor]
 RULES = ("group_mean_std", "group_mean")
 
 
@@ -196,7 +195,7 @@ def _gradients(policy: Policy, scored: ScoredGroup, work: GroupsWork, sketch: Sk
                 (microbatch,) = policy.microbatches([example], [1.0], work.microbatch_tokens)
                 logprobs, _ = policy.logprobs(microbatch, work.temperature)
                 policy.backward(logprobs.mean())
-        yield sketch(list(policy.gradients().values()))
+        yield sketch(policy.gradients())
         policy.clear_gradients()
 
 
@@ -211,10 +210,10 @@ class Sketcher:
         self._signs: list[Tensor] = []
 
     @torch.no_grad()
-    def __call__(self, tensors: Sequence[Tensor]) -> Tensor:
+    def __call__(self, tensors: Mapping[str, Tensor]) -> Tensor:
         total = torch.zeros(SKETCH, dtype=torch.float64)
-        for number, bundle in enumerate(_bundles(tensors)):
-            flat = torch.cat([tensor.reshape(-1).float() for tensor in bundle])
+        for number, names in enumerate(bundles(tensors)):
+            flat = torch.cat([tensors[name].reshape(-1).float() for name in names])
             if number == len(self._signs):
                 generator = torch.Generator(flat.device).manual_seed(self._seed * 100_003 + number)
                 drawn = torch.empty(len(flat), dtype=torch.int8, device=flat.device).random_(0, 2, generator=generator)
@@ -222,18 +221,6 @@ class Sketcher:
             signed = torch.nn.functional.pad(flat.mul_(self._signs[number]), (0, -len(flat) % SKETCH))
             total += signed.view(-1, SKETCH).sum(dim=0, dtype=torch.float64).cpu()
         return total
-
-
-def _bundles(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Some gigabyte at a time: few launches, and no second copy of all."""
-    bundle: list[Tensor] = []
-    for tensor in tensors:
-        if bundle and sum(map(torch.numel, bundle)) + tensor.numel() > BUNDLE:
-            yield bundle
-            bundle = []
-        bundle.append(tensor)
-    if bundle:
-        yield bundle
 
 
 def _time(

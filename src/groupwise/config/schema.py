@@ -210,8 +210,8 @@ class CheckpointConfig:
     every_steps: int = 10
     """Save every so many steps, and at the end of each stage."""
     time_share: float = 0.05
-    """Saves that take long are made less often: at most so much of the time goes into them; 1 is off. Those of a few
-    seconds, of the best evaluation and of the end of a stage are always made."""
+    """Where these saves take long they are made less often: at most so much of the time goes into them; 1 is off. Saves
+    of a few seconds are always made, and those of the end of a stage, the best evaluation and `every_update`."""
     every_update: bool = False
     """Also save after each optimizer update, inside a batch: for very long steps."""
     keep_last: int = 2

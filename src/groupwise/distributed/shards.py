@@ -34,6 +34,9 @@ def local(tensor: Tensor) -> Tensor:
 
 
 class Shards(Protocol):
+    can_forget: bool
+    """Whether a pass may follow one that was broken off."""
+
     def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """A forward pass through parts of the model. Inside, what is not in a layer is whole: embedding, norm, head."""
         ...
@@ -79,7 +82,7 @@ class Unsharded:
 
 class Sharded:
     can_forget = hasattr(FSDPModule, "reset_iter_state")
-    """Whether a pass may follow one that was broken off: FSDP of torch 2.11 would take it for the rest of that one."""
+    """FSDP of torch 2.11 would take the next pass for the rest of the one that was broken off."""
 
     def __init__(self, model: nn.Module, layers: Iterable[nn.Module], world: World, device: torch.device) -> None:
         """Shards the model in place. Weights that are no floating-point numbers (quantized) stay whole."""

@@ -52,15 +52,15 @@ EXCHANGE_BYTES = 256 << 20
 @torch.no_grad()
 def exchange(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
     """Let tensors of the same name change their contents, wherever they lie."""
-    for names in _bundles(some):
+    for names in bundles(some):
         ones, their = [some[name] for name in names], [others[name] for name in names]
         aside = [torch.empty_like(one) for one in ones]
         for targets, sources in ((aside, ones), (ones, their), (their, aside)):
             torch._foreach_copy_(targets, sources)
 
 
-def _bundles(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
-    """Names, some megabytes of tensors at a time; at least one."""
+def bundles(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
+    """Names, some megabytes of tensors at a time: few launches, little memory; at least one."""
     bundle: list[str] = []
     size = 0
     for name, tensor in tensors.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import pytest
 import torch
@@ -15,6 +15,7 @@ from groupwise.bench.groups import SKETCH, GroupsWork, Sketcher
 from groupwise.cli import main
 from groupwise.config import ConfigError
 from groupwise.evals.subject import open_subject
+from groupwise.models import memory
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, ScoredGroup, Verdict
 
 TASK = "tests.integration.toy_task:EvenLetters"
@@ -62,19 +63,19 @@ def test_the_slope_of_one_over_g_is_minus_one() -> None:
     assert slope(noises, "gradient_variance")[0] == pytest.approx(-2.0)
 
 
-@pytest.mark.parametrize("bundle", [1 << 28, 10_000])
-def test_a_sketch_keeps_inner_products(bundle: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "BUNDLE", bundle)
+@pytest.mark.parametrize("bundle_bytes", [1 << 28, 10_000])
+def test_a_sketch_keeps_inner_products(bundle_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "EXCHANGE_BYTES", bundle_bytes)
     generator = torch.Generator().manual_seed(1)
-    left = [torch.randn(300, 100, generator=generator), torch.randn(7, generator=generator)]
-    right = [tensor + torch.randn(tensor.shape, generator=generator) for tensor in left]
-    exact = sum(float((a * b).sum()) for a, b in zip(left, right, strict=True))
-    lengths = math.prod(math.sqrt(sum(float((t * t).sum()) for t in side)) for side in (left, right))
-    sketch, before = Sketcher(5), [tensor.clone() for tensor in left]
+    left = {"a": torch.randn(300, 100, generator=generator), "b": torch.randn(7, generator=generator)}
+    right = {name: tensor + torch.randn(tensor.shape, generator=generator) for name, tensor in left.items()}
+    exact = sum(float((left[name] * right[name]).sum()) for name in left)
+    lengths = math.prod(math.sqrt(sum(float((t * t).sum()) for t in side.values())) for side in (left, right))
+    sketch, before = Sketcher(5), {name: tensor.clone() for name, tensor in left.items()}
     assert abs(float(sketch(left) @ sketch(right)) - exact) < 5 * lengths / math.sqrt(SKETCH)
     assert torch.equal(sketch(left), Sketcher(5)(left))
     assert not torch.allclose(sketch(left), Sketcher(6)(left))
-    assert all(torch.equal(one, other) for one, other in zip(left, before, strict=True))
+    assert all(torch.equal(left[name], before[name]) for name in left)
 
 
 def test_gradients_are_of_each_rollout_by_itself() -> None:
@@ -87,8 +88,8 @@ def test_gradients_are_of_each_rollout_by_itself() -> None:
     scored = ScoredGroup(group, (Score(0.0, Verdict.WRONG),) * 3, zeros, zeros, has_signal=False)
     seen: list[list[torch.Tensor]] = []
 
-    def keep(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        seen.append([tensor.clone() for tensor in tensors])
+    def keep(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        seen.append([tensor.clone() for tensor in tensors.values()])
         return torch.zeros(0)
 
     list(bench._gradients(policy, scored, GroupsWork(model="x", task=TASK, temperature=0.8), keep))

@@ -186,6 +186,7 @@ NAN, INF = float("nan"), float("inf")
         ("@curriculum.memory", [0.0, 1.1, NAN]),
         ("model.ema_decay", [-0.1, 1.0, NAN]),
         ("model.lora.dropout", [-0.1, 1.0, NAN]),
+        ("checkpoints.time_share", [0.0, -0.1, 1.1, NAN]),
     ],
 )
 def test_numbers_out_of_range(key: str, values: list[float]) -> None:
