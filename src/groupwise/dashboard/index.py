@@ -22,6 +22,8 @@ from groupwise.runlog import RunReadError, layout
 
 Kind = Literal["train", "eval"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+FIRST_FILE_S = 5.0
+"""How long one waits for the first file at most, however little one would wait for all of them."""
 _FOLDERS: dict[Kind, str] = {"train": layout.ROLLOUTS, "eval": layout.EVAL_ROLLOUTS}
 
 MAX_FILE_WARNINGS = 3
@@ -79,14 +81,21 @@ class RunIndex:
         self._is_closed = False
 
     def refresh(self, wait_s: float) -> None:
-        """Begin to bring the index up to date with the files as they are now; wait for that at most so long."""
-        deadline = time.monotonic() + wait_s
+        """Begin to bring the index up to date with the files as they are now; wait for that at most so long.
+
+        Where nothing is read yet, for the first file too: whoever waits at all wants to see something.
+        """
+        start = time.monotonic()
+        patience_s = max(wait_s, FIRST_FILE_S) if wait_s else 0.0
         with self._lock:
             self._is_asked = True
             if self._thread is None and not self._is_closed:
                 self._thread = threading.Thread(target=self._bring_up_to_date, name="groupwise-index", daemon=True)
                 self._thread.start()
-            while self._thread is not None and (left := deadline - time.monotonic()) > 0:
+            while self._thread is not None:
+                left = start + (wait_s if self._files else patience_s) - time.monotonic()
+                if left <= 0:
+                    break
                 self._lock.wait(left)
 
     def files(self, kind: Kind) -> list[FileIndex]:
@@ -161,6 +170,7 @@ class RunIndex:
                 if file is not None:
                     self._files[key] = file
                 self._done_bytes += identities[key].size_bytes
+                self._lock.notify_all()
         self._is_whole = True
 
 

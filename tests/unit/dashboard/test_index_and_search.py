@@ -6,12 +6,15 @@ import itertools
 import json
 import os
 import random
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from groupwise.dashboard import index as index_module
 from groupwise.dashboard import search
 from groupwise.dashboard.index import Kind, Place, RunIndex, nth_line, read_file, read_line
 from groupwise.dashboard.outline import Outline, outline_of
@@ -298,3 +301,27 @@ def test_closing_ends_the_thread(tmp_path: Path, sample: Any) -> None:
     os.rename(tmp_path / "run", tmp_path / "moved")
     index.refresh(0.0)
     assert index._thread is None
+
+
+def test_whoever_waits_sees_the_first_file_and_does_not_wait_for_all(
+    tmp_path: Path, sample: Any, index: RunIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample.run(tmp_path / "run", num_steps=3)
+    may_go_on = threading.Event()
+    seen: list[int] = []
+
+    def slow(kind: Kind, step: int, path: Path) -> Any:
+        if seen:
+            assert may_go_on.wait(FOREVER_S)
+        else:
+            time.sleep(0.05)  # longer than the reader would wait
+        seen.append(step)
+        return read_file(kind, step, path)
+
+    monkeypatch.setattr(index_module, "read_file", slow)
+    index.refresh(0.001)
+    assert len(index.files("train")) + len(index.files("eval")) == 1
+    assert not index.progress.is_complete
+    may_go_on.set()
+    fresh(index)
+    assert len(index.files("train")) == 3
