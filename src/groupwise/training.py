@@ -153,9 +153,8 @@ class Training:
         self.aside = dict.fromkeys(self.aside, 0.0)
         if self.policy.device.type == "cuda":
             # torch does not know of the engine's cache, which is held while it draws, nor of what recordings use.
-            peak = max(torch.cuda.max_memory_allocated(self.policy.device), self.engine.peak_bytes)
-            metrics["memory/peak_bytes"] = float(peak + self.policy.recorded_bytes)
-            torch.cuda.reset_peak_memory_stats(self.policy.device)
+            sampling = self.engine.peak_bytes + self.policy.recorded_bytes
+            metrics["memory/peak_bytes"] = float(max(self.policy.take_peak_bytes(), sampling))
         self.log.write_step(StepRecord(position.step, stage.name, position.stage_step, metrics))
         self.evaluate_if_due(stage)
         if position.stage_step == stage.steps or self._is_worth_saving():

@@ -16,7 +16,7 @@ from groupwise.models.replica import Replica
 
 
 def watch_replica(seen: list[tuple[int, int]]) -> None:
-    """Note the device's free memory while the replica is filled, and right after it was handed back."""
+    """Note by how much the device's free memory grows when the replica is handed back."""
     original = Replica.filled
 
     def filled(self: Replica) -> Any:
@@ -25,9 +25,9 @@ def watch_replica(seen: list[tuple[int, int]]) -> None:
         @contextmanager
         def watched() -> Any:
             with original(self):
-                inside = torch.cuda.mem_get_info()[0]
                 yield
-            torch.cuda.empty_cache()
+                torch.cuda.empty_cache()
+                inside = torch.cuda.mem_get_info()[0]
             seen.append((self.num_bytes, torch.cuda.mem_get_info()[0] - inside))
 
         return watched()

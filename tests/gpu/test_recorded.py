@@ -62,8 +62,8 @@ def test_what_is_recorded_is_what_is_not(name: str, keep: Any) -> None:
         assert torch.equal(hidden, expected)
         for key, total in sums.items():
             assert (others[key] - total).norm() <= 1e-3 * total.norm() + 1e-6, key
-    assert plain.num_bytes == 0
-    assert recorded.num_bytes > 0
+    assert plain.recorder.num_bytes == 0
+    assert recorded.recorder.num_bytes > 0
 
 
 def test_adapters_and_scoring_without_them() -> None:
@@ -97,7 +97,32 @@ def test_recordings_of_several_sizes_share_their_memory() -> None:
     decoder = PackedDecoder(model)
     learn(decoder, optimizer, make_pack(0, 12_000))
     learn(decoder, optimizer, make_pack(0, 12_000))
-    largest = decoder.num_bytes
+    largest = decoder.recorder.num_bytes
     for tokens in (9_000, 6_000, 4_000):
         learn(decoder, optimizer, make_pack(1, tokens))
-    assert decoder.num_bytes < 1.5 * largest
+    assert decoder.recorder.num_bytes < 1.5 * largest
+
+
+def test_memory_of_recordings_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is counted is never more than torch has taken of the GPU, and at least what the layers keep."""
+    model = make_model("llama, 64")
+    assert fuse(model)
+    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig())
+    decoder = PackedDecoder(model)
+    taken: list[int] = []
+    reset = torch.cuda.reset_peak_memory_stats
+
+    def note_and_reset() -> None:
+        taken.append(torch.cuda.max_memory_reserved())
+        reset()
+
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", note_and_reset)
+    for tokens in (12_000, 12_000, 9_000, 12_000, 9_000):
+        torch.cuda.empty_cache()
+        decoder.recorder.take_peak_bytes()
+        taken.clear()
+        before = torch.cuda.memory_allocated()
+        learn(decoder, optimizer, make_pack(0, tokens))
+        peak = decoder.recorder.take_peak_bytes()
+        assert before + tokens * decoder._layers[0].kept_bytes * len(decoder._layers) < peak <= max(taken)
+        assert torch.cuda.memory_allocated() + decoder.recorder.num_bytes <= torch.cuda.memory_reserved()

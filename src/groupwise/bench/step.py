@@ -60,7 +60,7 @@ class StepTiming:
     sample_tokens_per_s: float
     """Over its sampling alone."""
     peak_bytes: float | None
-    """The largest of any measured step; None on a CPU."""
+    """The largest of all steps, those of the warm-up too: what the run needs; None on a CPU."""
     logprob_gap_mean: float | None
     """Of engine and learner, over the tokens that were learned from; None where there were none."""
     logprob_gap_max: float | None
@@ -186,7 +186,9 @@ def summarize(
         mean_tokens=tokens / rollouts,
         tokens_per_s=tokens / step_s,
         sample_tokens_per_s=tokens / phases_s["sample"],
-        peak_bytes=max((m["memory/peak_bytes"] for m in measured if "memory/peak_bytes" in m), default=None),
+        peak_bytes=max(
+            (r.metrics["memory/peak_bytes"] for r in records if "memory/peak_bytes" in r.metrics), default=None
+        ),
         logprob_gap_mean=gap / num_learned if num_learned else None,
         logprob_gap_max=max((metrics["engine/logprob_gap_max"] for metrics in updated), default=None),
     )

@@ -155,9 +155,9 @@ def bench_update(work: UpdateWork) -> UpdateTiming:
     # After the first update, so that AdamW's moments count as there before.
     before_bytes = torch.cuda.memory_allocated(policy.device) if is_gpu else None
     if is_gpu:
-        torch.cuda.reset_peak_memory_stats(policy.device)
+        policy.take_peak_bytes()
     others = [_time(policy, stage, update, work.microbatch_tokens) for _ in range(work.updates - 1)]
-    peak_bytes = torch.cuda.max_memory_allocated(policy.device) + policy.recorded_bytes if is_gpu else None
+    peak_bytes = policy.take_peak_bytes() if is_gpu else None
     update_s = sum(others) / len(others)
     tokens = sum(len(example.prompt_ids) + len(example.completion_ids) for example in examples)
     computed = num_computed(policy, update, work.microbatch_tokens)

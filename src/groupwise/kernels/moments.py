@@ -27,7 +27,8 @@ def step_codes_cuda(master: Tensor, gradient: Tensor, weight: Tensor | None, cod
             master, gradient, master if weight is None else weight,
             codes.first, codes.first_scales, codes.second, codes.second_scales,
             master.numel(), blocks,
-            sizes.beta1, sizes.beta2, sizes.epsilon, sizes.shrink, sizes.size, sizes.root_bias,
+            # 1 - beta here, not there: a float32 has 1 - 0.999 wrong by 1e-5 of it.
+            1 - sizes.beta1, sizes.beta2, 1 - sizes.beta2, sizes.epsilon, sizes.shrink, sizes.size, sizes.root_bias,
             HAS_WEIGHT=weight is not None, R=BLOCKS_PER_PROGRAM, B=BLOCK, SMALLEST=SMALLEST,
         )  # fmt: skip
 
@@ -35,7 +36,7 @@ def step_codes_cuda(master: Tensor, gradient: Tensor, weight: Tensor | None, cod
 @triton.jit
 def _step(
     master_ptr, gradient_ptr, weight_ptr, first_ptr, first_scale_ptr, second_ptr, second_scale_ptr,
-    num_elements, num_blocks, beta1, beta2, epsilon, shrink, size, root_bias,
+    num_elements, num_blocks, new_first, beta2, new_second, epsilon, shrink, size, root_bias,
     HAS_WEIGHT: tl.constexpr, R: tl.constexpr, B: tl.constexpr, SMALLEST: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
@@ -53,8 +54,8 @@ def _step(
     second = root * root * second_scale[:, None]
 
     gradient = tl.load(gradient_ptr + places, mask=is_value, other=0.0)
-    first = first + (gradient - first) * (1 - beta1)
-    second = second * beta2 + gradient * gradient * (1 - beta2)
+    first = first + (gradient - first) * new_first
+    second = second * beta2 + gradient * gradient * new_second
 
     change = first / (tl.sqrt(second) / root_bias + epsilon)
     master = tl.load(master_ptr + places, mask=is_value, other=0.0) * shrink - change * size

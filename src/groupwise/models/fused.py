@@ -204,17 +204,13 @@ class PackedDecoder:
     def __init__(self, model: Any) -> None:
         self._decoder = model.get_decoder()
         self._layers = straight_layers(model)
+        self.recorder = GraphRecorder()
         self._recorded = RecordedLayers(
             self._layers,
             lambda tokens: StepRoom(tokens, model.device),
-            GraphRecorder(),
+            self.recorder,
             device_bytes(model.device),
         )
-
-    @property
-    def num_bytes(self) -> int:
-        """Of memory that torch counts as free, and that recordings use."""
-        return self._recorded.num_bytes
 
     def forget(self) -> None:
         """After a pass that may not have fitted: the next one is not recorded."""
@@ -228,6 +224,7 @@ class PackedDecoder:
         cos, sin = self._decoder.rotary_emb(x[None], pack.positions[None])
         rotary = cos[0].contiguous(), sin[0].contiguous()
         hidden = None if size is None else self._recorded(x, rotary, pack)
+        self.recorder.settle()
         if hidden is None:
             step, hidden = step_over(pack), x
             for layer in self._layers:
@@ -241,7 +238,23 @@ class GraphRecorder:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
-        self.num_bytes = 0
+        self._unused_bytes: int | None = 0
+        self._peak_bytes = 0
+
+    @property
+    def num_bytes(self) -> int:
+        """Of memory that recordings use, and torch counts as free."""
+        if self._unused_bytes is None:
+            ours = [part for part in torch.cuda.memory_snapshot() if tuple(part["segment_pool_id"]) == self._pool]
+            self._unused_bytes = sum(part["total_size"] - part["allocated_size"] for part in ours)
+        return self._unused_bytes
+
+    def take_peak_bytes(self) -> int:
+        """The most memory that tensors and recordings had at once, since this was last asked."""
+        peak = max(self._peak_bytes, torch.cuda.max_memory_allocated() + self.num_bytes)
+        self._peak_bytes = 0
+        torch.cuda.reset_peak_memory_stats()
+        return peak
 
     @torch.no_grad()
     def __call__(self, work: Callable[[], T], trial: Callable[[], object]) -> tuple[Callable[[], None], T]:
@@ -252,9 +265,18 @@ class GraphRecorder:
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        reserved = torch.cuda.memory_reserved()
+        before = self.take_peak_bytes()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             result = work()
-        self.num_bytes += torch.cuda.memory_reserved() - reserved
+        self._peak_bytes = before
+        self._unused_bytes = None
+        self.settle()
+        self._unused_bytes = None  # more of it, once the caller lets go of what it does not need
         return graph.replay, result
+
+    def settle(self) -> None:
+        """Once a recording is made: what torch counted as allocated for it is the pool's, and would count twice."""
+        if self._unused_bytes is None:
+            self._peak_bytes = max(self._peak_bytes, torch.cuda.memory_allocated() + self.num_bytes)
+            torch.cuda.reset_peak_memory_stats()

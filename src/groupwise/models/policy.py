@@ -134,7 +134,15 @@ class Policy:
     @property
     def recorded_bytes(self) -> int:
         """Of memory that torch counts as free, and that recorded passes use."""
-        return 0 if self._straight is None else self._straight.num_bytes
+        return 0 if self._straight is None else self._straight.recorder.num_bytes
+
+    def take_peak_bytes(self) -> int:
+        """The most of a GPU's memory that was in use at once since this was last asked, the engine's own aside."""
+        if self._straight is not None:
+            return self._straight.recorder.take_peak_bytes()
+        peak = torch.cuda.max_memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return peak
 
     def _knows_head(self) -> bool:
         """Found by trying, once, and not in training mode: dropout would make any two passes differ."""

@@ -39,9 +39,6 @@ class Recorder(Protocol):
         """
         ...
 
-    num_bytes: int
-    """Of memory that recordings use and torch counts as free."""
-
 
 class Room(Protocol):
     """Attention over packs whose tiles are put where recorded kernels look for them."""
@@ -158,11 +155,6 @@ class RecordedLayers:
         self._memory_bytes = memory_bytes
         self._recordings: dict[Key, Recording] = {}
         self._seen: set[bool] = set()
-
-    @property
-    def num_bytes(self) -> int:
-        """Of memory that torch counts as free, and that is not."""
-        return self._record.num_bytes
 
     def forget(self) -> None:
         """The next pass is made as it is."""

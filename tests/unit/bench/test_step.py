@@ -129,7 +129,7 @@ def test_hand_worked_numbers() -> None:
     assert (timing.step_s, timing.step_max_s) == (5.0, 6.0)
     assert timing.phases_s == {"sample": 1.0, "score": 0.5, "logprobs": 0.25, "update": 2.0, "rest": 1.25}
     assert (timing.rollouts, timing.tokens, timing.learned_tokens, timing.mean_tokens) == (2.0, 40.0, 20.0, 20.0)
-    assert (timing.tokens_per_s, timing.sample_tokens_per_s, timing.peak_bytes) == (8.0, 40.0, 300.0)
+    assert (timing.tokens_per_s, timing.sample_tokens_per_s, timing.peak_bytes) == (8.0, 40.0, 900.0)
     # 10 tokens at 0.1 and 30 at 0.5.
     assert timing.logprob_gap_mean == pytest.approx(0.4)
     assert timing.logprob_gap_max == 0.3

@@ -25,7 +25,6 @@ class Again:
 
     def __init__(self) -> None:
         self.count = 0
-        self.num_bytes = 0
 
     def __call__(self, work: Callable[[], Any], trial: Callable[[], object]) -> tuple[Callable[[], None], Any]:
         self.count += 1
