@@ -81,6 +81,7 @@ def dress(axes: Any, chart: Chart) -> None:
 
     if chart.unit == "share":
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set_ylim(bottom=min(0.0, *(value for line in chart.lines for value in (*line.y, *line.low))))
     if chart.is_log:
         axes.set_yscale("log")
     axes.grid(alpha=0.25)

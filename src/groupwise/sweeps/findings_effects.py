@@ -2,8 +2,9 @@
 
 Contract: speed is claimed where two arms end alike and their scores differ clearly at the evaluation at which the
 faster one got there; a side effect where a quantity is several times that of the reference arm in a way that seeds (or,
-with one seed, the last steps of both runs) agree on, and the score is no better for it; a spread where Fisher's F over
-seeds is clear. Each kind is adjusted by Holm within the knob. Collapses and failures are counted, not tested.
+with one seed, the last steps of both runs) agree on, and the score is no better for it, or where rollouts earn a
+fraction of the reference arm's reward and the score does not show it; a spread where Fisher's F over seeds is clear.
+Each kind is adjusted by Holm within the knob. Collapses and failures are counted, not tested.
 """
 
 from __future__ import annotations
@@ -28,7 +29,16 @@ from groupwise.sweeps.findings_words import (
     seeds_words,
     subject,
 )
-from groupwise.sweeps.scores import CLIP, GRAD_NORM, KL_FROM_REFERENCE, ArmScore, KnobScores, Shares, tail_values
+from groupwise.sweeps.scores import (
+    CLIP,
+    GRAD_NORM,
+    KL_FROM_REFERENCE,
+    REWARD,
+    ArmScore,
+    KnobScores,
+    Shares,
+    tail_values,
+)
 from groupwise.sweeps.scores_compare import (
     ALPHA,
     Compared,
@@ -56,6 +66,8 @@ class Quantity:
     floor: float
     """Below it nobody minds, however many times the reference's it is."""
     is_share: bool = False
+    is_good: bool = False
+    """A fraction of the reference's is the finding then, not a multiple."""
 
 
 def speed_findings(compared: Compared) -> list[Finding]:
@@ -136,6 +148,7 @@ def side_effect_findings(compared: Compared) -> list[Finding]:
         Quantity(scores.kl_metric, kl_words, 1e-3),
         Quantity(CLIP, "clip share", 0.005, is_share=True),
         Quantity(GRAD_NORM, "gradient norm", 0.0),
+        Quantity(REWARD, "rollout reward", 0.0, is_good=True),
     )
     return [finding for quantity in quantities for finding in _side_effects(compared, quantity)] if scores.arms else []
 
@@ -147,15 +160,17 @@ def _side_effects(compared: Compared, quantity: Quantity) -> list[Finding]:
     arms = [arm for arm in scores.arms if arm.name != reference.name and arm.tail(quantity.metric)]
     if not math.isfinite(level) or not arms:
         return []
-    p_values = holm([_excess_p(arm, reference, quantity.metric) for arm in arms])
+    pairs = [(reference, arm) if quantity.is_good else (arm, reference) for arm in arms]
+    p_values = holm([_excess_p(above, below, quantity.metric) for above, below in pairs])
     found: dict[str, list[tuple[ArmScore, float, float]]] = {}
     for arm, p in zip(arms, p_values, strict=True):
         value = mean(list(arm.tail(quantity.metric).values()))
         against = compared.pairs[arm.name, reference.name]
-        if p < ALPHA and value > quantity.floor and value >= SIDE_EFFECT_RATIO * level:
+        high, low = (level, value) if quantity.is_good else (value, level)
+        if p < ALPHA and high > quantity.floor and high >= SIDE_EFFECT_RATIO * low:
             if not against.is_clear:
                 found.setdefault("while the scores cannot be told apart", []).append((arm, value, p))
-            elif against.difference < 0:
+            elif against.difference < 0 and not quantity.is_good:
                 found.setdefault("and a worse score", []).append((arm, value, p))
     return [_side_effect_finding(scores, quantity, level, end, members) for end, members in found.items()]
 

@@ -15,11 +15,10 @@ from groupwise.reports.charts import Chart, Line, smooth, thinned
 from groupwise.runlog.catalogue import METRICS
 from groupwise.stats import mean
 from groupwise.sweeps.findings_words import label_of, listed
-from groupwise.sweeps.scores import CLIP, GRAD_NORM, KL_FROM_REFERENCE, kl_metric
+from groupwise.sweeps.scores import CLIP, GRAD_NORM, KL_FROM_REFERENCE, REWARD, kl_metric
 from groupwise.sweeps.spec import HELD_OUT
 from groupwise.sweeps.study import Knob, Member, SeedRun
 
-REWARD = "reward/mean"
 NUM_ORDERED_COLOURS = 9
 NUM_COLOURS = 8
 LOG_RATIO = 100.0

@@ -28,6 +28,7 @@ MIN_TAIL_STEPS = 3
 
 KL_FROM_REFERENCE = "kl/ref_k3"
 KL_OF_UPDATES = "policy/approx_kl"
+REWARD = "reward/mean"
 CLIP = "policy/clip_share"
 GRAD_NORM = "policy/grad_norm"
 

@@ -48,6 +48,8 @@ class Truth:
     kl: float = 0.05
     clip: float = 0.01
     grad_norm: float = 0.3
+    reward_share: float = 1.0
+    """What rollouts earn, of what the score would have them earn."""
     is_base: bool = False
     collapses_to: float | None = None
     """Where the last evaluation of the last seed drops to."""
@@ -86,7 +88,7 @@ def make_run(truth: Truth, seed: int, draws: random.Random, is_last_seed: bool =
 
 def _metrics(truth: Truth, draws: random.Random, skill: float, step: int) -> dict[str, float]:
     metrics = {
-        "reward/mean": skill + draws.gauss(0, 0.02),
+        "reward/mean": truth.reward_share * skill + draws.gauss(0, 0.02),
         "policy/approx_kl": truth.kl / 10 * draws.uniform(0.9, 1.1),
         "policy/clip_share": truth.clip * draws.uniform(0.8, 1.2),
         "policy/grad_norm": truth.grad_norm * math.exp(draws.gauss(0, 0.2)),

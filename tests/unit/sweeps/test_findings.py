@@ -227,6 +227,19 @@ def test_side_effects(seeds: tuple[int, ...]) -> None:
     assert "side_effect" not in by_kind(make_knob([worse_base, Truth("8", 8.0, kl=0.5)], seeds=seeds))
 
 
+@pytest.mark.parametrize("seeds", [(0, 1, 2), (0,)])
+def test_rollouts_that_earn_little_while_held_out_answers_are_right(seeds: tuple[int, ...]) -> None:
+    base, hidden = Truth("0", 0.0, is_base=True), Truth("1", 1.0, reward_share=0.1)
+    (found,) = by_kind(make_knob([base, hidden], seeds=seeds))["side_effect"]
+    assert found.figures["metric"] == "reward/mean"
+    assert "Knob at 1 ends with a rollout reward of 0." in found.sentence
+    assert "times as much), while the scores cannot be told apart" in found.sentence
+    # More reward is no side effect, half of it too little to tell; a worse score says it already.
+    assert "side_effect" not in by_kind(make_knob([replace(hidden, is_base=True), replace(base, is_base=False)]))
+    assert "side_effect" not in by_kind(make_knob([base, replace(hidden, reward_share=0.5)], seeds=seeds))
+    assert "side_effect" not in by_kind(make_knob([base, replace(hidden, final=0.3)], seeds=seeds))
+
+
 def test_seeds_that_disagree_and_runs_that_collapse() -> None:
     steady = [Truth(str(v), float(v), is_base=v == 0) for v in range(4)]
     found = by_kind(make_knob([*steady, Truth("16", 16.0, collapses_to=0.2)]))
