@@ -1,0 +1,111 @@
+"""Tables of docs/results from the files that commands wrote: no number is typed in.
+
+    python benchmarks/results_tables.py          # writes them into the pages
+    python benchmarks/results_tables.py --check  # status 1 where a table is stale
+
+A page has `<!-- table: NAME -->` and `<!-- end of table -->`; docs/results/tables.toml says what NAME is made of. In its
+rows, `run` is a run directory without rollouts and checkpoints, `compare` what `groupwise compare --json` printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from groupwise.runlog.reader import Run
+from groupwise.stats import wilson_interval
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs" / "results"
+MARK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+SPENT = ("time/step_s", "time/eval_s", "time/checkpoint_s")
+
+Row = Mapping[str, str]
+
+
+def before_after(rows: Sequence[Row]) -> str:
+    """Held-out pass@1 of a run's weights before and after it."""
+    cells = [["", "before", "after", "difference, paired", "problems", "GPU time"]]
+    for row in rows:
+        found = read(row["compare"])
+        count = found["num_problems"]
+        scores = [share(found[key], count) for key in ("first_value", "second_value")]
+        cells.append([row["label"], *scores, difference(found), f"{count:,}", f"{spent_s(row['run']) / 60:.1f} min"])
+    return table(cells)
+
+
+def against(rows: Sequence[Row]) -> str:
+    """Two runs on the same problems."""
+    cells = [["", "", "", "difference, paired", "gained", "lost", "p"]]
+    for row in rows:
+        found = read(row["compare"])
+        count = found["num_problems"]
+        scores = [
+            f"{row[name]}: {share(found[key], count)}"
+            for name, key in (("first", "first_value"), ("second", "second_value"))
+        ]
+        flips = [str(len(found[key])) for key in ("gained", "lost")]
+        cells.append([row["label"], *scores, difference(found), *flips, f"{found['p']:.2g}"])
+    return table(cells)
+
+
+def read(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    return found
+
+
+def share(value: float, count: int) -> str:
+    low, high = wilson_interval(round(value * count), count)
+    return f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def difference(found: Mapping[str, float]) -> str:
+    return f"{points(found['difference'])} ({points(found['low'])} to {points(found['high'])})"
+
+
+def points(value: float) -> str:
+    return f"{100 * value:+.1f}".replace("-", "\u2212")
+
+
+def spent_s(run: str) -> float:
+    """Training, evaluations and checkpoints; not the start."""
+    return sum(step.metrics.get(name, 0.0) for step in Run(RESULTS / run).steps() for name in SPENT)
+
+
+def table(cells: Sequence[Sequence[str]]) -> str:
+    head, *body = ["| " + " | ".join(row) + " |" for row in cells]
+    return "\n".join([head, "|" + "---|" * len(cells[0]), *body]) + "\n"
+
+
+KINDS: Mapping[str, Callable[[Sequence[Row]], str]] = {"before_after": before_after, "against": against}
+
+
+def filled(text: str) -> str:
+    tables: Mapping[str, Any] = tomllib.loads((RESULTS / "tables.toml").read_text(encoding="utf-8"))
+    return MARK.sub(lambda mark: mark[1] + KINDS[tables[mark[2]]["kind"]](tables[mark[2]]["rows"]) + mark[3], text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    is_stale = False
+    for page in (ROOT / "README.md", RESULTS / "README.md"):
+        before = page.read_text(encoding="utf-8")
+        after = filled(before)
+        if after != before:
+            is_stale = True
+            print(f"{page.relative_to(ROOT)}: {'stale' if options.check else 'written'}")
+            if not options.check:
+                page.write_text(after, encoding="utf-8")
+    return int(options.check and is_stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
