@@ -3,8 +3,8 @@
     python benchmarks/results_tables.py          # writes them into the pages
     python benchmarks/results_tables.py --check  # status 1 where a table is stale
 
-A page has `<!-- table: NAME -->` and `<!-- end of table -->`; docs/results/tables.toml says what NAME is made of. In its
-rows, `run` is a run directory without rollouts and checkpoints, `compare` what `groupwise compare --json` printed.
+A page has `<!-- table: NAME -->` and `<!-- end of table -->`; docs/results/tables.toml says what NAME is made of. In
+its rows, `run` is a run directory without rollouts and checkpoints, `compare` what `groupwise compare --json` printed.
 """
 
 from __future__ import annotations
