@@ -105,7 +105,7 @@ def _gpu_and_speed(options: argparse.Namespace, device: str | None) -> tuple[Gpu
     if options.memory_gib is not None:
         if options.memory_gib <= 0:
             raise ConfigError(f"--memory-gib {options.memory_gib:g}: must be above 0")
-        gpu = replace(gpu, memory_gib=options.memory_gib)
+        gpu = replace(gpu, memory_gib=options.memory_gib, taken_gib=0.0)
     return gpu, speed
 
 

@@ -14,10 +14,16 @@ class Gpu:
     """What the driver shows, which is less than what is printed on the box."""
     bandwidth_gb_s: float
     tflops: float
+    taken_gib: float = 0.0
+    """Of the memory, by other programs at this moment."""
 
     @property
     def memory_bytes(self) -> int:
         return int(self.memory_gib * 2**30)
+
+    @property
+    def free_bytes(self) -> int:
+        return int((self.memory_gib - self.taken_gib) * 2**30)
 
     @property
     def bytes_per_s(self) -> float:
@@ -44,6 +50,8 @@ GPUS = {
         Gpu("b200", 178.0, 8000, 2250),
     )
 }
+CONTEXT_GIB = 0.75
+"""CUDA's context, captured graphs, buffers of the libraries: not in `memory/peak_bytes`, and taken all the same."""
 MEASURED = GPUS["h200"]
 """Whose figures the constants of this package come from."""
 
@@ -69,7 +77,7 @@ def gpu_of_device(device_name: str, memory_gib: float | None = None) -> Gpu:
 
 
 def this_gpu() -> tuple[Gpu, str]:
-    """(the GPU of this machine, with the memory that it really has; what the driver calls it)."""
+    """(the GPU of this machine, with what memory it really has and what is taken of that; what the driver calls it)."""
     import torch
 
     if not torch.cuda.is_available():
@@ -77,4 +85,7 @@ def this_gpu() -> tuple[Gpu, str]:
     found = torch.cuda.get_device_properties(torch.cuda.current_device())
     memory_gib = found.total_memory / 2**30
     known = gpu_of_device(found.name, memory_gib)
-    return Gpu(known.name, memory_gib, known.bandwidth_gb_s, known.tflops), found.name
+    free, total = torch.cuda.mem_get_info()
+    # Asking made a context of our own.
+    taken_gib = max(0.0, (total - free) / 2**30 - CONTEXT_GIB)
+    return Gpu(known.name, memory_gib, known.bandwidth_gb_s, known.tflops, taken_gib), found.name

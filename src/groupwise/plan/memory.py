@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from groupwise.config import RlStage
+from groupwise.plan.gpus import CONTEXT_GIB
 from groupwise.plan.shapes import ModelShape
 from groupwise.plan.work import Work
 
@@ -28,8 +29,7 @@ BLOCK_TOKENS = 16
 PREFILL_TOKENS = 2048
 CACHE_SHARE = 0.8
 
-CONTEXT_BYTES = int(0.75 * GIB)
-"""CUDA's context, captured graphs, buffers of the libraries: not in `memory/peak_bytes`, and taken all the same."""
+CONTEXT_BYTES = int(CONTEXT_GIB * GIB)
 HEAD_CHUNKS = 1.75
 """Chunks of logits that the head has at once, with their gradients in bf16: 0.46 GiB at a vocabulary of 151,936."""
 RECORDED_SLACK = 1.75
@@ -71,7 +71,7 @@ class Memory:
 def plan_memory(work: Work, pack_tokens: int) -> Memory:
     """With microbatches of so many tokens."""
     lasting = lasting_parts(work) | recorded_parts(work, pack_tokens)
-    room = float(work.gpu.memory_bytes - CONTEXT_BYTES)
+    room = float(work.gpu.free_bytes - CONTEXT_BYTES)
     update = lasting | update_parts(work, pack_tokens)
     if not isinstance(work.stage, RlStage):
         return Memory({"update": update}, 0, 0.0, room)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from groupwise.config import ConfigError, LoraConfig, Recipe, RlStage
-from groupwise.plan.gpus import MEASURED, Gpu
+from groupwise.plan.gpus import CONTEXT_GIB, MEASURED, Gpu
 from groupwise.plan.memory import Memory, checkpoint_bytes, plan_memory
 from groupwise.plan.shapes import ModelShape
 from groupwise.plan.timing import Speed, sample_s, step_s
@@ -310,6 +310,9 @@ def notes_on(works: Sequence[Work], *, is_calibrated: bool) -> list[str]:
     found = {
         f"times were measured on an {MEASURED.name} and are scaled to this GPU; --measure calibrates the one at hand": (
             first.gpu.name != MEASURED.name and not is_calibrated
+        ),
+        f"other programs have {first.gpu.taken_gib:.1f} GiB of this GPU; what is left is planned with": (
+            first.gpu.taken_gib > CONTEXT_GIB
         ),
         f"{first.shape.kind} runs its own layers, which nothing here was measured with": not first.shape.is_straight,
         "float32 runs the model's own layers, which nothing here was measured with": first.value_bytes == 4,

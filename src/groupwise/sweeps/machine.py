@@ -37,13 +37,13 @@ class ArmPlan:
 class Machine:
     num_gpus: int
     gpu_bytes: int
-    """Of one of them; 0 where there is none, or none that is known."""
+    """Free on one of them; 0 where there is none, or none that is known."""
     plans: tuple[ArmPlan | str, ...] = ()
     """One for each recipe; a text says why there is none."""
 
 
 def plan_recipes(recipes: Sequence[Recipe], gpu_name: str = "this") -> tuple[int, tuple[ArmPlan | str, ...]]:
-    """(bytes of the GPU, a plan for each recipe)."""
+    """(bytes of the GPU that are free, a plan for each recipe)."""
     from groupwise.plan.gpus import find_gpu, this_gpu
     from groupwise.plan.measure import calibration_path, known_speed
     from groupwise.plan.memory import CONTEXT_BYTES
@@ -75,7 +75,7 @@ def plan_recipes(recipes: Sequence[Recipe], gpu_name: str = "this") -> tuple[int
         plan = make_plan(recipe, shape, gpu, prompt_tokens=USUAL_TOKENS, speed=speed)
         peak = max(stage.most.peak for stage in plan.stages) + CONTEXT_BYTES
         plans.append(ArmPlan(plan.run_s, peak, plan.fits))
-    return gpu.memory_bytes, tuple(plans)
+    return gpu.free_bytes, tuple(plans)
 
 
 def _model_key(recipe: Recipe) -> str:

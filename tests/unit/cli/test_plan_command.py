@@ -106,6 +106,7 @@ def on_an_h200(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Device())
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (100 << 30, 100 << 30))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 

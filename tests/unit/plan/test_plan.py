@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from groupwise.config import ConfigError, make_recipe
-from groupwise.plan.gpus import GPUS, Gpu, find_gpu, gpu_of_device
+from groupwise.plan.gpus import GPUS, Gpu, find_gpu, gpu_of_device, this_gpu
 from groupwise.plan.memory import plan_memory
 from groupwise.plan.plan import (
     changes_that_fit,
@@ -176,3 +176,25 @@ def test_gpus_that_are_not_known_are_refused() -> None:
         find_gpu("h10")
     with pytest.raises(ConfigError, match="name one that is like it"):
         gpu_of_device("Quadro K600")
+
+
+def test_what_other_programs_have_of_a_gpu_is_not_planned_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = small_recipe()
+    alone, shared = (
+        make_plan(recipe, QWEN, gpu, prompt_tokens=100, mean_tokens=200)
+        for gpu in (H200, replace(H200, taken_gib=86.0))
+    )
+    assert shared.stages[0].most.room == alone.stages[0].most.room - 86 * 2**30
+    # What is recorded goes by the GPU, not by what is left of it.
+    assert shared.stages[0].most.phases["update"] == alone.stages[0].most.phases["update"]
+    assert any("86.0 GiB of this GPU" in note for note in shared.notes)
+    assert not any("of this GPU" in note for note in alone.notes)
+
+    properties = type("Properties", (), {"name": "NVIDIA H200", "total_memory": 140 * 2**30})
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda _: properties)
+    for free_gib, taken_gib in ((139.5, 0.0), (50.0, 140 - 50 - 0.75)):
+        monkeypatch.setattr("torch.cuda.mem_get_info", lambda free=free_gib: (int(free * 2**30), 140 * 2**30))
+        gpu, _ = this_gpu()
+        assert (gpu.memory_gib, gpu.taken_gib) == (140.0, taken_gib)
