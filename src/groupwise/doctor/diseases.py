@@ -27,6 +27,7 @@ DISEASES: Mapping[str, Disease] = {
     "gradient_spikes": Disease("Gradient spikes", policy.gradient_spikes),
     "updates_not_finite": Disease("Updates that are not finite", policy.updates_not_finite),
     "length_collapse": Disease("Completions collapse", sampling.length_collapse),
+    "reasoning_dropped": Disease("Reasoning is dropped", sampling.reasoning_dropped),
     "length_growth": Disease("Completions grow", sampling.length_growth),
     "hollow_reward": Disease("Reward up, held-out flat", course.hollow_reward),
     "identical_completions": Disease("Identical completions", sampling.identical_completions),

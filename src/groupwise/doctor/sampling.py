@@ -21,6 +21,7 @@ SIGNAL_SHARE = 0.3
 NO_SIGNAL_SHARE = 0.01
 """Under this nothing is learned, early or late."""
 
+OFTEN_CUT_SHARE = 0.2
 TRUNCATED_SHARE = 0.5
 """Half of the completions never reach their answer."""
 IDENTICAL_SHARE = 0.5
@@ -32,6 +33,11 @@ SHORT_IDENTICAL_SHARE = 0.95
 LENGTH_FACTOR = 3.0
 LENGTH_CHANGE_TOKENS = 16
 """From 3 to 10 tokens is threefold, too, and means nothing."""
+
+FIRST_STEPS = 3
+"""Reasoning that does not pay is gone after ten steps."""
+REASONING_TOKENS = 64
+"""At least so many are more than an answer."""
 
 TEXT_LOOKS = 3
 """A sign in the text must show in each of the newest so many steps whose completions were read."""
@@ -145,6 +151,39 @@ def length_collapse(chart: Chart) -> Finding | None:
         recent,
         seen=f"completions went from {before:.0f} to {after:.0f} tokens, and the reward did not rise with that",
         means="the policy stops reasoning, or ends at once, without being right more often",
+        change=change,
+        figures={"length_before_tokens": before, "length_after_tokens": after},
+    )
+
+
+def reasoning_dropped(chart: Chart) -> Finding | None:
+    """Completions shrank to a bare answer while the reward rose: it pays, and what it costs is not in the reward."""
+    points, rewards = chart.series("rollouts/length_mean_tokens"), chart.series("reward/mean")
+    if len(points) < RECENT_STEPS or chart.setting("reward.length_cost", 0.0) > 0 or _is_solved(chart):
+        return None
+    before, recent = middle(points[:FIRST_STEPS]), points[-RECENT_STEPS:]
+    after, has_paid = middle(recent), middle(rewards[-RECENT_STEPS:]) > middle(rewards[:FIRST_STEPS])
+    if before < REASONING_TOKENS or after > SHORT_TOKENS or before <= LENGTH_FACTOR * after or not has_paid:
+        return None
+    if length_collapse(chart) is not None:
+        return None
+    cut = chart.series("rollouts/truncated_share")[:FIRST_STEPS]
+    limit = chart.setting("sampling.max_new_tokens", 0)
+    if limit and cut and middle(cut) >= OFTEN_CUT_SHARE:
+        change = chart.change(
+            "sampling.max_new_tokens",
+            2 * limit,
+            f"{middle(cut):.0%} were cut off at first, and earned nothing: let them finish; or pay less for a near "
+            "miss (reward.part_weights)",
+        )
+    else:
+        change = chart.slower("or pay less for a near miss (reward.part_weights), if guesses earn something")
+    return chart.finding(
+        "reasoning_dropped",
+        "watch",
+        recent,
+        seen=f"completions went from {before:.0f} to {after:.0f} tokens, and the reward rose with that",
+        means="the policy answers at once: a guess pays more than reasoning that is cut off or goes wrong",
         change=change,
         figures={"length_before_tokens": before, "length_after_tokens": after},
     )

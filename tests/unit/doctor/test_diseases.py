@@ -50,6 +50,12 @@ def sick_runs(make: Any) -> dict[str, dict[str, Any]]:
         "gradient_spikes": {"change": lambda n: {"policy/grad_norm": 40.0} if n > 30 and n % 6 == 0 else {}},
         "updates_not_finite": {"change": lambda n: {"update/skipped": 1.0} if n % 20 == 0 else {}},
         "length_collapse": {"change": lambda n: after(n, 45, {"rollouts/length_mean_tokens": 12.0})},
+        "reasoning_dropped": {
+            "change": lambda n: (
+                {"rollouts/length_mean_tokens": 18.0}
+                | ({"rollouts/length_mean_tokens": 400.0, "reward/mean": 0.0} if n <= 3 else {})
+            )
+        },
         "length_growth": {"change": lambda n: after(n, 45, {"rollouts/length_mean_tokens": 900.0})},
         "hollow_reward": {"change": lambda n: {"reward/mean": 0.2 + 0.01 * n}},
         "identical_completions": {"change": lambda n: after(n, 40, {"rollouts/identical_share": 0.6})},
@@ -92,6 +98,18 @@ def test_a_run_that_goes_on_is_told_once(disease: str, make: Any, tmp_path: Path
     recipe = broken.get("recipe") or make.recipe()
     make.run(tmp_path / "run", **broken, sinks=[LiveDoctor(tmp_path / "run", recipe, told.append)])
     assert [finding.disease for finding in told] == [disease]
+
+
+def test_reasoning_that_was_cut_off_gets_room_and_paid_brevity_is_let_be(make: Any, tmp_path: Path) -> None:
+    def shrinks(number: int) -> dict[str, float]:
+        long = {"rollouts/length_mean_tokens": 200.0, "reward/mean": 0.0, "rollouts/truncated_share": 0.4}
+        return long if number <= 3 else {"rollouts/length_mean_tokens": 18.0}
+
+    (finding,) = examine(read_charts(Run(make.run(tmp_path / "cut", shrinks))))
+    assert (finding.disease, finding.change.key) == ("reasoning_dropped", "stages.0.sampling.max_new_tokens")
+    assert "40% were cut off" in finding.change.advice
+    paid = make.recipe(stage__reward={"length_cost": 0.1})
+    assert not examine(read_charts(Run(make.run(tmp_path / "paid", shrinks, recipe=paid))))
 
 
 def test_a_few_steps_get_no_clean_bill(make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
