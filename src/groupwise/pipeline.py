@@ -45,7 +45,7 @@ from groupwise.doctor.live import EVENT as FINDING
 from groupwise.doctor.live import LiveDoctor
 from groupwise.engines.engine import Engine
 from groupwise.engines.native.engine import NativeEngine
-from groupwise.engines.native.memory import ReleasableMemory
+from groupwise.engines.native.memory import DeviceMemoryError, ReleasableMemory
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.engines.refilled import RefilledEngine
 from groupwise.engines.vllm.backend import Backend
@@ -60,7 +60,7 @@ from groupwise.models.export import save_folder
 from groupwise.models.policy import Policy, load_policy
 from groupwise.models.publish import PublishedWeights
 from groupwise.models.replica import HostMemory
-from groupwise.rehearsal import rehearse
+from groupwise.rehearsal import OutOfMemory, ran_out, rehearse
 from groupwise.runlog import RunLogError, layout
 from groupwise.runlog.lock import RunLock
 from groupwise.runlog.reader import Run
@@ -176,11 +176,14 @@ def _run_in(training: Training, is_resumed: bool, accept_verifier: bool) -> bool
                 training.log.write_event("rank_lost", step=training.position.step, reason=str(error))
                 raise
             except Exception as error:
+                told = OutOfMemory(_ran_out(training, error)) if _is_out_of_memory(error) else error
                 # Whoever looks at the run later should read why it ended; where the disk is full, it cannot be kept.
                 with suppress(RunLogError):
-                    reason = f"{type(error).__name__}: {error}"
+                    reason = f"{type(told).__name__}: {told}"
                     training.log.write_event("failed", step=training.position.step, reason=reason)
-                raise
+                if told is error:
+                    raise
+                raise told from error
         training.log.write_event("finished", step=training.position.step)
         return True
     finally:
@@ -188,6 +191,21 @@ def _run_in(training: Training, is_resumed: bool, accept_verifier: bool) -> bool
         training.log.close()
         if isinstance(training.engine, VllmEngine):
             training.engine.close()
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """As torch, our own memory and the libraries that torch calls say it."""
+    if isinstance(error, DeviceMemoryError):
+        return error.is_out_of_memory
+    is_said_by_library = isinstance(error, RuntimeError) and "STATUS_ALLOC_FAILED" in str(error)
+    return isinstance(error, torch.OutOfMemoryError) or is_said_by_library
+
+
+def _ran_out(training: Training, error: Exception) -> str:
+    position, names = training.position, training.store.names()
+    stage = training.recipe.stages[position.stage_index]
+    saved = names[-1] if names else None
+    return ran_out(stage, position.stage_index, position.step + 1, saved, training.run_dir, error)
 
 
 def set_up(

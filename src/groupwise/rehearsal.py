@@ -4,22 +4,28 @@ Completions are short at first and long later, so a run that cannot fit would fi
 microbatch that the stage can make goes through forward and backward once, with nothing learned from it. If memory does
 not suffice, smaller ones are tried until one fits, and the error says which.
 
-What it does not do: try the engine's cache, which sizes itself by the memory that there is.
+What it does not do: try the engine's cache, which sizes itself by the memory that there is. Where memory runs out all the
+same, since other programs took it or sequences were longer than any before, the error says what to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 
-from groupwise.config import ConfigError
+from groupwise.config import ConfigError, RlStage, Stage
 from groupwise.data.batch import Example
 from groupwise.models.policy import Policy
 
 
 class DoesNotFit(ConfigError):
     """The message says what to change, and to what."""
+
+
+class OutOfMemory(RuntimeError):
+    """In the middle of a run, which can be resumed. The message says what to do."""
 
 
 def rehearse(policy: Policy, *, stage: str, prompt_tokens: int, new_tokens: int, max_tokens: int) -> None:
@@ -60,6 +66,20 @@ def refusal(stage: str, prompt_tokens: int, new_tokens: int, max_tokens: int, fi
             f"Even a single sequence of {length:,} tokens does not. Set model.gradient_checkpointing = true, train "
             "adapters (model.lora), or lower sampling.max_new_tokens."
         )
+    return "\n".join(lines)
+
+
+def ran_out(stage: Stage, index: int, step: int, saved: str | None, run_dir: Path, cause: Exception) -> str:
+    """`step`: the one that did not end. `saved`: the newest checkpoint."""
+    seen = str(cause).split(" Of the allocated memory")[0].rstrip(".")
+    tried = " Its longest microbatch had fitted before the first step." if isinstance(stage, RlStage) else ""
+    smaller = f"--set stages.{index}.microbatch_tokens={max(1, stage.microbatch_tokens // 2)}"
+    lines = [
+        f"step {step}, stage {stage.name}: the GPU's memory ran out: {seen}.{tried}",
+        "If other programs have much of it, let them end first. To need less, start anew with "
+        f"{smaller}, which gives the same gradient; `groupwise plan` says where memory goes.",
+        "Nothing was saved yet." if saved is None else f"{saved} is saved: groupwise train --resume {run_dir}",
+    ]
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ from groupwise import pipeline
 from groupwise.algo import losses
 from groupwise.cli import main
 from groupwise.config import Recipe, dump_toml, to_table
+from groupwise.engines.native.memory import DeviceMemoryError
 from groupwise.models.policy import load_policy
 from groupwise.runlog.lock import RunLock
 from groupwise.runlog.reader import Run
@@ -51,6 +52,47 @@ def test_a_verifier_that_fails_is_an_error_and_never_a_wrong_answer(
                     assert (score.verdict is Verdict.TIMED_OUT) == (fail == "hang")
                     assert detail in score.detail
             assert scored.has_signal == (len(set(valid)) > 1)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError(
+            "CUDA out of memory. Tried to allocate 510.00 MiB. GPU 0 has a total capacity of 139.80 GiB of which "
+            "121.94 MiB is free. Process 4670 has 85.80 GiB memory in use. Of the allocated memory 30.93 GiB is "
+            "allocated by PyTorch. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF"
+        ),
+        DeviceMemoryError("cuMemCreate", 2),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_a_gpu_that_runs_out_of_memory_is_told_and_the_run_goes_on_from_what_was_saved(
+    error: Exception,
+    recipe_with: Callable[..., Recipe],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recipe = recipe_with(stages=[GRPO | {"microbatch_tokens": 64}], checkpoints={"every_steps": 1})
+    original = losses.SURROGATES["clipped"]
+
+    def full(inputs: losses.SurrogateInputs) -> losses.SurrogateOutputs:
+        if (tmp_path / "run" / "checkpoints" / "step-000001").exists():
+            raise error
+        return original(inputs)
+
+    with monkeypatch.context() as patch:
+        patch.setitem(losses.SURROGATES, "clipped", full)
+        path = write_recipe(recipe, tmp_path / "recipe.toml")
+        assert main(["train", str(path), "--run-dir", str(tmp_path / "run")]) == 1
+    said = capsys.readouterr().err
+    assert "step 2, stage grpo: the GPU's memory ran out" in said
+    assert "Of the allocated memory" not in said
+    assert "--set stages.0.microbatch_tokens=32" in said
+    assert f"step-000001 is saved: groupwise train --resume {tmp_path / 'run'}" in said
+    assert "Traceback" not in said
+    assert "ran out" in Run(tmp_path / "run").events()[-1]["reason"]
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
 
 
 def break_losses(monkeypatch: pytest.MonkeyPatch, bad_calls: set[int]) -> None:
