@@ -4,8 +4,8 @@ Completions are short at first and long later, so a run that cannot fit would fi
 microbatch that the stage can make goes through forward and backward once, with nothing learned from it. If memory does
 not suffice, smaller ones are tried until one fits, and the error says which.
 
-What it does not do: try the engine's cache, which sizes itself by the memory that there is. Where memory runs out all the
-same, since other programs took it or sequences were longer than any before, the error says what to do.
+What it does not do: try the engine's cache, which sizes itself by the memory that there is. Where memory runs out all
+the same, since other programs took it or sequences were longer than any before, the error says what to do.
 """
 
 from __future__ import annotations
