@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.runlog.reader import Run
-from groupwise.stats import wilson_interval
+from groupwise.stats import mean, student_interval, wilson_interval
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
@@ -55,6 +55,42 @@ def against(rows: Sequence[Row]) -> str:
     return table(cells)
 
 
+def seeds(rows: Sequence[Row]) -> str:
+    """Runs that differ in their seed alone: `runs`, separated by spaces."""
+    cells = [["", "before", "after, by seed", "after, mean over seeds", "problems", "GPU time, each"]]
+    for row in rows:
+        names = row["runs"].split()
+        evals = [Run(RESULTS / name).evals() for name in names]
+        before, after = ([found[place].pass_at_1 for found in evals] for place in (0, -1))
+        low, high = student_interval(after)
+        cells.append(
+            [
+                row["label"],
+                f"{100 * mean(before):.1f} %",
+                ", ".join(f"{100 * value:.1f}" for value in after) + " %",
+                f"{100 * mean(after):.1f} % ({100 * max(0.0, low):.1f} to {100 * min(1.0, high):.1f})",
+                f"{evals[0][-1].num_problems:,}",
+                f"{mean([spent_s(name) for name in names]) / 60:.1f} min",
+            ]
+        )
+    return table(cells)
+
+
+def reach(rows: Sequence[Row]) -> str:
+    """Seconds of training to a score: what `groupwise reach --json` printed."""
+    cells = [["", "score", "reached by", "training time", "95 % interval"]]
+    for row in rows:
+        for found in read(row["reach"])["rows"]:
+            span, interval = "–", "–"
+            if found["seconds"] is not None:
+                middle, low, high = found["seconds"]
+                span = f"{middle:.0f} s"
+                interval = "–" if low is None else f"{low:.0f} to {high:.0f} s"
+            count = f"{found['num_reached']} of {len(found['runs'])}"
+            cells.append([row["label"], f"{100 * found['score']:.0f} %", count, span, interval])
+    return table(cells)
+
+
 def read(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     return found
@@ -83,7 +119,12 @@ def table(cells: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, "|" + "---|" * len(cells[0]), *body]) + "\n"
 
 
-KINDS: Mapping[str, Callable[[Sequence[Row]], str]] = {"before_after": before_after, "against": against}
+KINDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
+    "before_after": before_after,
+    "against": against,
+    "seeds": seeds,
+    "reach": reach,
+}
 
 
 def filled(text: str) -> str:

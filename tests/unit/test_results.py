@@ -2,14 +2,79 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from groupwise.runlog import RunLog
+from groupwise.types import StepRecord
+from tests.unit.sweeps.made_up import evaluation
 
 ROOT = Path(__file__).parent.parent.parent
+SCRIPT = ROOT / "benchmarks" / "results_tables.py"
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("results_tables", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    return module
+
+
+def write_run(run_dir: Path, scores: list[float], step_s: float) -> None:
+    log = RunLog(run_dir)
+    for step, score in enumerate(scores):
+        if step:
+            log.write_step(StepRecord(step, "grpo", step, {"time/step_s": step_s, "time/eval_s": 2.0}))
+        log.write_eval(evaluation(step, round(1000 * score), 1000), [])
+    log.close()
 
 
 def test_tables_are_made_of_the_files() -> None:
-    script = ROOT / "benchmarks" / "results_tables.py"
-    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_before_and_after_and_two_runs_side_by_side(tables: ModuleType, tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.1, 0.3, 0.5], step_s=28.0)
+    found = {
+        "num_problems": 1000,
+        "first_value": 0.1,
+        "second_value": 0.5,
+        "difference": 0.4,
+        "low": 0.37,
+        "high": 0.43,
+    }
+    (tmp_path / "a.json").write_text(json.dumps(found | {"gained": [1, 2, 3], "lost": [1], "p": 1.5e-9}))
+    row = {"label": "it", "run": "a", "compare": "a.json", "first": "one", "second": "two"}
+    shown = tables.before_after([row]).splitlines()[-1]
+    assert shown == ("| it | 10.0 % (8.3 to 12.0) | 50.0 % (46.9 to 53.1) | +40.0 (+37.0 to +43.0) | 1,000 | 1.0 min |")
+    shown = tables.against([row]).splitlines()[-1]
+    assert shown.startswith("| it | one: 10.0 % (8.3 to 12.0) | two: 50.0 %")
+    assert shown.endswith("| +40.0 (+37.0 to +43.0) | 3 | 1 | 1.5e-09 |")
+
+
+def test_seeds_and_time_to_a_score(tables: ModuleType, tmp_path: Path) -> None:
+    for seed, final in enumerate((0.5, 0.6, 0.7)):
+        write_run(tmp_path / str(seed), [0.1, final], step_s=58.0)
+    shown = tables.seeds([{"label": "it", "runs": "0 1 2"}]).splitlines()[-1]
+    # Student's t with two degrees of freedom: 4.303 * 0.1 / sqrt(3).
+    assert shown == "| it | 10.0 % | 50.0, 60.0, 70.0 % | 60.0 % (35.2 to 84.8) | 1,000 | 1.0 min |"
+    rows = [
+        {"score": 0.4, "num_reached": 3, "runs": [{}] * 3, "seconds": [60.4, 50.2, 70.9]},
+        {"score": 0.5, "num_reached": 1, "runs": [{}] * 3, "seconds": None},
+    ]
+    (tmp_path / "reach.json").write_text(json.dumps({"rows": rows}))
+    assert tables.reach([{"label": "it", "reach": "reach.json"}]).splitlines()[-2:] == [
+        "| it | 40 % | 3 of 3 | 60 s | 50 to 71 s |",
+        "| it | 50 % | 1 of 3 | – | – |",
+    ]
