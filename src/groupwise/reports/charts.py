@@ -82,7 +82,7 @@ class Spec:
     metrics: Mapping[str, str]
     """The names of its lines, by metric."""
     caption: str = ""
-    """What to add to the meaning of its first metric."""
+    """What to add to the meaning of the first metric that is drawn."""
     share_of: str = ""
     """The metric that the values are divided by: counts become shares."""
     unit: str = ""
@@ -215,7 +215,8 @@ def _from_metrics(spec: Spec, runs: Sequence[RunSource]) -> Chart:
     for number in range(len(runs)):
         for metric, name in spec.metrics.items():
             lines += _metric_line(number, runs, metric, name, spec.share_of)
-    first = METRICS[next(iter(spec.metrics))]
+    drawn = {line.name for line in lines}
+    first = METRICS[next((metric for metric, name in spec.metrics.items() if name in drawn), next(iter(spec.metrics)))]
     meaning = spec.caption if spec.share_of else ". ".join(filter(None, (first.meaning, spec.caption)))
     return Chart(spec.name, spec.title, meaning, spec.unit or first.unit, tuple(lines), spec.kind)
 

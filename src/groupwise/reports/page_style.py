@@ -77,6 +77,8 @@ button[aria-pressed="true"] { background: var(--ink); border-color: var(--ink); 
 .headline { font-size: clamp(1.25rem, 3vw, 1.6rem); font-weight: 620; margin: 0 0 .25rem; letter-spacing: -.01em; }
 .lead { font-size: 1.05rem; }
 .notes { margin: .5rem 0 0; padding-left: 1.1rem; color: var(--dim); font-size: .9rem; max-width: 46rem; }
+.notes + p, .notes + .verdict-card { margin-top: 1.25rem; }
+#health .headline { font-size: 1.1rem; }
 
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 2rem 2.5rem;
   margin: 1.25rem 0; }

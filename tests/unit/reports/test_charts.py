@@ -52,6 +52,14 @@ def test_only_what_was_measured_is_drawn(make: Any, tmp_path: Path) -> None:
     assert charts[0].lines[0].y == (0.5, 0.7)
 
 
+def test_the_caption_is_of_what_is_drawn(make: Any, tmp_path: Path) -> None:
+    own, both = {"policy/approx_kl": 0.01}, {"policy/approx_kl": 0.01, "kl/ref_k3": 0.02}
+    for name, metrics, whose in (("own", own, "update"), ("both", both, "reference")):
+        (chart,) = (one for one in curves([run_of(make, tmp_path, [metrics] * 3, name)]) if one.name == "kl")
+        assert whose in chart.caption
+        assert ("reference" in chart.caption) == (whose == "reference")
+
+
 def test_dead_groups_are_shares_of_those_sampled(make: Any, tmp_path: Path) -> None:
     metrics = [
         {"groups/count": 8.0, "groups/dead_all_wrong": 2.0, "groups/dead_all_correct": 0.0},
