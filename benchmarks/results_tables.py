@@ -91,6 +91,19 @@ def reach(rows: Sequence[Row]) -> str:
     return table(cells)
 
 
+def countdown_answers(rows: Sequence[Row]) -> str:
+    """By kind of problem: what benchmarks/countdown_answers.py printed, a column each."""
+    found = [read(row["answers"]) for row in rows]
+    cells = [["problems", "count", *(row["label"] for row in rows)]]
+    for kinds in zip(*(one["rows"] for one in found), strict=True):
+        cells.append(
+            [kinds[0]["kind"], f"{kinds[0]['count']:,}", *(share(k["correct"] / k["count"], k["count"]) for k in kinds)]
+        )
+    products = [f"{one['with_products']}, {one['right_with_products']} right" for one in found]
+    cells.append(["answers with a product or quotient", "", *products])
+    return table(cells)
+
+
 def read(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     return found
@@ -124,6 +137,7 @@ KINDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
     "against": against,
     "seeds": seeds,
     "reach": reach,
+    "countdown_answers": countdown_answers,
 }
 
 

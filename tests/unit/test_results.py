@@ -19,13 +19,18 @@ ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "benchmarks" / "results_tables.py"
 
 
-@pytest.fixture
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("results_tables", SCRIPT)
+def script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    module = script(SCRIPT)
     monkeypatch.setattr(module, "RESULTS", tmp_path)
     return module
 
@@ -78,3 +83,17 @@ def test_seeds_and_time_to_a_score(tables: ModuleType, tmp_path: Path) -> None:
         "| it | 40 % | 3 of 3 | 60 s | 50 to 71 s |",
         "| it | 50 % | 1 of 3 | – | – |",
     ]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "target", "expected"),
+    [
+        ([54, 44, 54], 64, True),
+        ([32, 15, 7, 4], 44, True),
+        ([3, 4, 5], 60, False),
+        ([2, 2, 4], 0, True),
+        ([5], 4, False),
+    ],
+)
+def test_which_problems_sums_are_enough_for(numbers: list[int], target: int, expected: bool) -> None:
+    assert script(ROOT / "benchmarks" / "countdown_answers.py").is_sum(numbers, target) is expected
