@@ -15,7 +15,7 @@ from groupwise.cli import main
 from groupwise.config import Recipe, dump_toml, to_table
 from groupwise.runlog.reader import Run
 
-from .conftest import GRPO, metrics_lines
+from .conftest import GRPO, SFT, metrics_lines
 
 ROOT = Path(__file__).parents[2]
 SPEC = """
@@ -57,3 +57,24 @@ def test_a_sweep_runs_and_its_runs_are_those_of_train(
     alone = recipe_with(stages=[GRPO | {"steps": 2, "epochs_per_batch": 1}], seed=7)
     assert pipeline.train(alone, tmp_path / "alone")
     assert metrics_lines(folder / "runs" / "epochs-1" / "seed-7") == metrics_lines(tmp_path / "alone")
+
+
+def test_two_recipes_side_by_side(
+    recipe_with: Callable[..., Recipe],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    stages = {"short": [GRPO | {"steps": 2}], "long": [SFT | {"steps": 1}, GRPO | {"steps": 2}]}
+    for name, made in stages.items():
+        (tmp_path / f"{name}.toml").write_text(dump_toml(to_table(recipe_with(stages=made))))
+    spec = 'name = "two"\nrecipe = "short.toml"\n[[arms]]\nname = "a"\n[[arms]]\nname = "b"\nrecipe = "long.toml"\n'
+    (tmp_path / "sweep.toml").write_text(spec)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+    arguments = ["sweep", str(tmp_path / "sweep.toml"), "--dir", str(tmp_path / "out"), "--json"]
+    assert main([*arguments, "--jobs", "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"]["finished"] == 2
+    assert [len(Run(tmp_path / "out" / "runs" / arm / "seed-0").steps()) for arm in "ab"] == [2, 3]
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "The recipe that b begins with" in page
+    assert main([*arguments, "--analyse-only"]) == 0

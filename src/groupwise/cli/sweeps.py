@@ -113,9 +113,14 @@ def _dry_run(spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], options: argpar
     print(f"{sweep.name}: {len(arms)} arms × {_seeds(sweep)} = {num_runs} runs of {sweep.recipe_path}")
     width = max(len(arm.name) for arm in arms)
     for arm, plan in zip(arms, plans, strict=True):
-        print(f"  {arm.name:{width}}  {_plan_words(plan)}{', '.join(arm.overrides) or 'the recipe itself'}")
+        print(f"  {arm.name:{width}}  {_plan_words(plan)}{_begins_with(arm)}")
     _print_total(sweep, plans)
     return 0
+
+
+def _begins_with(arm: Arm) -> str:
+    words = ([arm.recipe_path] if arm.recipe_path else []) + list(arm.overrides)
+    return ", ".join(words) or "the recipe itself"
 
 
 def _print_total(sweep: Sweep, plans: Sequence[ArmPlan | str]) -> None:

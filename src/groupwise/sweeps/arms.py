@@ -13,7 +13,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,9 @@ class Arm:
     settings: Mapping[str, Any]
     """Recipe key → value, beyond what all arms have."""
     is_base: bool = False
+    recipe_path: str = ""
+    recipe_text: str = ""
+    """Of an arm with a recipe of its own, as in `Sweep`; "" of all others."""
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -80,7 +83,8 @@ class Sweep:
     def recipe(self, arm: Arm, seed: int | None = None, extra: Iterable[str] = ()) -> Recipe:
         seeds = () if seed is None else (f"seed={seed}",)
         try:
-            return parse_recipe(self.recipe_text, (*arm.overrides, *seeds, *extra), origin=self.recipe_path)
+            text, origin = arm.recipe_text or self.recipe_text, arm.recipe_path or self.recipe_path
+            return parse_recipe(text, (*arm.overrides, *seeds, *extra), origin=origin)
         except ConfigError as error:
             raise ConfigError(f"arm {arm.name!r}: {error}") from None
 
@@ -103,29 +107,35 @@ def json_value(value: Any) -> Any:
 
 def resolve(spec: SweepSpec, spec_folder: Path, overrides: Sequence[str] = ()) -> Sweep:
     """`overrides`: of the command line; they stand with the `set` that all arms have."""
-    path = _recipe_path(spec.recipe, spec_folder)
-    try:
-        hint = "name a file seen from the sweep file or from the working directory"
-        table = parse_toml(read_text(path, "recipe", hint), str(path))
-    except ConfigError as error:
-        raise ConfigError(f"recipe = {spec.recipe!r}: {error}") from None
-    common = Arm("", "", "", "", flatten(spec.set))
-    for override in (*common.overrides, *overrides):
+    for override in overrides:
         if override.partition("=")[0].strip() == "seed":
             raise ConfigError(f"--set {override}: seeds are moved by the sweep; list them in `seeds`")
-        apply_override(table, override)
-    bare = Sweep(spec.name, spec.recipe, dump_toml(table), spec.seeds, (), ())
+    common = (*Arm("", "", "", "", flatten(spec.set)).overrides, *overrides)
+    bare = Sweep(spec.name, spec.recipe, _recipe_text(spec.recipe, spec_folder, common), spec.seeds, (), ())
     recipes = _Recipes(bare)
     if spec.search is not None:
         return bare
     if spec.arms:
-        knobs, arms = _listed(spec, recipes)
+        knobs, arms = _listed(spec, recipes, lambda recipe: _recipe_text(recipe, spec_folder, common))
     elif spec.mode == "grid":
         knobs, arms = _combined(spec, recipes)
     else:
         knobs, arms = _one_at_a_time(spec, recipes)
     check_unique([arm.name for arm in arms], "arms")
     return replace(bare, knobs=knobs, arms=arms)
+
+
+def _recipe_text(given: str, spec_folder: Path, overrides: Sequence[str]) -> str:
+    """TOML of a recipe with what all arms have."""
+    try:
+        path = _recipe_path(given, spec_folder)
+        hint = "name a file seen from the sweep file or from the working directory"
+        table = parse_toml(read_text(path, "recipe", hint), str(path))
+        for override in overrides:
+            apply_override(table, override)
+    except ConfigError as error:
+        raise ConfigError(f"recipe = {given!r}: {error}") from None
+    return dump_toml(table)
 
 
 def _recipe_path(given: str, spec_folder: Path) -> Path:
@@ -208,11 +218,19 @@ def _combined(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...], tup
     return _as_one_knob(" × ".join(knob.name for knob in spec.knobs), keys, arms, recipes)
 
 
-def _listed(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
+def _listed(
+    spec: SweepSpec, recipes: _Recipes, text_of: Callable[[str], str]
+) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
     arms = []
     for arm in spec.arms:
-        label = arm.label or arm.name
-        arms.append(Arm(arm.name, label, "", label, flatten(arm.set, f"arms: {arm.name}")))
+        label, text = arm.label or arm.name, ""
+        if arm.recipe:
+            try:
+                text = text_of(arm.recipe)
+            except ConfigError as error:
+                raise ConfigError(f"arms: {arm.name}: {error}") from None
+        settings = flatten(arm.set, f"arms: {arm.name}")
+        arms.append(Arm(arm.name, label, "", label, settings, recipe_path=arm.recipe, recipe_text=text))
     keys = tuple(dict.fromkeys(key for arm in arms for key in arm.settings))
     return _as_one_knob(PLAIN_LIST, keys, arms, recipes)
 

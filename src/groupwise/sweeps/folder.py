@@ -95,6 +95,11 @@ class Job:
         return [line for line in lines if line][-NUM_LAST_LINES:]
 
 
+def recipe_file(arm: Arm) -> str:
+    """What the arm begins with, in the sweep's folder."""
+    return f"recipe-{arm.name}.toml" if arm.recipe_text else RECIPE
+
+
 def jobs_of(sweep: Sweep, folder: Path, arms: Sequence[Arm]) -> list[Job]:
     """Seed by seed, so that a sweep that is cut short is still a comparison."""
     steps = {arm.name: sweep.recipe(arm).total_steps for arm in arms}
@@ -151,6 +156,7 @@ def _arm_to_json(arm: Arm) -> dict[str, Any]:
         # The same once more as `--set` takes it, which tells infinity from the text "inf".
         "overrides": list(arm.overrides),
         "is_base": arm.is_base,
+        **({"recipe": {"path": arm.recipe_path, "text": arm.recipe_text}} if arm.recipe_text else {}),
     }
 
 
@@ -163,6 +169,8 @@ def from_json(table: Mapping[str, Any]) -> Sweep:
             value=entry["value"],
             settings=dict(_setting(text) for text in entry["overrides"]),
             is_base=entry["is_base"],
+            recipe_path=entry.get("recipe", {}).get("path", ""),
+            recipe_text=entry.get("recipe", {}).get("text", ""),
         )
         for entry in table["arms"]
     )
@@ -231,6 +239,9 @@ def write(sweep: Sweep, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / RECIPE, [sweep.recipe_text.encode()])
+        for arm in sweep.arms:
+            if arm.recipe_text:
+                write_atomic(folder / recipe_file(arm), [arm.recipe_text.encode()])
         write_atomic(folder / layout.SWEEP, [text.encode(), b"\n"])
     except OSError as error:
         raise write_failure(folder / layout.SWEEP, error) from error

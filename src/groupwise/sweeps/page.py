@@ -212,4 +212,8 @@ def _runs(study: Study, texts: Texts) -> tuple[dict[str, Any], str]:
     recipe = texts.add(study.recipe_text)
     if study.recipe_text:
         html += folded("The recipe that all arms begin with", text_slot(recipe, "Recipe"))
-    return {"gaps": gaps, "recipe": recipe, "num_finished": sum(run.is_finished for _, run in study.runs)}, html
+    own = {arm.name: texts.add(arm.recipe_text) for arm in study.arms if arm.recipe_text}
+    for name, text in own.items():
+        html += folded(f"The recipe that {name} begins with", text_slot(text, f"Recipe of {name}"))
+    num_finished = sum(run.is_finished for _, run in study.runs)
+    return {"gaps": gaps, "recipe": recipe, "own_recipes": own, "num_finished": num_finished}, html

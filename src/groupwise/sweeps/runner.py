@@ -28,7 +28,7 @@ from typing import Any, Literal, Protocol
 
 from groupwise.runlog import layout
 from groupwise.runlog.files import write_failure
-from groupwise.sweeps.folder import RECIPE, Job, record_failure
+from groupwise.sweeps.folder import Job, recipe_file, record_failure
 
 TRAIN = (sys.executable, "-m", "groupwise", "train")
 WAIT_S = 0.5
@@ -206,7 +206,7 @@ class Runner:
             return [*self._train, "--resume", str(job.run_dir)]
         settings = [*job.arm.overrides, *self._placement.overrides(job), f"seed={job.seed}"]
         named = [word for setting in settings for word in ("--set", setting)]
-        return [*self._train, str(self._folder / RECIPE), "--run-dir", str(job.run_dir), *named]
+        return [*self._train, str(self._folder / recipe_file(job.arm)), "--run-dir", str(job.run_dir), *named]
 
     def _wait(self) -> None:
         self._selector.select(WAIT_S)

@@ -84,6 +84,8 @@ class ArmSpec:
     name: str
     label: str = ""
     """What people read; by default the name."""
+    recipe: str = ""
+    """Another recipe than the sweep's, which this arm begins with."""
     set: Mapping[str, Any] = field(default_factory=dict)
     """The recipe keys that make this arm; empty is the recipe itself."""
 

@@ -68,6 +68,8 @@ class Arm:
     is_base: bool
     runs: tuple[SeedRun, ...]
     """One per seed of the sweep, in that order."""
+    recipe_text: str = ""
+    """TOML that it begins with; "" where that is the sweep's."""
 
     @property
     def finished(self) -> tuple[SeedRun, ...]:
@@ -167,7 +169,8 @@ def _study(sweep_dir: Path, table: Mapping[str, Any]) -> Study:
         name = layout.validate_run_name(entry["name"])
         folder = sweep_dir / layout.SWEEP_RUNS / name
         runs = tuple(_read_run(folder / f"seed-{seed}", seed, failures.get((name, seed))) for seed in seeds)
-        arms[name] = Arm(name, dict(entry.get("set") or {}), bool(entry.get("is_base")), runs)
+        own = (entry.get("recipe") or {}).get("text")
+        arms[name] = Arm(name, dict(entry.get("set") or {}), bool(entry.get("is_base")), runs, str(own or ""))
     stray = [name for knob in table["knobs"] for name in knob["arms"] if name not in arms]
     if stray:
         raise RunReadError(

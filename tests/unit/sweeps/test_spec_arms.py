@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 
 from groupwise.config import ConfigError, load_recipe
 from groupwise.sweeps.arms import Arm, Sweep, Turn, name_of, resolve
-from groupwise.sweeps.folder import Job, from_json, jobs_of, prepare, read_sweep, refuse_strangers, to_json
-from groupwise.sweeps.spec import SWEEPS, parse_spec
+from groupwise.sweeps.folder import (
+    Job,
+    from_json,
+    jobs_of,
+    prepare,
+    read_sweep,
+    recipe_file,
+    refuse_strangers,
+    to_json,
+)
+from groupwise.sweeps.spec import SWEEPS, SweepSpec, parse_spec
 from groupwise.sweeps.study import read_study
 
 TOP = """
@@ -170,3 +179,48 @@ def test_a_damaged_sweep_file_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text(text)
     with pytest.raises(ConfigError, match=r"sweep\.json"):
         read_sweep(tmp_path)
+
+
+def own_spec(recipe: str = "countdown-single", settings: str = "stages.0.steps = 9") -> SweepSpec:
+    return parse_spec(
+        f"""
+        name = "two"
+        recipe = "countdown-staged"
+        seeds = [0, 1]
+        set = {{ model.path = "tiny-qwen3", evaluation.every_steps = 7 }}
+        [[arms]]
+        name = "staged"
+        [[arms]]
+        name = "single"
+        recipe = "{recipe}"
+        set = {{ {settings} }}
+        """
+    )
+
+
+def test_an_arm_may_begin_with_a_recipe_of_its_own(tmp_path: Path) -> None:
+    sweep = resolve(own_spec(), tmp_path, ["verifier.workers=3"])
+    staged, single = (sweep.recipe(arm, seed=1) for arm in sweep.arms)
+    assert [len(staged.stages), len(single.stages)] == [3, 1]
+    assert single.stages[0].steps == 9
+    assert (single.name, single.seed) == ("countdown-single", 1)
+    # What all arms have, this one has too.
+    for recipe in (staged, single):
+        assert (recipe.model.path, recipe.evaluation.every_steps, recipe.verifier.workers) == ("tiny-qwen3", 7, 3)
+    assert [arm.is_base for arm in sweep.arms] == [True, False]
+    prepare(sweep, tmp_path / "out")
+    assert read_sweep(tmp_path / "out") == sweep
+    assert {path.name for path in (tmp_path / "out").glob("*.toml")} == {"recipe.toml", "recipe-single.toml"}
+    assert [recipe_file(arm) for arm in sweep.arms] == ["recipe.toml", "recipe-single.toml"]
+    changed = resolve(own_spec(settings="stages.0.steps = 10"), tmp_path, ["verifier.workers=3"])
+    with pytest.raises(ConfigError, match=r"arm 'single' is no longer .* stages\.0\.steps was 9 and is 10"):
+        prepare(changed, tmp_path / "out")
+
+
+def test_mistakes_in_a_recipe_of_its_own_name_the_arm(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"arms: single: recipe = 'countdwn': .*countdown"):
+        resolve(own_spec("countdwn"), tmp_path)
+    with pytest.raises(ConfigError, match=r"arm 'single': .*stages"):
+        resolve(own_spec(settings="stages.2.steps = 9"), tmp_path)
+    with pytest.raises(ConfigError, match="'staged' and 'single' are the same recipe"):
+        resolve(own_spec("countdown-staged", "stages.0.steps = 80"), tmp_path)
