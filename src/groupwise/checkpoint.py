@@ -282,19 +282,19 @@ class CheckpointReader(CheckpointStore):
 
 
 def _write_files(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state_bytes: bytes) -> None:
-    paths = [folder / f"{part}.safetensors" for part in tensors]
-    # A disk takes as long to take gigabytes as a core to hash them: both go on at once, and beside the next part.
-    with ThreadPoolExecutor() as pool:
-        work = []
-        for path, named in zip(paths, tensors.values(), strict=True):
+    hashes = {}
+    # A disk takes as long to take gigabytes as a core to hash them: both go on at once.
+    with ThreadPoolExecutor(1) as pool:
+        for part, named in tensors.items():
+            path = folder / f"{part}.safetensors"
             save_file(_separate(named), path)
-            work.append((pool.submit(fsync_path, path), pool.submit(_sha256, path)))
+            hashes[path.name] = pool.submit(_sha256, path)
+            fsync_path(path)
         _write_bytes(folder / STATE, state_bytes)
-        hashes = {STATE: _sha256(folder / STATE)}
-        for path, (synced, hashed) in zip(paths, work, strict=True):
-            synced.result()
-            hashes[path.name] = hashed.result()
-    files = {name: {"sha256": hashes[name], "size_bytes": (folder / name).stat().st_size} for name in sorted(hashes)}
+        hashes[STATE] = pool.submit(_sha256, folder / STATE)
+    files = {
+        name: {"sha256": hashes[name].result(), "size_bytes": (folder / name).stat().st_size} for name in sorted(hashes)
+    }
     _write_bytes(folder / MANIFEST, json.dumps({"format": FORMAT, "files": files}, indent=1).encode("ascii"))
     fsync_path(folder)
 
