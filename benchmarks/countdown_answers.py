@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from groupwise.rewards.extract import last_tag
 from groupwise.runlog.reader import Run
 from groupwise.types import Verdict
 
@@ -37,7 +38,8 @@ def answers(run: Run) -> dict[str, object]:
             is_right = score.verdict is Verdict.CORRECT
             problems[kind] += 1
             solved[kind] += is_right
-            has_product = any(sign in rollout.text.rpartition("<answer>")[2].split("</answer>")[0] for sign in "*/")
+            answer = last_tag(rollout.text)
+            has_product = answer is not None and any(sign in answer.text for sign in "*/")
             with_products += has_product
             right_with_products += has_product and is_right
     rows = [{"kind": kind, "count": problems[kind], "correct": solved[kind]} for kind in sorted(problems)]

@@ -18,13 +18,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from groupwise.reports.sections.facts import run_cost
+from groupwise.reports.sources import read_sources
 from groupwise.runlog.reader import Run
 from groupwise.stats import mean, student_interval, wilson_interval
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 MARK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
-SPENT = ("time/step_s", "time/eval_s", "time/checkpoint_s")
 
 Row = Mapping[str, str]
 
@@ -123,8 +124,8 @@ def points(value: float) -> str:
 
 
 def spent_s(run: str) -> float:
-    """Training, evaluations and checkpoints; not the start."""
-    return sum(step.metrics.get(name, 0.0) for step in Run(RESULTS / run).steps() for name in SPENT)
+    """As its report has it: training, evaluations and checkpoints; not the start."""
+    return float(sum(run_cost(read_sources([RESULTS / run]).runs[0])["seconds"].values()))
 
 
 def table(cells: Sequence[Sequence[str]]) -> str:

@@ -22,6 +22,7 @@ NO_SIGNAL_SHARE = 0.01
 """Under this nothing is learned, early or late."""
 
 OFTEN_CUT_SHARE = 0.2
+"""Often enough that reasoning seems not to pay."""
 TRUNCATED_SHARE = 0.5
 """Half of the completions never reach their answer."""
 IDENTICAL_SHARE = 0.5
@@ -35,7 +36,7 @@ LENGTH_CHANGE_TOKENS = 16
 """From 3 to 10 tokens is threefold, too, and means nothing."""
 
 FIRST_STEPS = 3
-"""Reasoning that does not pay is gone after ten steps."""
+"""Reasoning that does not pay is gone within ten: what it was like is seen in the very first."""
 REASONING_TOKENS = 64
 """At least so many are more than an answer."""
 
