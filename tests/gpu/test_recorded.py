@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.config import LoraConfig, OptimizerConfig
+from groupwise.config import LoraConfig, ModelConfig, OptimizerConfig
 from groupwise.data.batch import Example, make_microbatches
 from groupwise.data.pack import Pack
+from groupwise.models import recorded as recorded_module
 from groupwise.models.fused import PackedDecoder, fuse
-from groupwise.models.load import recompute_activations
+from groupwise.models.load import load_model, recompute_activations
 from groupwise.models.lora import add_lora, trainable_parameters, without_lora
 from groupwise.models.optimizer import MasterAdamW
+from groupwise.models.policy import Policy
 from tests.gpu.test_native_cuda import CONFIGS, make_model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -126,3 +128,26 @@ def test_memory_of_recordings_is_counted_once(monkeypatch: pytest.MonkeyPatch) -
         peak = decoder.recorder.take_peak_bytes()
         assert before + tokens * decoder._layers[0].kept_bytes * len(decoder._layers) < peak <= max(taken)
         assert torch.cuda.memory_allocated() + decoder.recorder.num_bytes <= torch.cuda.memory_reserved()
+
+
+def test_packs_of_a_policy_are_no_larger_than_recordings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is run as it is would need as much memory again, beside what recordings hold."""
+    monkeypatch.setattr(recorded_module, "MEMORY_SHARE", 2**27 / torch.cuda.get_device_properties(0).total_memory)
+    config = ModelConfig(path="tiny-qwen3", device="cuda", dtype="bfloat16", tiny={"hidden_size": 256, "num_heads": 4})
+    policy = Policy(load_model(config, seed=0), ema_decay=0.0, has_lora=False)
+    assert policy._straight is not None
+    most = policy._straight.most_tokens
+    dice = random.Random(0)
+    examples = [Example((1, 2, 3), tuple(dice.randrange(20) for _ in range(200))) for _ in range(3 * most // 200)]
+    batches = list(policy.microbatches(examples, [1.0] * len(examples), 100 * most))
+    assert len(batches) >= 3
+    for _ in range(2):
+        for batch in batches:
+            assert isinstance(batch.inputs, Pack)
+            assert len(batch.inputs.token_ids) <= most
+            policy.begin_gradients()
+            logprobs, _ = policy.logprobs(batch, 1.0)
+            policy.backward(logprobs.sum())
+            policy.clear_gradients()
+    assert policy.recorded_bytes > 0
+    assert policy._straight._recorded.size_for(batches[0].inputs) is not None

@@ -126,6 +126,16 @@ def test_the_gradient_does_not_depend_on_the_microbatches(stage: RlStage, max_to
     assert_same(gradient_of(stage, examples, 10_000), gradient_of(stage, examples, max_tokens))
 
 
+def test_packs_are_no_larger_than_what_is_recorded() -> None:
+    policy = plain_policy()
+    examples = make_examples(9, seed=0)
+    longest = max(len(one.prompt_ids) + len(one.completion_ids) for one in examples)
+    policy._most_tokens = 2 * longest
+    sizes = [batch.inputs.input_ids.numel() for batch in policy.microbatches(examples, [1.0] * 9, 10_000)]
+    assert len(sizes) > 1
+    assert max(sizes) <= 2 * longest
+
+
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(
     stage=st.sampled_from(STAGES), count=st.integers(1, 8), seed=st.integers(0, 10_000), max_tokens=st.integers(1, 150)

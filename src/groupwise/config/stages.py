@@ -238,7 +238,7 @@ class RlStage:
     epochs_per_batch: int = 1
     """How often each batch of rollouts is learned from."""
     microbatch_tokens: int = 16384
-    """Padded tokens that go through the model at once in the update. Memory only."""
+    """Tokens, padding included, that go through the model at once in the update, at most. Memory only."""
     max_rollouts_per_problem: int = 0
     """Adaptive group size: a group without signal gets further rollouts up to this many; 0 is off."""
     refill_rounds: int = 0
@@ -338,7 +338,7 @@ class SftStage:
     weights: Literal["token_mean", "sequence_mean"] = "token_mean"
     """How tokens are averaged."""
     microbatch_tokens: int = 16384
-    """Padded tokens that go through the model at once. Memory only."""
+    """Tokens, padding included, that go through the model at once, at most. Memory only."""
     start_from: Literal["final", "best"] = "final"
     """Which weights of the stage before."""
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(learning_rate=1e-5))

@@ -212,6 +212,10 @@ class PackedDecoder:
             device_bytes(model.device),
         )
 
+    @property
+    def most_tokens(self) -> int:
+        return self._recorded.most_tokens
+
     def forget(self) -> None:
         """After a pass that may not have fitted: the next one is not recorded."""
         self._recorded.forget()

@@ -17,7 +17,7 @@ of this rank's slices, as plain tensors; only the norm is over all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -92,7 +92,7 @@ class MasterAdamW:
             torch._foreach_zero_(self._offered)
         else:
             self._offered = laid_out_alike(offering, _zeros)
-        stays = _is_small(self._offered)
+        stays = sums_stay(offering)
         for parameter, total in zip(offering, self._offered, strict=True):
             parameter.grad_sum = total
             parameter.grad_sum_stays = stays
@@ -114,7 +114,7 @@ class MasterAdamW:
             hook.remove()
         self._hooks = []
         self._sums = {}
-        if not _is_small(self._offered):
+        if not sums_stay(self._parameters.values()):
             self._offered = []
         for name, parameter in self._parameters.items():
             parameter.grad = None
@@ -195,10 +195,13 @@ def offers_sum(parameter: Tensor) -> bool:
     return parameter.is_cuda and parameter.dtype != torch.float32 and local(parameter) is parameter
 
 
-def _is_small(sums: Sequence[Tensor]) -> bool:
-    if not sums or not sums[0].is_cuda:
-        return True
-    return sum(total.nbytes for total in sums) <= KEPT_SHARE * device_bytes(sums[0].device)
+def sums_stay(parameters: Iterable[Tensor]) -> bool:
+    """Whether the sums that these weights offer are held from update to update: those of a small model are."""
+    offering = [parameter for parameter in parameters if offers_sum(parameter)]
+    num_bytes = sum(4 * parameter.numel() for parameter in offering)
+    if not offering or not offering[0].is_cuda:
+        return bool(offering)
+    return num_bytes <= KEPT_SHARE * device_bytes(offering[0].device)
 
 
 def _zeros(count: int, tensor: Tensor) -> Tensor:

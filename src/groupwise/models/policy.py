@@ -29,7 +29,7 @@ from groupwise.models.head import Head, own_logits, padded_hidden
 from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
 from groupwise.models.lora import add_lora, trainable_parameters, without_lora
 from groupwise.models.memory import beside, exchange, to_host
-from groupwise.models.optimizer import MasterAdamW
+from groupwise.models.optimizer import MasterAdamW, sums_stay
 from groupwise.models.replica import Memory, Replica, skeleton_of
 from groupwise.models.straight import straight_layers
 
@@ -56,6 +56,9 @@ class Policy:
         self._is_packed = fuse(loaded.model)
         is_straight = self._is_packed and self.world.is_alone and bool(straight_layers(loaded.model))
         self._straight = PackedDecoder(loaded.model) if is_straight else None
+        # Where passes are recorded, a pack too large for it would need memory of its own beside that of recordings.
+        is_recorded = sums_stay(trainable_parameters(loaded.model).values())
+        self._most_tokens = self._straight.most_tokens if self._straight is not None and is_recorded else 0
         self._head = Head(loaded.model)
         self._is_head_known: bool | None = None
         self.version = 0
@@ -114,7 +117,8 @@ class Policy:
     def microbatches(
         self, examples: Sequence[Example], token_weights: Sequence[float], max_tokens: int
     ) -> Sequence[Microbatch]:
-        return make_microbatches(examples, token_weights, max_tokens, self.device, is_packed=self._is_packed)
+        most = min(max_tokens, self._most_tokens or max_tokens)
+        return make_microbatches(examples, token_weights, most, self.device, is_packed=self._is_packed)
 
     def logprobs(self, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
         """(logprobs with gradient, entropies without) of the completion tokens."""

@@ -50,8 +50,12 @@ class Room(Protocol):
 
 def capacity(tokens: int) -> int:
     """The size that a pack is filled up to: at most a quarter more, and packs of one step are about equally large."""
-    grain = max(256, 1 << max(0, (tokens - 1).bit_length() - 3))
+    grain = _grain(tokens)
     return -(-tokens // grain) * grain
+
+
+def _grain(tokens: int) -> int:
+    return max(256, 1 << max(0, (tokens - 1).bit_length() - 3))
 
 
 def filled(pack: Pack, tokens: int) -> Pack:
@@ -160,10 +164,16 @@ class RecordedLayers:
         """The next pass is made as it is."""
         self._seen.clear()
 
+    @property
+    def most_tokens(self) -> int:
+        """Of a pack that can be recorded; 0 where none can."""
+        tokens = int(MEMORY_SHARE * self._memory_bytes) // (self._layers[0].kept_bytes * len(self._layers))
+        return tokens // _grain(tokens) * _grain(tokens)
+
     def size_for(self, pack: Pack) -> int | None:
         """What to fill the pack up to, so that it can go through a recording; None where it is better run as it is."""
         tokens = capacity(len(pack.token_ids))
-        if tokens * self._layers[0].kept_bytes * len(self._layers) > MEMORY_SHARE * self._memory_bytes:
+        if tokens > self.most_tokens:
             return None
         learns = torch.is_grad_enabled()
         if learns and not all(getattr(weight, "grad_sum_stays", False) for weight in self._weights()):

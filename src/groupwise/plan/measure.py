@@ -11,6 +11,7 @@ from typing import Any
 
 from groupwise.config import ConfigError, make_recipe
 from groupwise.plan.gpus import Gpu
+from groupwise.plan.memory import usual_pack
 from groupwise.plan.shapes import ModelShape, shape_of
 from groupwise.plan.timing import Speed, sample_s, update_s
 from groupwise.plan.work import Work, work_of
@@ -72,7 +73,7 @@ def speed_of(probed: Probed, gpu: Gpu) -> Speed:
     )
     return Speed(
         decode=probed.sample_s / sample_s(sampling, SEQUENCES),
-        update=probed.update_s / update_s(learning, learning.usual_pack()),
+        update=probed.update_s / update_s(learning, usual_pack(learning)),
     )
 
 

@@ -6,6 +6,7 @@ test holds the constants that are restated here against it. The three that are m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,8 +38,8 @@ RECORDED_SLACK = 1.75
 2.5 to 2.9 GiB for 12,288 tokens of Qwen2.5-1.5B's shape (learner_h200, updates)."""
 FULL_SHARE = 0.95
 """Of the longest completions: where the mean is as long, nearly all are cut off, and packs are of one size."""
-SIZES_SLACK = 1.35
-"""Measured: recordings of several sizes lie beside each other in part. From one run (learner_h200, a whole step)."""
+SIZES_SLACK = 1.2
+"""Measured: recordings of several sizes lie beside each other in part. From two small models' steps (plan_h200)."""
 PACKED_BYTES = {"none": None, "8bit": 1.0, "4bit": 0.5 + 1 / 64 + 4 / (64 * 256)}
 """Of a quantized weight; the scales of 4 bit are one byte for 64 weights, and theirs one float for 256 of those."""
 
@@ -155,23 +156,55 @@ def working_bytes(shape: ModelShape, value_bytes: int) -> int:
 
 def filled_tokens(tokens: int) -> int:
     """What a pack is filled up to where passes are recorded (models/recorded.py)."""
-    grain = max(256, 1 << max(0, (tokens - 1).bit_length() - 3))
-    return -(-tokens // grain) * grain
+    return -(-tokens // _grain(tokens)) * _grain(tokens)
+
+
+def _grain(tokens: int) -> int:
+    return max(256, 1 << max(0, (tokens - 1).bit_length() - 3))
+
+
+def recordable_tokens(work: Work) -> int:
+    """Of the largest pack whose passes can be recorded (models/recorded.py); 0 where none are."""
+    if not work.is_straight or work.ranks > 1:
+        return 0
+    tokens = int(RECORDED_SHARE * work.gpu.memory_bytes) // (kept_bytes(work) * work.shape.layers)
+    return tokens // _grain(tokens) * _grain(tokens)
 
 
 def is_recorded(work: Work, pack_tokens: int, *, learns: bool) -> bool:
-    if not work.is_straight or work.ranks > 1:
-        return False
-    kept = filled_tokens(pack_tokens) * kept_bytes(work) * work.shape.layers
-    return kept <= RECORDED_SHARE * work.gpu.memory_bytes and (keeps_sums(work) or not learns)
+    return filled_tokens(pack_tokens) <= recordable_tokens(work) and (keeps_sums(work) or not learns)
+
+
+def most_tokens(work: Work) -> int:
+    """Of a pack: what the recipe says, and where passes are recorded no more than can be."""
+    recordable = recordable_tokens(work) if keeps_sums(work) else 0
+    return min(work.stage.microbatch_tokens, recordable or work.stage.microbatch_tokens)
+
+
+def longest_pack(work: Work) -> int:
+    """Tokens of the largest microbatch that the stage can make; the one that is rehearsed."""
+    length = work.prompt_tokens + work.max_tokens
+    return max(1, most_tokens(work) // length) * length
+
+
+def usual_pack(work: Work) -> int:
+    """Of the largest one in a step of the expected lengths: packs of a step are about equally large."""
+    most = most_tokens(work)
+    own = max(1.0, work.mean_tokens - 1)
+    bundle = work.prompt_tokens + work.group * own
+    if bundle > most:
+        return round(work.prompt_tokens + max(1.0, (most - work.prompt_tokens) // own) * own)
+    problems = math.ceil(work.problems / work.updates_per_epoch / work.ranks)
+    packs = math.ceil(problems / (most // bundle))  # a group that fits is not cut
+    return round(math.ceil(problems / packs) * bundle)
 
 
 def recorded_parts(work: Work, pack_tokens: int) -> dict[str, float]:
-    """What recorded passes hold, in all phases alike."""
-    tokens, shape = filled_tokens(pack_tokens), work.shape
+    """What recorded passes hold, in all phases alike: also beside a sequence that is too long for one."""
+    tokens, shape = min(filled_tokens(pack_tokens), recordable_tokens(work)), work.shape
     working = RECORDED_SLACK * working_bytes(shape, work.value_bytes)
     slack = SIZES_SLACK if work.mean_tokens < FULL_SHARE * work.max_tokens else 1.0
-    if is_recorded(work, pack_tokens, learns=True):
+    if tokens and keeps_sums(work):
         ends = 4 * work.value_bytes * shape.hidden
         return {"recorded passes": tokens * (slack * (kept_bytes(work) * shape.layers + working) + ends)}
     is_scored = isinstance(work.stage, RlStage) and work.stage.uses_reference

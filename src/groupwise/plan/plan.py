@@ -14,7 +14,7 @@ from typing import Any
 
 from groupwise.config import ConfigError, LoraConfig, Recipe, RlStage
 from groupwise.plan.gpus import CONTEXT_GIB, MEASURED, Gpu
-from groupwise.plan.memory import Memory, checkpoint_bytes, plan_memory
+from groupwise.plan.memory import Memory, checkpoint_bytes, longest_pack, most_tokens, plan_memory, usual_pack
 from groupwise.plan.shapes import ModelShape
 from groupwise.plan.timing import Speed, sample_s, step_s
 from groupwise.plan.work import UNKNOWN_MAX_TOKENS, Work, work_of
@@ -139,7 +139,7 @@ def make_plan(
 
 def plan_stage(work: Work, speed: Speed) -> StagePlan:
     most = most_memory(work)
-    usual = plan_memory(work, work.usual_pack())
+    usual = plan_memory(work, usual_pack(work))
     changes = () if most.fits else changes_that_fit(work)
     timed = _with(work, changes)
     phases_s = step_s(timed, _at_once(timed), speed)
@@ -147,9 +147,9 @@ def plan_stage(work: Work, speed: Speed) -> StagePlan:
         name=work.stage.name,
         steps=work.stage.steps,
         most=most,
-        longest_pack=work.longest_pack(),
+        longest_pack=longest_pack(work),
         usual=usual,
-        usual_pack=work.usual_pack(),
+        usual_pack=usual_pack(work),
         largest_microbatch_tokens=largest_microbatch_tokens(work),
         largest_group=largest_group(work),
         changes=tuple(name for name, _ in changes),
@@ -165,7 +165,7 @@ def plan_stage(work: Work, speed: Speed) -> StagePlan:
 
 
 def most_memory(work: Work) -> Memory:
-    either = [plan_memory(work, tokens) for tokens in (work.longest_pack(), work.usual_pack())]
+    either = [plan_memory(work, tokens) for tokens in (longest_pack(work), usual_pack(work))]
     return max(either, key=lambda memory: (not memory.fits, memory.peak))
 
 
@@ -187,9 +187,10 @@ def largest(fit: Callable[[int], bool], most: int) -> int:
 
 
 def largest_microbatch_tokens(work: Work) -> int:
-    """In whole sequences of the longest kind."""
+    """In whole sequences of the longest kind; where passes are recorded, of what packs can have."""
     length = work.prompt_tokens + work.max_tokens
-    return length * largest(lambda rows: fits(work.changed(microbatch_tokens=rows * length)), 2**24 // length)
+    most = max(1, most_tokens(work.changed(microbatch_tokens=2**24)) // length)
+    return length * min(most, largest(lambda rows: fits(work.changed(microbatch_tokens=rows * length)), most))
 
 
 def largest_group(work: Work) -> int:
@@ -273,7 +274,7 @@ def _with(work: Work, changes: Sequence[Change]) -> Work:
 
 def _at_once(work: Work) -> int:
     """Where nothing fits, as if all did: the time is then one that shorter completions or a larger GPU would have."""
-    return plan_memory(work, work.usual_pack()).rollouts_at_once or work.slots
+    return plan_memory(work, usual_pack(work)).rollouts_at_once or work.slots
 
 
 def scaling(work: Work, speed: Speed, base_s: float) -> dict[str, float]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from groupwise.config import RlStage
 from groupwise.plan.gpus import MEASURED
-from groupwise.plan.memory import filled_tokens, is_recorded, weight_bytes
+from groupwise.plan.memory import filled_tokens, is_recorded, usual_pack, weight_bytes
 from groupwise.plan.work import Work
 
 LAYER_S = 27.6e-6
@@ -136,7 +136,7 @@ def update_s(work: Work, pack_tokens: int) -> float:
 
 def step_s(work: Work, at_once: int, speed: Speed) -> Mapping[str, float]:
     """Seconds by phase."""
-    pack_tokens = work.usual_pack()
+    pack_tokens = usual_pack(work)
     phases = {"update": speed.update * update_s(work, pack_tokens), "rest": STEP_REST_S}
     if isinstance(work.stage, RlStage):
         sampling = {"sample": speed.decode * sample_s(work, at_once)}

@@ -71,21 +71,6 @@ class Work:
         """Of the cache, for one rollout: rounded up as the engine does."""
         return -(-(self.prompt_tokens - 1 + self.max_tokens) // 64) * 64
 
-    def longest_pack(self) -> int:
-        """Tokens of the largest microbatch that the stage can make; the one that is rehearsed."""
-        length = self.prompt_tokens + self.max_tokens
-        return max(1, self.stage.microbatch_tokens // length) * length
-
-    def usual_pack(self) -> int:
-        """Of the largest one in a step of the expected lengths: packs of a step are about equally large."""
-        most = self.stage.microbatch_tokens
-        own = max(1.0, self.mean_tokens - 1)
-        bundle = self.prompt_tokens + self.group * own
-        if bundle > most:
-            return round(self.prompt_tokens + max(1.0, (most - self.prompt_tokens) // own) * own)
-        total = self.computed_tokens / self.updates_per_epoch / self.ranks
-        return round(min(most, max(bundle, total / max(1, -(-total // most)))))
-
     def changed(self, *, model: dict[str, Any] | None = None, **stage: Any) -> Work:
         """With other keys of the model and of the stage."""
         return replace(self, model=replace(self.model, **(model or {})), stage=replace(self.stage, **stage))

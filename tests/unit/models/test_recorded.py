@@ -15,7 +15,7 @@ from torch import Tensor
 from groupwise.data.batch import Example, make_microbatches
 from groupwise.data.pack import Pack
 from groupwise.models.lora import trainable_parameters, without_lora
-from groupwise.models.recorded import RecordedLayers, capacity, filled
+from groupwise.models.recorded import MEMORY_SHARE, RecordedLayers, capacity, filled
 from groupwise.models.straight import run_layer, straight_layers, straighten
 from tests.unit.models.test_straight import CPU, PlainOps, PlainStep, make
 
@@ -167,6 +167,17 @@ def test_without_sums_that_stay_or_memory_nothing_is_recorded() -> None:
             decoder(make_pack(0, 230), is_recorded=True).sum().backward()
         assert decoder.recorder.count == 0
         offer_sums(model)
+
+
+@pytest.mark.parametrize("memory", [2**22, 2**24, 2**26 + 12_345, 2**30, 3 * 2**30])
+def test_the_largest_pack_that_can_be_recorded(memory: int) -> None:
+    model = make("tiny-llama")
+    straighten(model, PlainOps())
+    recorded = RecordedLayers(straight_layers(model), PlainRoom, Again(), memory)
+    of_token = sum(layer.kept_bytes for layer in straight_layers(model))
+    most = recorded.most_tokens
+    assert most == capacity(most)
+    assert most * of_token <= MEMORY_SHARE * memory < capacity(most + 1) * of_token
 
 
 def test_after_a_pass_that_may_not_have_fitted_the_next_is_made_as_it_is() -> None:

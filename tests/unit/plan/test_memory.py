@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,6 +39,30 @@ def test_what_is_restated_is_what_the_code_says() -> None:
 def test_packs_are_filled_up_as_recordings_do() -> None:
     for tokens in (1, 255, 257, 1025, 4096, 4097, 10_933, 16_384, 70_001):
         assert memory.filled_tokens(tokens) == recorded.capacity(tokens)
+
+
+@pytest.mark.parametrize("gib", [0.2, 1, 24, 139.8])
+def test_the_largest_pack_that_is_recorded(gib: float) -> None:
+    layer = SimpleNamespace(kept_bytes=memory.kept_bytes(work()))
+    layers = recorded.RecordedLayers([layer] * QWEN.layers, None, None, int(gib * GIB))  # type: ignore[arg-type, list-item]
+    planned = replace(work(), gpu=replace(H200, memory_gib=gib))
+    assert memory.recordable_tokens(planned) == layers.most_tokens
+
+
+def test_packs_are_not_larger_than_recordings() -> None:
+    """A pack that is too large for it would be kept beside what recordings hold."""
+    planned = work(problems_per_step=32, rollouts_per_problem=8, microbatch_tokens=16384)
+    assert memory.usual_pack(planned) <= memory.most_tokens(planned) == memory.recordable_tokens(planned) < 16384
+    adapters_in_4_bit = work(model={"lora": {"rank": 8}, "quantization": "4bit"}, microbatch_tokens=16384)
+    assert memory.most_tokens(adapters_in_4_bit) == 16384
+
+
+def test_a_sequence_too_long_for_recordings_lies_beside_them() -> None:
+    planned = work(microbatch_tokens=16384, sampling={"max_new_tokens": 16000})
+    assert memory.longest_pack(planned) > memory.recordable_tokens(planned)
+    update = plan_memory(planned, memory.longest_pack(planned)).phases["update"]
+    assert update["recorded passes"] > memory.recordable_tokens(planned) * memory.kept_bytes(planned) * QWEN.layers
+    assert update["activations"] > memory.longest_pack(planned) * memory.kept_bytes(planned) * (QWEN.layers - 1)
 
 
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-llama"])
@@ -100,13 +125,13 @@ def test_the_largest_pack_of_a_step(problems: int, group: int, most: int, tolera
         for problem in range(problems)
         for _ in range(group)
     ]
-    packs = pack_rows(pairs, most)
+    packs = pack_rows(pairs, memory.most_tokens(planned))
     prompts = [{pairs[row][0] for row in pack} for pack in packs]
     sizes = [
         sum(_num_tokens(pairs, [row for row in pack if pairs[row][0] == prompt]) for prompt in seen)
         for pack, seen in zip(packs, prompts, strict=True)
     ]
-    assert planned.usual_pack() == pytest.approx(max(sizes), rel=tolerance)
+    assert memory.usual_pack(planned) == pytest.approx(max(sizes), rel=tolerance)
 
 
 def test_what_is_not_on_the_gpu_takes_none_of_it() -> None:

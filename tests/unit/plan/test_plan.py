@@ -90,7 +90,7 @@ def test_nothing_helps_where_a_quantized_model_is_too_large() -> None:
 
 def test_a_recorded_pass_may_take_more_than_the_longest_one() -> None:
     """It holds its memory while the engine draws."""
-    recipe = small_recipe(problems_per_step=7)
+    recipe = small_recipe(problems_per_step=7, sampling={"max_new_tokens": 8000})
     (stage,) = make_plan(recipe, QWEN, H200, prompt_tokens=100, mean_tokens=200).stages
     planned = work_of(recipe, recipe.stages[0], QWEN, H200, prompt_tokens=100, mean_tokens=200)
     assert "recorded passes" in stage.usual.phases["sampling"]

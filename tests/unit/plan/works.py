@@ -8,6 +8,7 @@ from typing import Any
 
 from groupwise.bench.engine import SHAPES
 from groupwise.config import load_recipe, make_recipe
+from groupwise.config.recipe import RECIPES as SHIPPED
 from groupwise.plan.gpus import GPUS, Gpu
 from groupwise.plan.shapes import ModelShape, shape_of
 from groupwise.plan.work import Work, work_of
@@ -15,6 +16,7 @@ from groupwise.plan.work import Work, work_of
 RECIPES = Path(__file__).parents[3] / "benchmarks" / "recipes"
 H200 = GPUS["h200"]
 H200_WITH_24_GIB = Gpu("h200", 24.0, H200.bandwidth_gb_s, H200.tflops)
+H200_WITH_50_GIB = Gpu("h200", 50.0, H200.bandwidth_gb_s, H200.tflops)
 QWEN = shape_of(SHAPES["qwen2.5-1.5b"], "qwen2.5-1.5b")
 SMOLLM = shape_of(SHAPES["smollm2-135m"], "smollm2-135m")
 
@@ -29,6 +31,14 @@ def benchmark(
     overrides: Sequence[str] = (),
 ) -> Work:
     recipe = load_recipe(RECIPES / f"{name}.toml", overrides)
+    return work_of(recipe, recipe.stages[0], shape, gpu, prompt_tokens=prompt_tokens, mean_tokens=mean_tokens)
+
+
+def shipped(
+    name: str, shape: ModelShape, gpu: Gpu, overrides: Sequence[str], *, prompt_tokens: int, mean_tokens: float
+) -> Work:
+    """The first stage of a recipe that comes with groupwise."""
+    recipe = load_recipe(SHIPPED / f"{name}.toml", overrides)
     return work_of(recipe, recipe.stages[0], shape, gpu, prompt_tokens=prompt_tokens, mean_tokens=mean_tokens)
 
 
