@@ -105,6 +105,24 @@ def countdown_answers(rows: Sequence[Row]) -> str:
     return table(cells)
 
 
+MATH_FACTS = (
+    *("correct", "wrong, with a wrong equation", "wrong, without one", "without an answer", "cut off"),
+    *("cut off, starting again", "with a program", "with a program and its output"),
+)
+
+
+def math_answers(rows: Sequence[Row]) -> str:
+    """Before and after, two columns a run: what benchmarks/math_answers.py printed."""
+    found = [read(row["answers"])[when] for row in rows for when in ("before", "after")]
+    cells = [["of the answers", *(f"{row['label']}, {when}" for row in rows for when in ("before", "after"))]]
+    for key in MATH_FACTS:
+        cells.append([key, *(share(one[key] / one["answers"], one["answers"]) for one in found)])
+    cells.append(["tokens, mean", *(f"{one['tokens'] / one['answers']:.0f}" for one in found)])
+    wrong = [f"{one['equations']:,}, {100 * one['wrong equations'] / one['equations']:.1f} % wrong" for one in found]
+    cells.append(["equations written", *wrong])
+    return table(cells)
+
+
 def read(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     return found
@@ -139,6 +157,7 @@ KINDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
     "seeds": seeds,
     "reach": reach,
     "countdown_answers": countdown_answers,
+    "math_answers": math_answers,
 }
 
 

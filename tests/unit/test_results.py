@@ -12,7 +12,18 @@ from types import ModuleType
 import pytest
 
 from groupwise.runlog import RunLog
-from groupwise.types import StepRecord
+from groupwise.types import (
+    Finish,
+    Group,
+    Message,
+    Problem,
+    Prompt,
+    Rollout,
+    Score,
+    ScoredGroup,
+    StepRecord,
+    Verdict,
+)
 from tests.unit.sweeps.made_up import evaluation
 
 ROOT = Path(__file__).parent.parent.parent
@@ -97,3 +108,36 @@ def test_seeds_and_time_to_a_score(tables: ModuleType, tmp_path: Path) -> None:
 )
 def test_which_problems_sums_are_enough_for(numbers: list[int], target: int, expected: bool) -> None:
     assert script(ROOT / "benchmarks" / "countdown_answers.py").is_sum(numbers, target) is expected
+
+
+def answer(problem: int, text: str, verdict: Verdict, finish: Finish = Finish.STOP) -> ScoredGroup:
+    prompt = Prompt(Problem(f"p{problem}", (Message("user", f"Question {problem}?\nBox it."),), "7"), (1,))
+    group = Group(prompt, (Rollout((1, 2, 3), (0.0, 0.0, 0.0), text, finish, 0),))
+    return ScoredGroup(group, (Score(0.0, verdict),), (0.0,), (0.0,), has_signal=False)
+
+
+def test_what_mathematics_does_otherwise_than_before(tables: ModuleType, tmp_path: Path) -> None:
+    module = script(ROOT / "benchmarks" / "math_answers.py")
+    before = [
+        answer(0, "3 + 4 = 8, so \\boxed{8}", Verdict.WRONG),
+        answer(1, "```python\nprint(7)\n```\n```output\n9\n```\n\\boxed{9}", Verdict.WRONG),
+        answer(2, "2 + 5 = 7: \\boxed{7}", Verdict.CORRECT),
+        answer(3, "recheck. Let me re-check", Verdict.UNPARSED, Finish.LENGTH),
+    ]
+    after = [
+        answer(3 - place, "2 + 5 = 7", Verdict(verdict)) for place, verdict in enumerate(["correct"] * 3 + ["wrong"])
+    ]
+    found = module.facts(before)
+    assert found == {
+        "answers": 4, "correct": 1, "without an answer": 1, "wrong, with a wrong equation": 1, "wrong, without one": 1,
+        "with a program": 1, "with a program and its output": 1, "cut off": 1, "cut off, starting again": 1,
+        "tokens": 12, "equations": 2, "wrong equations": 1,
+    }  # fmt: skip
+    (tmp_path / "answers.json").write_text(json.dumps({"before": found, "after": module.facts(after)}))
+    shown = tables.math_answers([{"label": "it", "answers": "answers.json"}]).splitlines()
+    assert shown[2].startswith("| correct | 25.0 % (")
+    assert shown[-1] == "| equations written | 2, 50.0 % wrong | 4, 0.0 % wrong |"
+    page = module.side_by_side(before, after, "Both")
+    assert "## Wrong before, right after: 2 of 4" in page
+    assert "## Wrong both times: 1 of 4\n\n**Question 0?** Right: 7." in page
+    assert "````text\n```python" in page  # a fence that no line of the answer ends

@@ -1,0 +1,102 @@
+"""What a model that learned mathematics does otherwise than before: format, or arithmetic?
+
+    python benchmarks/math_answers.py RUN --page side-by-side.md
+
+Reads the held-out rollouts before the first step and after the last one, prints JSON, and writes answers to the same
+problems side by side. Problems of the page are the first of their kind by id, which is a hash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from groupwise.rewards.process.equations import find_equations
+from groupwise.runlog.reader import Run
+from groupwise.types import Finish, ScoredGroup, Verdict
+
+SHOWN = (("wrong before, right after", 3), ("right before, wrong after", 2), ("wrong both times", 1))
+MOST_EQUATIONS = 1000
+AGAIN = re.compile(r"re-?check|re-?examine|re-?evaluate|reconsider", re.IGNORECASE)
+"""Twice in an answer: it starts again."""
+
+
+def is_right(scored: ScoredGroup) -> bool:
+    """Of a greedy answer, which is one to a problem."""
+    return scored.scores[0].verdict is Verdict.CORRECT
+
+
+def is_cut_off(scored: ScoredGroup) -> bool:
+    return scored.group.rollouts[0].finish is Finish.LENGTH
+
+
+def text_of(scored: ScoredGroup) -> str:
+    return scored.group.rollouts[0].text
+
+
+def facts(groups: Sequence[ScoredGroup]) -> dict[str, int]:
+    written = [[step for _, step in find_equations(text_of(one), MOST_EQUATIONS)] for one in groups]
+    equations = [step for steps in written for step in steps]
+    slipped = [any(not step.is_true for step in steps) for steps in written]
+    wrong = [one.scores[0].verdict is Verdict.WRONG for one in groups]
+    return {
+        "answers": len(groups),
+        "correct": sum(map(is_right, groups)),
+        "without an answer": sum(one.scores[0].verdict is Verdict.UNPARSED for one in groups),
+        "wrong, with a wrong equation": sum(a and b for a, b in zip(wrong, slipped, strict=True)),
+        "wrong, without one": sum(a and not b for a, b in zip(wrong, slipped, strict=True)),
+        "with a program": sum("```" in text_of(one) for one in groups),
+        "with a program and its output": sum("```output" in text_of(one) for one in groups),
+        "cut off": sum(map(is_cut_off, groups)),
+        "cut off, starting again": sum(is_cut_off(one) and len(AGAIN.findall(text_of(one))) > 1 for one in groups),
+        "tokens": sum(len(one.group.rollouts[0].token_ids) for one in groups),
+        "equations": len(equations),
+        "wrong equations": sum(not step.is_true for step in equations),
+    }
+
+
+def side_by_side(before: Sequence[ScoredGroup], after: Sequence[ScoredGroup], title: str) -> str:
+    later = {one.group.prompt.problem.id: one for one in after}
+    pairs = sorted(((one, later[one.group.prompt.problem.id]) for one in before), key=_id)
+    kinds = {(False, True): SHOWN[0][0], (True, False): SHOWN[1][0], (False, False): SHOWN[2][0]}
+    parts = [f"# {title}\n\nWritten by `benchmarks/math_answers.py`: the first problems of each kind by id.\n"]
+    for kind, count in SHOWN:
+        of_kind = [pair for pair in pairs if kinds.get((is_right(pair[0]), is_right(pair[1]))) == kind]
+        parts.append(f"\n## {kind.capitalize()}: {len(of_kind)} of {len(pairs)}\n")
+        for first, second in of_kind[:count]:
+            problem = first.group.prompt.problem
+            question = problem.messages[-1].content.splitlines()[0]
+            parts.append(f"\n**{question}** Right: {problem.answer}.\n")
+            parts += [f"\nBefore:\n\n{_fenced(text_of(first))}\nAfter:\n\n{_fenced(text_of(second))}"]
+    return "".join(parts)
+
+
+def _id(pair: tuple[ScoredGroup, ScoredGroup]) -> str:
+    return pair[0].group.prompt.problem.id
+
+
+def _fenced(text: str) -> str:
+    """Longer than any fence inside."""
+    fence = "`" * (max((len(run) for run in text.split() if set(run) == {"`"}), default=3) + 1)
+    return f"{fence}text\n{text.strip()}\n{fence}\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--page", type=Path, help="where answers go, side by side")
+    parser.add_argument("--title", default="Answers before and after")
+    options = parser.parse_args()
+    run = Run(options.run)
+    steps = run.evals()[0].step, run.evals()[-1].step
+    before, after = (run.eval_rollouts(step) for step in steps)
+    print(json.dumps({"steps": steps, "before": facts(before), "after": facts(after)}, indent=1))
+    if options.page is not None:
+        options.page.write_text(side_by_side(before, after, options.title), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
