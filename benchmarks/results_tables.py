@@ -92,6 +92,21 @@ def reach(rows: Sequence[Row]) -> str:
     return table(cells)
 
 
+def diversity(rows: Sequence[Row]) -> str:
+    """How much rollouts of a group differ, in the mean over steps `first` to `last` of a run."""
+    cells = [["", "steps", "groups with signal", "rollouts like another of their group", "entropy, nats a token"]]
+    for row in rows:
+        first, last = int(row["first"]), int(row["last"])
+        steps = [record.metrics for record in Run(RESULTS / row["run"]).steps() if first <= record.step <= last]
+        signal, identical, entropy = (
+            mean([metrics[key] for metrics in steps])
+            for key in ("groups/signal_share", "rollouts/identical_share", "policy/entropy_nats")
+        )
+        shares = f"{100 * signal:.0f} %", f"{100 * identical:.0f} %"
+        cells.append([row["label"], f"{first} to {last}", *shares, f"{entropy:.2f}"])
+    return table(cells)
+
+
 def countdown_answers(rows: Sequence[Row]) -> str:
     """By kind of problem: what benchmarks/countdown_answers.py printed, a column each."""
     found = [read(row["answers"]) for row in rows]
@@ -156,6 +171,7 @@ KINDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
     "against": against,
     "seeds": seeds,
     "reach": reach,
+    "diversity": diversity,
     "countdown_answers": countdown_answers,
     "math_answers": math_answers,
 }

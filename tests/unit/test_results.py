@@ -79,6 +79,16 @@ def test_before_and_after_and_two_runs_side_by_side(tables: ModuleType, tmp_path
     assert shown.endswith("| +40.0 (+37.0 to +43.0) | 3 | 1 | 1.5e-09 |")
 
 
+def test_how_much_rollouts_of_a_group_differ(tables: ModuleType, tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "a")
+    for step, (signal, identical, entropy) in enumerate([(1.0, 0.0, 0.8), (0.5, 0.9, 0.1), (0.25, 0.8, 0.3)], start=1):
+        metrics = {"groups/signal_share": signal, "rollouts/identical_share": identical, "policy/entropy_nats": entropy}
+        log.write_step(StepRecord(step, "grpo", step, metrics))
+    log.close()
+    shown = tables.diversity([{"label": "it", "run": "a", "first": "2", "last": "3"}]).splitlines()[-1]
+    assert shown == "| it | 2 to 3 | 38 % | 85 % | 0.20 |"
+
+
 def test_seeds_and_time_to_a_score(tables: ModuleType, tmp_path: Path) -> None:
     for seed, final in enumerate((0.5, 0.6, 0.7)):
         write_run(tmp_path / str(seed), [0.1, final], step_s=58.0)
