@@ -129,7 +129,8 @@ def identical_completions(chart: Chart) -> Finding | None:
         change=chart.change(
             "sampling.temperature",
             1.0 if temperature < 1 else round(temperature + 0.2, 2),
-            "sample more widely, from a checkpoint before this began",
+            "sample more widely, from a checkpoint before this began; or go on with a stage of SFT on the run's own "
+            'rollouts (source = "rollouts"), after which groups differed again on Countdown',
         ),
         figures={"identical_of_possible": middle(recent), "rollouts/length_mean_tokens": middle(lengths)},
     )
