@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import resource
@@ -249,6 +250,25 @@ def test_a_damaged_checkpoint_is_passed_over_and_reported(
     assert file in told[0][1] or "manifest.json" in told[0][1]
     with pytest.raises(CheckpointError, match="cannot be loaded"):
         store.load(damaged)
+
+
+def test_files_are_hashed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_module, "PIECE_BYTES", 100)
+    store = CheckpointStore(tmp_path, keep_last=3)
+    path = save(store, 1)
+    file = path / "policy.safetensors"
+    data = file.read_bytes()
+    assert len(data) > 200
+    pieces = [data[start : start + 100] for start in range(0, len(data), 100)]
+    listed = json.loads((path / "manifest.json").read_bytes())["files"][file.name]
+    slowly = hashlib.sha256(b"".join(hashlib.sha256(piece).digest() for piece in pieces)).hexdigest()
+    assert listed == {"sha256_of_pieces": slowly, "size_bytes": len(data)}
+    assert store.verify(path) is None
+    for place in range(0, len(data), 37):
+        file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        assert store.verify(path) == "policy.safetensors is not what was written: its sha256 differs"
+    file.write_bytes(b"".join([pieces[1], pieces[0], *pieces[2:]]))
+    assert store.verify(path) == "policy.safetensors is not what was written: its sha256 differs"
 
 
 def test_every_single_flipped_byte_of_the_manifest_is_noticed_or_harmless(tmp_path: Path) -> None:
