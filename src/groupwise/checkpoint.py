@@ -370,9 +370,15 @@ def _hash_pieces(path: Path, pool: ThreadPoolExecutor) -> list[Future[bytes]]:
 
 
 def _hash_piece(path: Path, start: int) -> bytes:
-    with open(path, "rb") as file:
+    found = hashlib.sha256()
+    buffer = memoryview(bytearray(256 << 10))
+    with open(path, "rb", buffering=0) as file:
         file.seek(start)
-        return hashlib.sha256(file.read(PIECE_BYTES)).digest()
+        left = PIECE_BYTES
+        while left and (count := file.readinto(buffer[:left])):
+            found.update(buffer[:count])
+            left -= count
+    return found.digest()
 
 
 def _joined(pieces: Sequence[Future[bytes]]) -> str:
