@@ -235,6 +235,23 @@ def test_thinning_keeps_what_stands_out(tab: Browser, tmp_path: Path) -> None:
     assert above == [(pytest.approx(46 + 5003 / 10_000 * (width - 54), abs=0.06), pytest.approx(pixel(10), abs=0.06))]
 
 
+def test_ticks_of_a_small_share_differ(tab: Browser, tmp_path: Path) -> None:
+    path = write_long_run(tmp_path / "long", num_steps=5, spike_step=3)
+    log = RunLog(path)
+    for step in range(6, 40):
+        log.write_step(StepRecord(step, "grpo", step, {"reward/mean": 0.5, "policy/clip_share": 4e-5 * step}))
+    log.close()
+    with serving(tmp_path) as address:
+        tab.open(address)
+        tab.wait(count(curve("clip")))
+        labels = '[data-panel="clip"] .plot text[text-anchor=end]'
+        ticks = tab.evaluate(f"[...document.querySelectorAll('{labels}')].map((label) => label.textContent)")
+        tab.leave()
+    assert len(ticks) >= 3
+    assert len(set(ticks)) == len(ticks)
+    assert all(tick.endswith(" %") for tick in ticks)
+
+
 def test_a_resumed_run_is_drawn_anew(tab: Browser, tmp_path: Path) -> None:
     path = write_synthetic_run(tmp_path / "run", num_steps=60, groups_per_step=1)
     points = f"Number(document.querySelector('{curve('reward')}')?.dataset.points || 0)"

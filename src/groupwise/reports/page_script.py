@@ -45,7 +45,8 @@ ELEMENTS = r"""
   };
   const percent = (value) => {
     const scaled = 100 * value;
-    return (Number.isInteger(scaled) ? scaled : Number(scaled.toFixed(1))) + " %";
+    // Ticks below 1 % are closer to each other than one decimal tells.
+    return Number(Math.abs(scaled) < 1 ? scaled.toPrecision(2) : scaled.toFixed(1)) + " %";
   };
   const format = (value, unit) => {
     if (!isNumber(value)) return "–";
