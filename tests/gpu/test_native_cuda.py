@@ -266,3 +266,17 @@ def test_a_run_with_the_native_engine_has_no_gap(
     assert all(metrics["engine/logprob_gap_mean"] < 1e-5 for metrics in steps)
     assert all(metrics["policy/grad_norm"] > 0 for metrics in steps)
     assert pipeline.resume(tmp_path / "run")
+
+
+def test_the_cache_keeps_within_what_the_process_may_have() -> None:
+    engine = NativeEngine(make_model("llama, 64"), make_tokenizer(), (7, 8, 9), 64)
+    everything = engine._affordable_blocks()
+    total = torch.cuda.get_device_properties(0).total_memory
+    allowed = torch.cuda.memory_reserved() + 2**30
+    torch.cuda.set_per_process_memory_fraction(allowed / total)
+    try:
+        found = engine._affordable_blocks() * Runner.block_bytes(engine._model, 16)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert 0.7 * 2**30 < found <= 2**30
+    assert everything * Runner.block_bytes(engine._model, 16) > 2 * found

@@ -78,14 +78,15 @@ def _replace_completion(path: Path, index: int, text: str) -> None:
 
 
 def write_long_run(path: Path, *, num_steps: int, spike_step: int) -> Path:
-    """Metrics alone: rewards below 1, but for one step of 10."""
+    """Metrics alone: rewards below 1, but for one step of 10; a share of clipped tokens that is small."""
     path.mkdir(parents=True)
     (path / "recipe.toml").write_text(RECIPE)
     generator = random.Random(0)
     with (path / "metrics.jsonl").open("w") as file:
         for step in range(1, num_steps + 1):
             reward = 10.0 if step == spike_step else generator.random()
-            table = {"step": step, "stage": "grpo", "stage_step": step, "metrics": {"reward/mean": reward}}
+            metrics = {"reward/mean": reward, "policy/clip_share": 0.0015 * step / num_steps}
+            table = {"step": step, "stage": "grpo", "stage_step": step, "metrics": metrics}
             file.write(json.dumps(table) + "\n")
     return path
 

@@ -27,11 +27,15 @@ class Start:
     run_dir: Path
     is_resumed: bool
     accept_verifier: bool
+    memory_gib: float | None = None
 
     def carry_out(self, sinks: Sequence[Sink], world: World, make_scorer: ScorerMaker) -> bool:
         """True when the run finished, False when it was asked to stop (and saved)."""
         from groupwise import pipeline
+        from groupwise.models.memory import limit_memory
 
+        if self.memory_gib is not None:
+            limit_memory(self.memory_gib)
         if not self.is_resumed:
             return pipeline.train(self.recipe, self.run_dir, sinks, world, make_scorer=make_scorer)
         return pipeline.resume(
@@ -47,6 +51,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     train.add_argument("--set", action="append", default=[], metavar="a.b=c", dest="overrides", help="override a key")
     train.add_argument(
         "--accept-verifier", action="store_true", help="resume although the verifier's version has changed"
+    )
+    train.add_argument(
+        "--memory-gib", type=float, metavar="N", help="take no more of a GPU's memory: for runs that share one"
     )
     train.add_argument("--ray", action="store_true", help="on a Ray cluster, with verifier workers on all its machines")
     train.add_argument("--ray-ranks", type=int, metavar="N", help="ranks; by default one for each GPU of the cluster")
@@ -112,6 +119,7 @@ def _train(options: argparse.Namespace) -> int:
         start = Start(pipeline.recipe_of(options.resume), options.resume, True, options.accept_verifier)
     else:
         start = Start(recipe, options.run_dir or pipeline.default_run_dir(recipe), False, False)
+    start = replace(start, memory_gib=options.memory_gib)
     if options.ray:
         from groupwise.cli.run_on_ray import run_on_ray
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
+from groupwise.config import ConfigError
+
 
 def laid_out_alike(tensors: Iterable[Tensor], allocate: Callable[[int, Tensor], Tensor]) -> list[Tensor]:
     """A tensor for each, of its shape; those that lie in one memory again in one, in the same order and distance.
@@ -30,6 +32,17 @@ def device_bytes(device: torch.device) -> int:
     """What this process may have of a GPU's memory."""
     share = torch.cuda.get_per_process_memory_fraction(device)
     return int(share * torch.cuda.get_device_properties(device).total_memory)
+
+
+def limit_memory(gib: float) -> None:
+    """From here on this process takes no more of its GPU than that; the rest can be another's."""
+    if not torch.cuda.is_available():
+        raise ConfigError(f"--memory-gib {gib:g}: there is no GPU here whose memory could be limited")
+    device = torch.device("cuda", torch.cuda.current_device())
+    total = torch.cuda.get_device_properties(device).total_memory / 2**30
+    if not 0 < gib <= total:
+        raise ConfigError(f"--memory-gib {gib:g}: the GPU has {total:.1f} GiB; choose something up to that")
+    torch.cuda.set_per_process_memory_fraction(gib / total, device)
 
 
 def to_host(tensor: Tensor) -> Tensor:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from groupwise.config import OptimizerConfig, make_recipe
+from groupwise.config import ConfigError, OptimizerConfig, make_recipe
 from groupwise.data.batch import Example
-from groupwise.models.memory import exchange, laid_out_alike
+from groupwise.models.memory import exchange, laid_out_alike, limit_memory
 from groupwise.models.policy import Policy, load_policy
 
 
@@ -85,3 +86,20 @@ def test_the_average_and_the_weights_change_places_and_back() -> None:
         assert all(torch.equal(average[name], weight) for name, weight in ours.weights.items())
     assert all(torch.equal(weights[name], weight) for name, weight in ours.weights.items())
     assert all(torch.equal(average[name], weight) for name, weight in ours.state()["ema"].items())
+
+
+def test_a_limit_needs_a_gpu_that_has_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="--memory-gib 50: there is no GPU here"):
+        limit_memory(50)
+    shares: list[float] = []
+    properties = SimpleNamespace(total_memory=100 * 2**30)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda share, device: shares.append(share))
+    for wrong in (0.0, -1.0, 100.5):
+        with pytest.raises(ConfigError, match=f"--memory-gib {wrong:g}: the GPU has 100.0 GiB"):
+            limit_memory(wrong)
+    limit_memory(25)
+    assert shares == [0.25]

@@ -207,8 +207,11 @@ class NativeEngine:
         if not self._is_cuda:
             return 2**31
         torch.cuda.empty_cache()
-        free, _ = torch.cuda.mem_get_info(self._model.device)
-        return int(free * MEMORY_SHARE) // Runner.block_bytes(self._model, BLOCK_TOKENS)
+        device = self._model.device
+        free, total = torch.cuda.mem_get_info(device)
+        # A process may be held to a share of the GPU (`train --memory-gib`); what torch has taken is part of that.
+        allowed = total * torch.cuda.get_per_process_memory_fraction(device) - torch.cuda.memory_reserved(device)
+        return int(max(0, min(free, allowed)) * MEMORY_SHARE) // Runner.block_bytes(self._model, BLOCK_TOKENS)
 
     def _refuse_too_small(self, requests: Sequence[Request], num_blocks: int, num_slots: int, new_tokens: int) -> None:
         for request in requests:
