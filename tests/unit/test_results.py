@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+from groupwise.config import find_recipe, load_recipe
 from groupwise.runlog import RunLog
 from groupwise.types import (
     Finish,
@@ -35,6 +36,7 @@ def script(path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
 
@@ -151,3 +153,15 @@ def test_what_mathematics_does_otherwise_than_before(tables: ModuleType, tmp_pat
     assert "## Wrong before, right after: 2 of 4" in page
     assert "## Wrong both times: 1 of 4\n\n**Question 0?** Right: 7." in page
     assert "````text\n```python" in page  # a fence that no line of the answer ends
+
+
+def test_time_to_accuracy_runs_the_shipped_recipes_and_goes_on(tmp_path: Path) -> None:
+    module = script(ROOT / "benchmarks" / "time_to_accuracy.py")
+    for case in module.CASES.values():
+        load_recipe(find_recipe(case.recipe), [*case.overrides, "seed=1"])  # the keys are there
+        command = module.train_command(case, tmp_path / "run", 1, ["model.path=x"])
+        assert command[3:5] == ["train", case.recipe]
+        assert command[-4:] == ["--set", "seed=1", "--set", "model.path=x"]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.toml").touch()
+    assert module.train_command(case, tmp_path / "run", 1, [])[3:] == ["train", "--resume", str(tmp_path / "run")]
