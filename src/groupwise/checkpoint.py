@@ -39,10 +39,10 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 TAGS = "tags.json"
 FORMAT = 2
+"""Of the manifest. A reader refuses a format it does not know."""
 PIECE_BYTES = 16 << 20
 """Of a file, hashed by a thread of its own: one core takes longer over gigabytes than a disk."""
 HASHING_THREADS = 8
-"""Of the manifest. A reader refuses a format it does not know."""
 
 _NAME = re.compile(r"step-(\d{6,})(?:-update-(\d{3,}))?")
 _PART = re.compile(r"[A-Za-z0-9._-]+")
