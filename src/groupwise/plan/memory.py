@@ -1,7 +1,7 @@
 """GPU memory of a stage by part and by phase: sampling, scoring, update. The peak is the largest phase.
 
 What a token makes a layer keep, the sizes of cache and optimizer, and when passes are recorded follow from the code; a
-test holds the constants that are restated here against it. The three that are measured say so.
+test holds the constants that are restated here against it. The two that are measured say so.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ GIB = 2**30
 Parts = Mapping[str, float]
 """Bytes by name."""
 
-# As in models/optimizer.py, models/recorded.py, algo/logprobs.py, models/memory.py, models/moments.py and
-# engines/native/engine.py, which import torch.
+# As in models/optimizer.py, models/recorded.py, algo/logprobs.py, models/head.py, models/memory.py, models/moments.py
+# and engines/native/engine.py, which import torch.
 KEPT_SUMS_SHARE = 1 / 16
 RECORDED_SHARE = 1 / 8
 CHUNK_BYTES = 256 << 20
+CHUNK_SHARE = 1 / 128
 EXCHANGE_BYTES = 256 << 20
 MOMENT_BLOCK = 256
 BLOCK_TOKENS = 16
@@ -36,10 +37,6 @@ HEAD_CHUNKS = 1.75
 RECORDED_SLACK = 1.75
 """Measured: what the memory of a recorded pass takes of its working memory, since pieces of it cannot be reused.
 2.5 to 2.9 GiB for 12,288 tokens of Qwen2.5-1.5B's shape (learner_h200, updates)."""
-FULL_SHARE = 0.95
-"""Of the longest completions: where the mean is as long, nearly all are cut off, and packs are of one size."""
-SIZES_SLACK = 1.2
-"""Measured: recordings of several sizes lie beside each other in part. From two small models' steps (plan_h200)."""
 PACKED_BYTES = {"none": None, "8bit": 1.0, "4bit": 0.5 + 1 / 64 + 4 / (64 * 256)}
 """Of a quantized weight; the scales of 4 bit are one byte for 64 weights, and theirs one float for 256 of those."""
 
@@ -200,22 +197,24 @@ def usual_pack(work: Work) -> int:
 
 
 def recorded_parts(work: Work, pack_tokens: int) -> dict[str, float]:
-    """What recorded passes hold, in all phases alike: also beside a sequence that is too long for one."""
+    """What recorded passes hold, in all phases alike: also beside a sequence that is too long for one.
+
+    Those of smaller packs lie in the memory of the largest.
+    """
     tokens, shape = min(filled_tokens(pack_tokens), recordable_tokens(work)), work.shape
     working = RECORDED_SLACK * working_bytes(shape, work.value_bytes)
-    slack = SIZES_SLACK if work.mean_tokens < FULL_SHARE * work.max_tokens else 1.0
     if tokens and keeps_sums(work):
         ends = 4 * work.value_bytes * shape.hidden
-        return {"recorded passes": tokens * (slack * (kept_bytes(work) * shape.layers + working) + ends)}
+        return {"recorded passes": tokens * (kept_bytes(work) * shape.layers + working + ends)}
     is_scored = isinstance(work.stage, RlStage) and work.stage.uses_reference
     if is_scored and is_recorded(work, pack_tokens, learns=False):
-        return {"recorded passes": tokens * slack * working / 2}  # a forward pass alone
+        return {"recorded passes": tokens * working / 2}  # a forward pass alone
     return {}
 
 
 def update_parts(work: Work, pack_tokens: int) -> dict[str, float]:
     shape, each = work.shape, work.value_bytes
-    parts = {"logits": HEAD_CHUNKS * CHUNK_BYTES + 2 * pack_tokens * each * shape.hidden}
+    parts = {"logits": HEAD_CHUNKS * chunk_bytes(work) + 2 * pack_tokens * each * shape.hidden}
     if not keeps_sums(work):
         parts["gradient sums"] = gradient_bytes(work) / work.ranks
     if is_recorded(work, pack_tokens, learns=True):
@@ -229,12 +228,17 @@ def update_parts(work: Work, pack_tokens: int) -> dict[str, float]:
 
 def scoring_parts(work: Work, pack_tokens: int) -> dict[str, float]:
     shape, each = work.shape, work.value_bytes
-    parts: dict[str, float] = {"logits": CHUNK_BYTES + pack_tokens * each * shape.hidden}
+    parts: dict[str, float] = {"logits": chunk_bytes(work) + pack_tokens * each * shape.hidden}
     if not is_recorded(work, pack_tokens, learns=False):
         parts["working memory"] = pack_tokens * working_bytes(shape, each) / 2 + dense_bytes(work)
     if work.stage.uses_reference and work.model.lora is None:
         parts["exchange"] = float(max(EXCHANGE_BYTES, each * shape.embedding_parameters)) / work.ranks
     return parts | gathered_parts(work)
+
+
+def chunk_bytes(work: Work) -> float:
+    """Of the logits that are there at once, in fp32 (models/head.py)."""
+    return min(max(CHUNK_BYTES, CHUNK_SHARE * work.gpu.memory_bytes), 4 * CHUNK_BYTES)
 
 
 def dense_bytes(work: Work) -> float:

@@ -33,7 +33,6 @@ FULL = benchmark("24gib-full", QWEN, H200_WITH_24_GIB, prompt_tokens=250, mean_t
 SMALL_STEP = benchmark("step", SMOLLM, H200, prompt_tokens=130, mean_tokens=177)
 COPY = shipped("format-copy", SMOLLM, H200, ["engine.name=native"], prompt_tokens=40, mean_tokens=37)
 CUT_OFF = benchmark("24gib-lora", QWEN, H200_WITH_24_GIB, prompt_tokens=250, mean_tokens=1020.8)
-"""Nearly all completions run to the limit, and not quite all: as good as one size of packs."""
 MLP = benchmark(
     "24gib-full", QWEN, H200, prompt_tokens=250, mean_tokens=508.4, overrides=[
         'model.gradient_checkpointing="mlp"', "stages.0.microbatch_tokens=16384", "engine.max_batch_rollouts=256",

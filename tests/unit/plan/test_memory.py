@@ -15,8 +15,8 @@ from groupwise.config import OptimizerConfig
 from groupwise.data.pack import _num_tokens, pack_rows
 from groupwise.engines.native import engine
 from groupwise.engines.native.runner import Runner
+from groupwise.models import head, moments, optimizer, recorded
 from groupwise.models import memory as model_memory
-from groupwise.models import moments, optimizer, recorded
 from groupwise.models.straight import StraightLayer
 from groupwise.models.tiny import make_tiny
 from groupwise.plan import memory
@@ -29,6 +29,7 @@ def test_what_is_restated_is_what_the_code_says() -> None:
     assert memory.KEPT_SUMS_SHARE == optimizer.KEPT_SHARE
     assert memory.RECORDED_SHARE == recorded.MEMORY_SHARE
     assert memory.CHUNK_BYTES == logprobs.CHUNK_BYTES
+    assert memory.CHUNK_SHARE == head.CHUNK_SHARE
     assert memory.EXCHANGE_BYTES == model_memory.EXCHANGE_BYTES
     assert memory.MOMENT_BLOCK == moments.BLOCK
     assert memory.BLOCK_TOKENS == engine.BLOCK_TOKENS
