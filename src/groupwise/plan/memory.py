@@ -197,7 +197,7 @@ def usual_pack(work: Work) -> int:
 
 
 def recorded_parts(work: Work, pack_tokens: int) -> dict[str, float]:
-    """What recorded passes hold, in all phases alike: also beside a sequence that is too long for one.
+    """What recorded passes hold, in all phases alike: also beside a pack that is too large for one.
 
     Those of smaller packs lie in the memory of the largest.
     """
@@ -206,8 +206,8 @@ def recorded_parts(work: Work, pack_tokens: int) -> dict[str, float]:
     if tokens and keeps_sums(work):
         ends = 4 * work.value_bytes * shape.hidden
         return {"recorded passes": tokens * (kept_bytes(work) * shape.layers + working + ends)}
-    is_scored = isinstance(work.stage, RlStage) and work.stage.uses_reference
-    if is_scored and is_recorded(work, pack_tokens, learns=False):
+    is_scored = isinstance(work.stage, RlStage) and (work.stage.uses_reference or work.stage.needs_old_logprobs)
+    if tokens and is_scored:
         return {"recorded passes": tokens * working / 2}  # a forward pass alone
     return {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ from groupwise.plan.work import Work, work_of
 RECIPES = Path(__file__).parents[3] / "benchmarks" / "recipes"
 H200 = GPUS["h200"]
 H200_WITH_24_GIB = Gpu("h200", 24.0, H200.bandwidth_gb_s, H200.tflops)
+H200_WITH_25_GIB = Gpu("h200", 25.0, H200.bandwidth_gb_s, H200.tflops)
 H200_WITH_50_GIB = Gpu("h200", 50.0, H200.bandwidth_gb_s, H200.tflops)
 QWEN = shape_of(SHAPES["qwen2.5-1.5b"], "qwen2.5-1.5b")
+QWEN_SMALL = replace(QWEN, layers=24, hidden=896, heads=14, kv_heads=2, head_size=64, width=4864)
+"""Qwen2.5-0.5B."""
 SMOLLM = shape_of(SHAPES["smollm2-135m"], "smollm2-135m")
 
 
