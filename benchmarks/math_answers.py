@@ -18,7 +18,12 @@ from groupwise.rewards.process.equations import find_equations
 from groupwise.runlog.reader import Run
 from groupwise.types import Finish, ScoredGroup, Verdict
 
-SHOWN = (("wrong before, right after", 3), ("right before, wrong after", 2), ("wrong both times", 1))
+SHOWN = (
+    ("wrong before, right after", (False, True), 3),
+    ("right before, wrong after", (True, False), 2),
+    ("wrong both times", (False, False), 1),
+)
+"""Kinds of problems, whether the answers to them are right, and how many are shown."""
 MOST_EQUATIONS = 1000
 AGAIN = re.compile(r"re-?check|re-?examine|re-?evaluate|reconsider", re.IGNORECASE)
 """Twice in an answer: it starts again."""
@@ -61,16 +66,15 @@ def facts(groups: Sequence[ScoredGroup]) -> dict[str, int]:
 def side_by_side(before: Sequence[ScoredGroup], after: Sequence[ScoredGroup], title: str) -> str:
     later = {one.group.prompt.problem.id: one for one in after}
     pairs = sorted(((one, later[one.group.prompt.problem.id]) for one in before), key=_id)
-    kinds = {(False, True): SHOWN[0][0], (True, False): SHOWN[1][0], (False, False): SHOWN[2][0]}
     parts = [f"# {title}\n\nWritten by `benchmarks/math_answers.py`: the first problems of each kind by id.\n"]
-    for kind, count in SHOWN:
-        of_kind = [pair for pair in pairs if kinds.get((is_right(pair[0]), is_right(pair[1]))) == kind]
+    for kind, are_right, count in SHOWN:
+        of_kind = [pair for pair in pairs if (is_right(pair[0]), is_right(pair[1])) == are_right]
         parts.append(f"\n## {kind.capitalize()}: {len(of_kind)} of {len(pairs)}\n")
         for first, second in of_kind[:count]:
             problem = first.group.prompt.problem
             question = problem.messages[-1].content.splitlines()[0]
             parts.append(f"\n**{question}** Right: {problem.answer}.\n")
-            parts += [f"\nBefore:\n\n{_fenced(text_of(first))}\nAfter:\n\n{_fenced(text_of(second))}"]
+            parts.append(f"\nBefore:\n\n{_fenced(text_of(first))}\nAfter:\n\n{_fenced(text_of(second))}")
     return "".join(parts)
 
 

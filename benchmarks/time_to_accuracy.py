@@ -22,7 +22,7 @@ class Case:
     recipe: str
     scores: str
     overrides: tuple[str, ...]
-    """Evaluated often, which `reach` does not count; no checkpoint but the last."""
+    """Evaluated often, which `reach` does not count."""
 
 
 CASES = {

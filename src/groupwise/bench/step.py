@@ -19,6 +19,7 @@ import torch
 from groupwise import pipeline
 from groupwise.config import ConfigError, Recipe, RlStage
 from groupwise.engines.native.memory import ReleasableMemory
+from groupwise.models.memory import limit_memory
 from groupwise.runlog.reader import Run
 from groupwise.types import EvalRecord, StepRecord
 
@@ -118,21 +119,19 @@ def only_memory(gib: float | None) -> Iterator[None]:
     if gib is None:
         yield
         return
-    if not torch.cuda.is_available():
-        raise ConfigError(f"--memory-gib {gib:g}: there is no GPU here whose memory could be limited")
+    limit_memory(gib)
     device = torch.device("cuda", torch.cuda.current_device())
     rest = ReleasableMemory(device)
     free, total = torch.cuda.mem_get_info(device)
     # What is in use already, the CUDA context, counts as ours.
     surplus = total - int(gib * 2**30)
-    if not 0 < surplus < free:
-        raise ConfigError(
-            f"--memory-gib {gib:g}: the GPU has {total / 2**30:.1f} GiB, of which {free / 2**30:.1f} are free; choose "
-            "something between what is in use and all of it"
-        )
-    rest.tensor((surplus,), torch.uint8)
-    torch.cuda.set_per_process_memory_fraction(gib * 2**30 / total, device)
     try:
+        if not 0 < surplus < free:
+            raise ConfigError(
+                f"--memory-gib {gib:g}: the GPU has {total / 2**30:.1f} GiB, of which {free / 2**30:.1f} are free; "
+                "choose something between what is in use and all of it"
+            )
+        rest.tensor((surplus,), torch.uint8)
         yield
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)

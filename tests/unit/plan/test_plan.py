@@ -10,7 +10,7 @@ import pytest
 
 from groupwise.config import ConfigError, make_recipe
 from groupwise.plan.gpus import GPUS, Gpu, find_gpu, gpu_of_device, this_gpu
-from groupwise.plan.memory import plan_memory
+from groupwise.plan.memory import plan_memory, recordable_tokens
 from groupwise.plan.plan import (
     changes_that_fit,
     fits,
@@ -38,6 +38,13 @@ def test_the_largest_microbatch_fits_and_one_more_sequence_does_not() -> None:
     tried = [rows for rows in range(1, 200) if fits(planned.changed(microbatch_tokens=rows * length))]
     assert found == length * max(tried)
     assert 1 < max(tried) < 199
+
+
+def test_where_passes_are_recorded_packs_are_no_larger_than_can_be() -> None:
+    planned = work(sampling={"max_new_tokens": 512})
+    length = planned.prompt_tokens + planned.max_tokens
+    assert largest_microbatch_tokens(planned) == recordable_tokens(planned) // length * length
+    assert fits(planned.changed(microbatch_tokens=2**24))
 
 
 def test_the_largest_group_fits_and_one_more_does_not() -> None:
