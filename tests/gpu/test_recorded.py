@@ -105,6 +105,27 @@ def test_recordings_of_several_sizes_share_their_memory() -> None:
     assert decoder.recorder.num_bytes < 1.5 * largest
 
 
+def test_packs_that_grow_take_no_more_than_the_largest() -> None:
+    model = make_model("llama, 64")
+    assert fuse(model)
+    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig())
+
+    def taken(*sizes: int) -> int:
+        decoder = PackedDecoder(model)
+        learn(decoder, optimizer, make_pack(0, 1_000))  # the first is not recorded
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        for tokens in sizes:
+            learn(decoder, optimizer, make_pack(0, tokens))
+        assert decoder.recorder.num_bytes > 0
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved() - before
+
+    alone = taken(12_000)
+    assert taken(4_000, 6_000, 9_000, 12_000) < 1.1 * alone
+    assert taken(4_000, 6_000, 9_000, 12_000, 9_000, 6_000) < 1.5 * alone
+
+
 def test_memory_of_recordings_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is counted is never more than torch has taken of the GPU, and at least what the layers keep."""
     model = make_model("llama, 64")

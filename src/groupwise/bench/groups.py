@@ -133,15 +133,17 @@ def bench_groups(work: GroupsWork) -> GroupsResult:
             f"--task {work.task}: the rollouts of each problem all have the same reward (pass@1 "
             f"{_pass_rate(groups):.1%}), so no group has an advantage to measure; take a model that gets some right"
         )
+    # A stage keeps its sums where they are, so that the passes over thousands of single rollouts can be recorded. Steps
+    # come first: what they need of memory and do not get is then known before the long part.
+    policy.begin_stage(OptimizerConfig(), keep_reference=False)
+    _time(policy, engine, asked, groups, max(work.sizes), work, sampling)  # warm-up
+    times = [_time(policy, engine, asked, groups, size, work, sampling) for size in sorted(work.sizes)]
     sketch = Sketcher(work.seed)
     gradients = torch.stack([torch.stack(list(_gradients(policy, scored, work, sketch))) for scored in groups])
     noises = {
         rule: [measure_noise(rewards, gradients, size, rule, work.seed) for size in sorted(work.sizes)]
         for rule in RULES
     }
-    policy.begin_stage(OptimizerConfig(), keep_reference=False)
-    _time(policy, engine, asked, groups, max(work.sizes), work, sampling)  # warm-up
-    times = [_time(policy, engine, asked, groups, size, work, sampling) for size in sorted(work.sizes)]
     rollouts = [rollout for scored in groups for rollout in scored.group.rollouts]
     return GroupsResult(
         model=work.model,

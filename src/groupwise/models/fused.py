@@ -279,6 +279,11 @@ class GraphRecorder:
         self._unused_bytes = None  # more of it, once the caller lets go of what it does not need
         return graph.replay, result
 
+    def begin_anew(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._unused_bytes = 0
+        torch.cuda.empty_cache()
+
     def settle(self) -> None:
         """Once a recording is made: what torch counted as allocated for it is the pool's, and would count twice."""
         if self._unused_bytes is None:

@@ -39,6 +39,10 @@ class Recorder(Protocol):
         """
         ...
 
+    def begin_anew(self) -> None:
+        """After all recordings were let go of: their memory is given back, and the next begin a pool of their own."""
+        ...
+
 
 class Room(Protocol):
     """Attention over packs whose tiles are put where recorded kernels look for them."""
@@ -195,12 +199,23 @@ class RecordedLayers:
         if not room.fill(pack):
             return None
         if recording is None:
-            while len(self._recordings) >= MOST_RECORDINGS:
-                del self._recordings[next(iter(self._recordings))]
+            self._make_way(key)
             recording = Recording(self._layers, x.detach(), rotary, room, self._record, learns=key[1])
             self._recordings[key] = recording
         out: Tensor = _RecordedPass.apply(x, recording, rotary, next(self._weights(), None))
         return out
+
+    def _make_way(self, key: Key) -> None:
+        """Packs that grow would each need memory of their own: pieces that a smaller one left are too small for them.
+
+        The other way round they fit. So the largest comes first, and smaller ones are recorded again when needed.
+        """
+        learned = [tokens for tokens, learns, _ in self._recordings if learns]
+        if key[1] and learned and key[0] > max(learned):
+            self._recordings.clear()
+            self._record.begin_anew()
+        while len(self._recordings) >= MOST_RECORDINGS:
+            del self._recordings[next(iter(self._recordings))]
 
     def _key(self, tokens: int) -> Key:
         return tokens, torch.is_grad_enabled(), self._layers[0].has_adapters

@@ -25,6 +25,10 @@ class Again:
 
     def __init__(self) -> None:
         self.count = 0
+        self.beginnings = 0
+
+    def begin_anew(self) -> None:
+        self.beginnings += 1
 
     def __call__(self, work: Callable[[], Any], trial: Callable[[], object]) -> tuple[Callable[[], None], Any]:
         self.count += 1
@@ -153,6 +157,40 @@ def test_weights_that_were_moved_are_recorded_anew() -> None:
         moved = decoder(pack, is_recorded=True).clone()
         assert torch.allclose(moved, decoder(pack, is_recorded=False), atol=1e-4)
     assert decoder.recorder.count == 2
+
+
+def test_a_pack_that_is_larger_than_those_before_begins_anew() -> None:
+    model = make("tiny-llama")
+    straighten(model, PlainOps())
+    sums = offer_sums(model)
+    decoder = Decoder(model)
+    seen = []
+    # In tokens that packs are filled up to: 256, twice, 512, 256 again, both again, 768, 512.
+    for tokens in (230, 230, 700, 230, 700, 230, 1100, 700):
+        found = []
+        for is_recorded in (False, True):
+            for total in sums.values():
+                total.zero_()
+            decoder(make_pack(tokens, tokens), is_recorded=is_recorded).square().sum().backward()
+            found.append({name: total.clone() for name, total in sums.items()})
+        for name, gradient in found[0].items():
+            assert torch.allclose(found[1][name], gradient, rtol=1e-3, atol=1e-2 * float(gradient.abs().max())), name
+        seen.append((decoder.recorder.beginnings, decoder.recorder.count))
+    assert seen == [(0, 0), (0, 2), (1, 4), (1, 6), (1, 6), (1, 6), (2, 8), (2, 10)]
+
+
+def test_scoring_takes_no_recording_away() -> None:
+    model = make("tiny-llama")
+    straighten(model, PlainOps())
+    offer_sums(model)
+    decoder = Decoder(model)
+    for _ in range(2):
+        decoder(make_pack(0, 230), is_recorded=True).square().sum().backward()
+    with torch.no_grad():
+        for tokens in (230, 700, 1100):
+            decoder(make_pack(0, tokens), is_recorded=True)
+    decoder(make_pack(0, 230), is_recorded=True).square().sum().backward()
+    assert (decoder.recorder.beginnings, decoder.recorder.count) == (0, 4)
 
 
 def test_without_sums_that_stay_or_memory_nothing_is_recorded() -> None:
