@@ -14,7 +14,8 @@ from groupwise.data.pack import Pack
 from groupwise.models import recorded as recorded_module
 from groupwise.models.fused import PackedDecoder, fuse
 from groupwise.models.load import load_model, recompute_activations
-from groupwise.models.lora import add_lora, trainable_parameters, without_lora
+from groupwise.models.lora import add_lora, trainable_parameters
+from groupwise.models.memory import exchange
 from groupwise.models.optimizer import MasterAdamW
 from groupwise.models.policy import Policy
 from tests.gpu.test_native_cuda import CONFIGS, make_model
@@ -68,7 +69,7 @@ def test_what_is_recorded_is_what_is_not(name: str, keep: Any) -> None:
     assert recorded.recorder.num_bytes > 0
 
 
-def test_adapters_and_scoring_without_them() -> None:
+def test_adapters_and_scoring_with_others() -> None:
     model = make_model("llama, 64")
     add_lora(model, LoraConfig(rank=4), seed=0)
     with torch.no_grad():
@@ -85,11 +86,15 @@ def test_adapters_and_scoring_without_them() -> None:
         hidden, others = learn(recorded, optimizer, pack)
         assert torch.equal(hidden, expected)
         assert all((others[key] - total).norm() <= 1e-3 * total.norm() + 1e-6 for key, total in sums.items())
-        with torch.no_grad(), without_lora(model):
+        adapters = {key: weight.detach() for key, weight in trainable_parameters(model).items()}
+        others = {key: 2 * weight for key, weight in adapters.items()}
+        with torch.no_grad():
+            exchange(adapters, others)
             plain.forget()
-            base = plain(pack).clone()
-            assert torch.equal(recorded(pack), base)
-        assert not torch.equal(base, expected)
+            scored = plain(pack).clone()
+            assert torch.equal(recorded(pack), scored)
+            exchange(adapters, others)
+        assert not torch.equal(scored, expected)
 
 
 def test_recordings_of_several_sizes_share_their_memory() -> None:
@@ -155,7 +160,7 @@ def test_packs_of_a_policy_are_no_larger_than_recordings(monkeypatch: pytest.Mon
     """One that is run as it is would need as much memory again, beside what recordings hold."""
     monkeypatch.setattr(recorded_module, "MEMORY_SHARE", 2**27 / torch.cuda.get_device_properties(0).total_memory)
     config = ModelConfig(path="tiny-qwen3", device="cuda", dtype="bfloat16", tiny={"hidden_size": 256, "num_heads": 4})
-    policy = Policy(load_model(config, seed=0), ema_decay=0.0, has_lora=False)
+    policy = Policy(load_model(config, seed=0), ema_decay=0.0)
     assert policy._straight is not None
     most = policy._straight.most_tokens
     dice = random.Random(0)

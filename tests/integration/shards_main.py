@@ -13,6 +13,7 @@ from torch import Tensor
 
 from groupwise.config import OptimizerConfig, make_recipe
 from groupwise.data.batch import Example, weigh
+from groupwise.distributed.shards import local
 from groupwise.distributed.world import Alone, World, join_world
 from groupwise.models.policy import Policy, load_policy
 from groupwise.models.replica import HostMemory
@@ -66,7 +67,8 @@ def learn(policy: Policy, steps: int) -> list[Any]:
 
 def held_bytes(policy: Policy) -> int:
     """What is split among ranks: the model's weights, moments, reference and average."""
-    groups = (policy._slices(), policy._optimizer.state(), policy._reference, policy._ema)
+    weights = {name: local(weight.detach()) for name, weight in policy.model.named_parameters()}
+    groups = (weights, policy._optimizer.state(), policy._reference, policy._ema)
     return sum(tensor.untyped_storage().nbytes() for group in groups for tensor in group.values() if tensor.dim())
 
 

@@ -34,7 +34,7 @@ QUESTIONS = Questions(task=TASK, options={"num_held_out": 6}, n=3, ks=(1, 2, 3),
 @pytest.fixture(scope="module")
 def subject() -> Subject:
     config = ModelConfig(**TINY_MODEL)  # type: ignore[arg-type]
-    policy = Policy(load_model(config, 0), ema_decay=0.0, has_lora=False)
+    policy = Policy(load_model(config, 0), ema_decay=0.0)
     return Subject(policy, None, {"path": "tiny", "checkpoint": None, "fingerprint": "tiny"})
 
 
@@ -149,7 +149,7 @@ def test_runs_exports_and_adapters_are_evaluated_alike(
     monkeypatch.chdir(tmp_path)
     lora = {"rank": 2, "alpha": 64.0, "target_modules": ["q_proj", "v_proj", "up_proj"]}
     # The base must be a folder, for an adapter to name.
-    base = Policy(load_model(ModelConfig(**TINY_MODEL), 0), ema_decay=0.0, has_lora=False)  # type: ignore[arg-type]
+    base = Policy(load_model(ModelConfig(**TINY_MODEL), 0), ema_decay=0.0)  # type: ignore[arg-type]
     base.model.save_pretrained(tmp_path / "base")
     base.tokenizer.save_pretrained(tmp_path / "base")
     rate = {"optimizer": {"learning_rate": 0.05}}

@@ -25,7 +25,7 @@ TEMPERATURE = 0.7
 
 def make_policy() -> Policy:
     loaded = load_model(ModelConfig(path="tiny-qwen3", device="cpu", dtype="float32", tiny=TINY), seed=2)
-    return Policy(loaded, ema_decay=0.0, has_lora=False)
+    return Policy(loaded, ema_decay=0.0)
 
 
 def make_group(completions: list[tuple[int, ...]]) -> ScoredGroup:

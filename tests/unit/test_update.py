@@ -46,7 +46,7 @@ def recording(name: str = "tiny-qwen3") -> RecordingPolicy:
         for weight in loaded.model.parameters():
             if weight.dim() == 2:
                 weight.mul_(5)
-    return RecordingPolicy(loaded, ema_decay=0.0, has_lora=False)
+    return RecordingPolicy(loaded, ema_decay=0.0)
 
 
 def make_stage(algorithm: str, **keys: Any) -> RlStage:
@@ -245,7 +245,7 @@ def loss_of(value: float) -> Any:
 
 def plain_policy(ema_decay: float = 0.0) -> Policy:
     config = ModelConfig(path="tiny-qwen3", device="cpu", dtype="float32", tiny=SIZES)
-    return Policy(load_model(config, seed=0), ema_decay=ema_decay, has_lora=False)
+    return Policy(load_model(config, seed=0), ema_decay=ema_decay)
 
 
 def update(policy: Policy, value: float, examples: Sequence[Example], max_tokens: int = 4) -> UpdateStats:

@@ -194,7 +194,7 @@ def make_policy(work: UpdateWork) -> Policy:
     recompute_activations(loaded.model, work.checkpointing)
     if work.lora is not None:
         add_lora(loaded.model, LoraConfig(rank=work.lora), seed=0)
-    return Policy(loaded, ema_decay=0.0, has_lora=work.lora is not None)
+    return Policy(loaded, ema_decay=0.0)
 
 
 def _load_shape(name: str) -> LoadedModel:

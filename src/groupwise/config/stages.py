@@ -252,7 +252,7 @@ class RlStage:
     loss: LossConfig = field(default_factory=LossConfig)
     """Advantage, surrogate and weights."""
     kl: KlConfig = field(default_factory=KlConfig)
-    """Divergence from the reference policy: the policy as this stage found it or, with LoRA, the model without it."""
+    """Divergence from the reference policy: the policy as this stage found it."""
     reward: RewardConfig = field(default_factory=RewardConfig)
     """From scores to rewards."""
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)

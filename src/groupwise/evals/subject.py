@@ -52,7 +52,7 @@ def open_subject(named: str, checkpoint: str | None = None) -> Subject:
 
 
 def _plain(loaded: LoadedModel, path: str, mark: str) -> Subject:
-    policy = Policy(loaded, ema_decay=0.0, has_lora=False)
+    policy = Policy(loaded, ema_decay=0.0)
     return Subject(policy, None, {"path": path, "checkpoint": None, "fingerprint": mark})
 
 

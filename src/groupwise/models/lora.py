@@ -1,8 +1,7 @@
 """LoRA: train small adapters beside frozen weights, through peft.
 
 The adapters are put inside the model that is given: it stays the same object and the same class, so that engines, the
-trainer and the exporter see the model they know. With the adapters switched off it is exactly the base model, which
-makes it its own reference policy without a second copy of the weights.
+trainer and the exporter see the model they know.
 
 Adapters have the dtype that the layer they sit on computes in. Saving adapters in peft's own format is not done here;
 an export writes the merged model.
@@ -11,7 +10,6 @@ an export writes the merged model.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -53,25 +51,6 @@ def add_lora(model: nn.Module, config: LoraConfig, seed: int) -> nn.Module:
             layer.lora_B.to(layer.base_layer.dtype)
     # New layers come in training mode, and with it their dropout, whatever mode the model is in.
     return model.train(training)
-
-
-@contextmanager
-def without_lora(model: nn.Module) -> Iterator[None]:
-    """Inside, the model computes as its base. Without adapters nothing happens. Nests, and survives exceptions.
-
-    peft stops the gradients of adapters that are off: ask for `trainable_parameters` outside.
-    """
-    switched = [layer for layer in _lora_layers(model).values() if not layer.disable_adapters]
-    frozen = [parameter for layer in switched for parameter in layer.parameters() if not parameter.requires_grad]
-    for layer in switched:
-        layer.enable_adapters(False)
-    try:
-        yield
-    finally:
-        for layer in switched:
-            layer.enable_adapters(True)
-        for parameter in frozen:
-            parameter.requires_grad_(False)
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

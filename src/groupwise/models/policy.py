@@ -27,7 +27,7 @@ from groupwise.kernels.seam import attending
 from groupwise.models.fused import PackedDecoder, fuse, packed_hidden
 from groupwise.models.head import Head, own_logits, padded_hidden
 from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
-from groupwise.models.lora import add_lora, trainable_parameters, without_lora
+from groupwise.models.lora import add_lora, trainable_parameters
 from groupwise.models.memory import beside, exchange, to_host
 from groupwise.models.optimizer import MasterAdamW, sums_stay
 from groupwise.models.replica import Memory, Replica, skeleton_of
@@ -42,11 +42,11 @@ def load_policy(recipe: Recipe, world: World | None = None) -> Policy:
     loaded = load_model(recipe.model, recipe.seed)
     if recipe.model.lora is not None:
         add_lora(loaded.model, recipe.model.lora, recipe.seed)
-    return Policy(loaded, ema_decay=recipe.model.ema_decay, has_lora=recipe.model.lora is not None, world=world)
+    return Policy(loaded, ema_decay=recipe.model.ema_decay, world=world)
 
 
 class Policy:
-    def __init__(self, loaded: LoadedModel, *, ema_decay: float, has_lora: bool, world: World | None = None) -> None:
+    def __init__(self, loaded: LoadedModel, *, ema_decay: float, world: World | None = None) -> None:
         self.world: World = world or Alone()
         self.model = loaded.model
         self.tokenizer = loaded.tokenizer
@@ -62,7 +62,6 @@ class Policy:
         self._head = Head(loaded.model)
         self._is_head_known: bool | None = None
         self.version = 0
-        self._has_lora = has_lora
         self._ema_decay = ema_decay
         self._shards: Sharded | Unsharded = Unsharded()
         if not self.world.is_alone:
@@ -92,18 +91,18 @@ class Policy:
         return Replica(self._skeleton, self._shards, memory)
 
     def begin_stage(self, optimizer: OptimizerConfig, *, keep_reference: bool, offload_reference: bool = False) -> None:
-        """A fresh optimizer, and the policy as it is now for a reference (under LoRA: the model without adapters)."""
+        """A fresh optimizer, and the policy as it is now for a reference."""
         before = None if self._made is None else self._made.weights
         self._made = MasterAdamW(trainable_parameters(self.model), optimizer, self.world, before)
         self._ema = {name: beside(average, self.weights[name]) for name, average in self._ema.items()}
         self._reference = {}
-        if keep_reference and not self._has_lora:
+        if keep_reference:
             keep = to_host if offload_reference else torch.clone
             self._reference = {name: keep(weight) for name, weight in self._slices().items()}
 
     def _slices(self) -> dict[str, Tensor]:
-        """What this rank holds of each of the model's weights, trained or not."""
-        return {name: local(parameter.detach()) for name, parameter in self.model.named_parameters()}
+        """What this rank holds of each weight that is trained: under LoRA, of the adapters."""
+        return {name: local(parameter.detach()) for name, parameter in trainable_parameters(self.model).items()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Whole tensors, as `state` has them."""
@@ -186,10 +185,6 @@ class Policy:
     @contextmanager
     def _as_reference(self) -> Iterator[None]:
         """Inside, the model is the reference: they change places, so that no second model is needed."""
-        if not self._reference:
-            with without_lora(self.model):
-                yield
-            return
         exchange(self._slices(), self._reference)
         try:
             yield

@@ -149,8 +149,8 @@ class _RecordedPass(torch.autograd.Function):
         return dx.view_as(dx), None, None, None
 
 
-Key = tuple[int, bool, bool]
-"""Tokens of a pack, whether gradients are wanted, whether adapters are on."""
+Key = tuple[int, bool]
+"""Tokens of a pack, whether gradients are wanted."""
 
 
 class RecordedLayers:
@@ -210,7 +210,7 @@ class RecordedLayers:
 
         The other way round they fit. So the largest comes first, and smaller ones are recorded again when needed.
         """
-        learned = [tokens for tokens, learns, _ in self._recordings if learns]
+        learned = [tokens for tokens, learns in self._recordings if learns]
         if key[1] and learned and key[0] > max(learned):
             self._recordings.clear()
             self._record.begin_anew()
@@ -218,7 +218,7 @@ class RecordedLayers:
             del self._recordings[next(iter(self._recordings))]
 
     def _key(self, tokens: int) -> Key:
-        return tokens, torch.is_grad_enabled(), self._layers[0].has_adapters
+        return tokens, torch.is_grad_enabled()
 
     def _weights(self) -> Iterator[Tensor]:
         """Those that are learned."""
@@ -226,5 +226,5 @@ class RecordedLayers:
 
 
 def weight_addresses(layers: Sequence[StraightLayer]) -> list[tuple[object, ...]]:
-    """Where everything is that a recording reads or adds to, and whether adapters are on."""
+    """Where everything is that a recording reads or adds to."""
     return [layer.addresses() for layer in layers]

@@ -227,13 +227,8 @@ class StraightLayer:
         own_head_norms = sum(qkv[:2]) if self.head_norms is not None else 0
         return 2 * (2 * out + sum(qkv) + qkv[0] + own_head_norms + (sum(gates) if self.keep == "all" else 0))
 
-    @property
-    def has_adapters(self) -> bool:
-        """That are on."""
-        return self.into_heads.joined().adapter is not None
-
     def addresses(self) -> tuple[object, ...]:
-        """Where its weights are and the sums of their gradients, and whether adapters are on."""
+        """Where its weights are and the sums of their gradients."""
         sums = [getattr(weight, "grad_sum", None) for weight in self.parameters()]
         products = tuple(product.state() for product in self._products)
         return (*products, *(None if total is None else total.data_ptr() for total in sums))

@@ -100,22 +100,27 @@ def lasting_parts(work: Work) -> dict[str, float]:
     is_own_master = work.value_bytes == 4
     moment = 8.0 if optimizer.moments == "fp32" else 2 * (1 + 4 / MOMENT_BLOCK)
     on_gpu = 0 if optimizer.offload else trained
-    has_copy = work.stage.uses_reference and not work.stage.offloads_reference and work.model.lora is None
+    has_copy = work.stage.uses_reference and not work.stage.offloads_reference
     parts = {
         "weights": weight_bytes(work),
         "masters": 0.0 if is_own_master else 4.0 * on_gpu,
         "moments": moment * on_gpu,
-        "reference": weight_bytes(work) if has_copy else 0.0,
+        "reference": reference_bytes(work) if has_copy else 0.0,
         "average": 4.0 * on_gpu if work.model.ema_decay else 0.0,
         "gradient sums": gradient_bytes(work) if keeps_sums(work) else 0.0,
     }
     return {name: size / work.ranks for name, size in parts.items() if size}
 
 
+def reference_bytes(work: Work) -> float:
+    """A copy of what is trained."""
+    return float(work.value_bytes * work.trained)
+
+
 def checkpoint_bytes(work: Work) -> float:
     """On the disk, inside a stage: weights and moments in fp32 however they are held, average, the reference's copy."""
-    has_copy = work.stage.uses_reference and work.model.lora is None
-    return (16.0 if work.model.ema_decay else 12.0) * work.trained + (weight_bytes(work) if has_copy else 0.0)
+    copied = reference_bytes(work) if work.stage.uses_reference else 0.0
+    return (16.0 if work.model.ema_decay else 12.0) * work.trained + copied
 
 
 def gradient_bytes(work: Work) -> float:
@@ -231,8 +236,9 @@ def scoring_parts(work: Work, pack_tokens: int) -> dict[str, float]:
     parts: dict[str, float] = {"logits": chunk_bytes(work) + pack_tokens * each * shape.hidden}
     if not is_recorded(work, pack_tokens, learns=False):
         parts["working memory"] = pack_tokens * working_bytes(shape, each) / 2 + dense_bytes(work)
-    if work.stage.uses_reference and work.model.lora is None:
-        parts["exchange"] = float(max(EXCHANGE_BYTES, each * shape.embedding_parameters)) / work.ranks
+    if work.stage.uses_reference:
+        largest = 0 if work.model.lora else each * shape.embedding_parameters
+        parts["exchange"] = min(float(max(EXCHANGE_BYTES, largest)), reference_bytes(work)) / work.ranks
     return parts | gathered_parts(work)
 
 

@@ -8,7 +8,7 @@ import torch
 
 from groupwise.config import ConfigError, LoraConfig
 from groupwise.models.load import set_training
-from groupwise.models.lora import add_lora, merged_state_dict, trainable_parameters, without_lora
+from groupwise.models.lora import add_lora, merged_state_dict, trainable_parameters
 from groupwise.models.tiny import make_tiny
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_layers": 2}
@@ -62,42 +62,6 @@ def test_seed_alone_moves_the_adapters_and_the_global_random_state_is_left_alone
     other = trainable_parameters(add_lora(make(), CONFIG, seed=2))
     assert all(torch.equal(first[name], same[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
-
-
-def test_without_adapters_the_model_is_exactly_its_base() -> None:
-    model = make()
-    base = logits(model)
-    add_lora(model, CONFIG, seed=1)
-    move_adapters(model)
-    adapted = logits(model)
-    assert not torch.allclose(adapted, base, atol=1e-3)
-    with without_lora(model):
-        assert torch.equal(logits(model), base)
-        with without_lora(model):
-            assert torch.equal(logits(model), base)
-        assert torch.equal(logits(model), base)
-    assert torch.equal(logits(model), adapted)
-
-
-def test_without_lora_restores_after_an_exception_and_keeps_what_is_trained() -> None:
-    model = add_lora(make(), CONFIG, seed=1)
-    move_adapters(model)
-    adapted = logits(model)
-    frozen = next(iter(trainable_parameters(model)))
-    model.get_parameter(frozen).requires_grad_(False)
-    trained = trainable_parameters(model).keys()
-    with pytest.raises(KeyError), without_lora(model):
-        raise KeyError
-    assert torch.equal(logits(model), adapted)
-    assert trainable_parameters(model).keys() == trained
-
-
-def test_without_lora_does_nothing_to_a_plain_model() -> None:
-    model = make()
-    base = logits(model)
-    with without_lora(model):
-        assert torch.equal(logits(model), base)
-    assert trainable_parameters(model)
 
 
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-llama"])

@@ -16,14 +16,14 @@ from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from groupwise.config import ConfigError, LoraConfig, ModelConfig
+from groupwise.config import ConfigError, LoraConfig, ModelConfig, OptimizerConfig
 from groupwise.data.batch import Example
 from groupwise.engines.engine import Request
 from groupwise.engines.native.engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.kernels.joined import join, lay_side_by_side
 from groupwise.models.load import LoadedModel, load_model
-from groupwise.models.lora import add_lora, merged_state_dict, trainable_parameters, without_lora
+from groupwise.models.lora import add_lora, merged_state_dict, trainable_parameters
 from groupwise.models.merge import merge_folders
 from groupwise.models.policy import AGREEMENT, Policy
 from groupwise.models.publish import PublishedWeights
@@ -193,16 +193,6 @@ def test_logits_and_gradients_are_those_of_the_dense_model(kind: Kind) -> None:
 
 
 @each_kind
-def test_without_adapters_it_is_its_quantized_base(kind: Kind) -> None:
-    base = load(kind).model
-    expected = logits(base)
-    model = with_adapters(base)
-    assert not torch.allclose(logits(model), expected, atol=1e-3)
-    with without_lora(model):
-        assert torch.equal(logits(model), expected)
-
-
-@each_kind
 def test_adapters_have_the_dtype_that_layers_compute_in(kind: Kind) -> None:
     model = add_lora(load(kind, dtype="bfloat16").model, LORA, seed=2)
     assert {weight.dtype for weight in trainable_parameters(model).values()} == {torch.bfloat16}
@@ -254,7 +244,7 @@ def make_requests() -> list[Request]:
 def test_engines_draw_with_it_and_agree_with_the_learner(kind: Kind) -> None:
     loaded = load(kind)
     with_adapters(loaded.model)
-    policy = Policy(loaded, ema_decay=0.0, has_lora=True)
+    policy = Policy(loaded, ema_decay=0.0)
     parts = (policy.model, policy.tokenizer, policy.stop_token_ids, 7)
     sampling, requests = SamplingParams(max_new_tokens=20), make_requests()
     native = dict(NativeEngine(*parts).generate(requests, sampling, 0))
@@ -267,13 +257,14 @@ def test_engines_draw_with_it_and_agree_with_the_learner(kind: Kind) -> None:
     ours = policy.old_logprobs(examples, 1.0, 200)
     for mine, rollout in zip(ours, rollouts, strict=True):
         assert (mine - torch.tensor(rollout.rollout_logprobs)).abs().max() < AGREEMENT
-    oracle = Policy(
-        LoadedModel(densified(policy.model), policy.tokenizer, 512, CPU, torch.float32), ema_decay=0.0, has_lora=True
-    )
-    for base, expected in zip(
-        policy.ref_logprobs(examples, 1.0, 200), oracle.ref_logprobs(examples, 1.0, 200), strict=True
-    ):
-        torch.testing.assert_close(base, expected, rtol=1e-4, atol=1e-4)
+    oracle = Policy(LoadedModel(densified(policy.model), policy.tokenizer, 512, CPU, torch.float32), ema_decay=0.0)
+    for one in (policy, oracle):
+        one.begin_stage(OptimizerConfig(), keep_reference=True)
+        one.load_weights({name: weight * 1.5 for name, weight in one.weights.items()})
+    references = [one.ref_logprobs(examples, 1.0, 200) for one in (policy, oracle)]
+    for mine, theirs, before in zip(*references, ours, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(mine, before, rtol=1e-4, atol=1e-4)
 
 
 @each_kind
