@@ -13,9 +13,16 @@ from groupwise.doctor.finding import Finding
 class Disease(NamedTuple):
     title: str
     find: Callable[[Chart], Finding | None]
+    explains: frozenset[str] = frozenset()
+    """Diseases that follow from it, and whose own advice would lead astray."""
 
 
 DISEASES: Mapping[str, Disease] = {
+    "nearly_greedy": Disease(
+        "Sampling is nearly greedy",
+        sampling.nearly_greedy,
+        frozenset({"dead_groups", "identical_completions", "kl_spike", "gradient_spikes"}),
+    ),
     "dead_groups": Disease("Groups without signal", sampling.dead_groups),
     "verifier_errors": Disease("The verifier fails", course.verifier_errors),
     "verifier_time_outs": Disease("The verifier runs out of time", course.verifier_time_outs),
@@ -41,5 +48,9 @@ DISEASES: Mapping[str, Disease] = {
 
 def examine(charts: Iterable[Chart]) -> tuple[Finding, ...]:
     """What is wrong, stage by stage; the sick before the merely odd."""
-    found = [finding for chart in charts for disease in DISEASES.values() if (finding := disease.find(chart))]
+    found: list[Finding] = []
+    for chart in charts:
+        here = [finding for disease in DISEASES.values() if (finding := disease.find(chart))]
+        explained = frozenset().union(*(DISEASES[finding.disease].explains for finding in here))
+        found += [finding for finding in here if finding.disease not in explained]
     return tuple(sorted(found, key=lambda finding: finding.severity != "sick"))

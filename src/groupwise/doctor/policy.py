@@ -50,19 +50,20 @@ GAP_NEED = 5
 def kl_spike(chart: Chart) -> Finding | None:
     series = chart.series("kl/ref_k3")
     first = series[:KL_BEFORE] if chart.begins_at_start else []
-    points = persistent(first, lambda kl: kl > KL_FAR_NATS, NEED, WITHIN)
-    points = points or jumps(series, KL_JUMP_FACTOR, KL_JUMP_NATS, KL_BEFORE, KL_AFTER)
+    far = persistent(first, lambda kl: kl > KL_FAR_NATS, NEED, WITHIN)
+    points = far or jumps(series, KL_JUMP_FACTOR, KL_JUMP_NATS, KL_BEFORE, KL_AFTER)
     if not points:
         return None
-    before = [point for point in series if point[0] < points[0][0]][-KL_BEFORE:] or series[:1]
+    before = [point for point in series if point[0] < points[0][0]][-KL_BEFORE:]
+    seen = f"jumped from {middle(before):.2g} to" if before else "was from the first step on"
     return chart.finding(
         "kl_spike",
         "sick",
         points,
-        seen=f"KL from the reference jumped from {middle(before):.2g} to {middle(points):.2g} nats a token, and stayed",
+        seen=f"KL from the reference {seen} {middle(points):.2g} nats a token, and stayed",
         means="a few updates threw the policy far from where it began; what it knew besides the task may be gone",
         change=chart.slower("smaller updates; go back to a checkpoint before the jump"),
-        figures={"kl_before": middle(before), "kl_after": middle(points)},
+        figures={"kl_before": middle(before) if before else 0.0, "kl_after": middle(points)},
     )
 
 

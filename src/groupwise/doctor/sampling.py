@@ -31,6 +31,11 @@ SHORT_TOKENS = 32
 SHORT_IDENTICAL_SHARE = 0.95
 """... while short answers repeat by chance: there nearly all must."""
 
+GREEDY_TEMPERATURE = 0.3
+"""Sampling this cold takes nearly always the likeliest token."""
+MIN_GREEDY_STEPS = 5
+"""The recipe says it already: a few steps confirm it."""
+
 LENGTH_FACTOR = 3.0
 LENGTH_CHANGE_TOKENS = 16
 """From 3 to 10 tokens is threefold, too, and means nothing."""
@@ -104,19 +109,30 @@ def truncation(chart: Chart) -> Finding | None:
     )
 
 
-def identical_completions(chart: Chart) -> Finding | None:
-    groups, rollouts = dict(chart.series("groups/count")), dict(chart.series("rollouts/count"))
-    shares = [
-        # One of each group is always the first of its kind.
-        (step, value / (1 - groups[step] / rollouts[step]))
-        for step, value in chart.series("rollouts/identical_share")
-        if 0 < groups.get(step, 0.0) < rollouts.get(step, 0.0)
-    ]
-    recent, lengths = shares[-RECENT_STEPS:], chart.series("rollouts/length_mean_tokens")[-RECENT_STEPS:]
-    if len(recent) < RECENT_STEPS or not lengths or _is_solved(chart) or _is_rising(chart):
+def nearly_greedy(chart: Chart) -> Finding | None:
+    temperature = chart.setting("sampling.temperature", 1.0)
+    shares = _identical_of_possible(chart)
+    if temperature > GREEDY_TEMPERATURE or len(shares) < MIN_GREEDY_STEPS or not _are_alike(chart, shares):
         return None
-    is_short = middle(lengths) < SHORT_TOKENS
-    if middle(recent) < (SHORT_IDENTICAL_SHARE if is_short else IDENTICAL_SHARE):
+    count = chart.setting("rollouts_per_problem", 8)
+    return chart.finding(
+        "nearly_greedy",
+        "sick",
+        shares,
+        seen=f"{middle(shares):.0%} of the rollouts that could differ from another of their group do not, at "
+        f"temperature {temperature:g} in groups of {count}",
+        means="a group teaches by how its answers differ, and here one answer is drawn again and again; KL and "
+        f"gradients are those of a distribution {1 / temperature:.0f} times as sharp as the model's, and may explode",
+        change=chart.change(
+            "sampling.temperature", 1.0, "sample what the model would say; larger groups come after that"
+        ),
+        figures={"identical_of_possible": middle(shares), "sampling.temperature": temperature},
+    )
+
+
+def identical_completions(chart: Chart) -> Finding | None:
+    recent, lengths = _identical_of_possible(chart)[-RECENT_STEPS:], _recent_lengths(chart)
+    if len(recent) < RECENT_STEPS or _is_solved(chart) or _is_rising(chart) or not _are_alike(chart, recent):
         return None
     temperature = chart.setting("sampling.temperature", 1.0)
     return chart.finding(
@@ -134,6 +150,26 @@ def identical_completions(chart: Chart) -> Finding | None:
         ),
         figures={"identical_of_possible": middle(recent), "rollouts/length_mean_tokens": middle(lengths)},
     )
+
+
+def _identical_of_possible(chart: Chart) -> list[Point]:
+    groups, rollouts = dict(chart.series("groups/count")), dict(chart.series("rollouts/count"))
+    return [
+        # One of each group is always the first of its kind.
+        (step, value / (1 - groups[step] / rollouts[step]))
+        for step, value in chart.series("rollouts/identical_share")
+        if 0 < groups.get(step, 0.0) < rollouts.get(step, 0.0)
+    ]
+
+
+def _recent_lengths(chart: Chart) -> list[Point]:
+    return chart.series("rollouts/length_mean_tokens")[-RECENT_STEPS:]
+
+
+def _are_alike(chart: Chart, shares: list[Point]) -> bool:
+    lengths = _recent_lengths(chart)
+    is_short = bool(lengths) and middle(lengths) < SHORT_TOKENS
+    return bool(lengths) and middle(shares) >= (SHORT_IDENTICAL_SHARE if is_short else IDENTICAL_SHARE)
 
 
 def length_collapse(chart: Chart) -> Finding | None:

@@ -32,6 +32,10 @@ def after(number: int, start: int, metrics: dict[str, float]) -> dict[str, float
 def sick_runs(make: Any) -> dict[str, dict[str, Any]]:
     """What to break in a healthy run, by the disease that it gives."""
     return {
+        "nearly_greedy": {
+            "change": lambda n: {"rollouts/identical_share": 0.6},
+            "recipe": make.recipe(stage__sampling={"temperature": 0.01}),
+        },
         "dead_groups": {"change": lambda n: {"groups/signal_share": 0.1, "groups/dead_all_wrong": 28.0}},
         "verifier_errors": {
             "change": lambda n: after(n, 30, {"score/error_share": 0.08}),
@@ -98,6 +102,39 @@ def test_a_run_that_goes_on_is_told_once(disease: str, make: Any, tmp_path: Path
     recipe = broken.get("recipe") or make.recipe()
     make.run(tmp_path / "run", **broken, sinks=[LiveDoctor(tmp_path / "run", recipe, told.append)])
     assert [finding.disease for finding in told] == [disease]
+
+
+def test_what_greedy_sampling_explains_is_not_blamed_on_something_else(make: Any, tmp_path: Path) -> None:
+    """As in a run of GSM8K with groups of 4 at temperature 0.01 (docs/lab-log.md)."""
+
+    def change(number: int) -> dict[str, float]:
+        dead = {"groups/signal_share": 0.03, "groups/dead_all_wrong": 48.0, "groups/dead_all_correct": 14.0}
+        spikes = {"kl/ref_k3": 1e6, "policy/grad_norm": 1e7} if number % 7 == 0 else {"kl/ref_k3": 30.0}
+        return dead | spikes | {"rollouts/identical_share": 0.65}
+
+    cold, warm = (make.recipe(stage__sampling={"temperature": value}) for value in (0.01, 1.0))
+    (finding,) = examine(read_charts(Run(make.run(tmp_path / "cold", change, recipe=cold))))
+    assert finding.disease == "nearly_greedy"
+    assert "temperature 0.01 in groups of 8" in finding.seen
+    assert "100 times as sharp" in finding.means
+    others = examine(read_charts(Run(make.run(tmp_path / "warm", change, recipe=warm))))
+    assert {other.disease for other in others} == {
+        "dead_groups",
+        "identical_completions",
+        "kl_spike",
+        "gradient_spikes",
+    }
+
+
+def test_cold_sampling_whose_rollouts_differ_is_let_be(make: Any, tmp_path: Path) -> None:
+    cold = make.recipe(stage__sampling={"temperature": 0.2})
+    assert not examine(read_charts(Run(make.run(tmp_path / "run", recipe=cold))))
+
+
+def test_kl_that_is_far_from_the_first_step_on_has_not_jumped(make: Any, tmp_path: Path) -> None:
+    (finding,) = examine(read_charts(Run(make.run(tmp_path / "run", lambda n: {"kl/ref_k3": 3.0}))))
+    assert finding.disease == "kl_spike"
+    assert "was from the first step on 3 nats" in finding.seen
 
 
 def test_reasoning_that_was_cut_off_gets_room_and_paid_brevity_is_let_be(make: Any, tmp_path: Path) -> None:
