@@ -11,12 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from groupwise.rewards.process.equations import find_equations
 from groupwise.runlog.reader import Run
-from groupwise.types import Finish, ScoredGroup, Verdict
+from groupwise.types import Finish, Problem, ScoredGroup, Verdict
 
 SHOWN = (
     ("wrong before, right after", (False, True), 3),
@@ -63,17 +63,25 @@ def facts(groups: Sequence[ScoredGroup]) -> dict[str, int]:
     }
 
 
-def side_by_side(before: Sequence[ScoredGroup], after: Sequence[ScoredGroup], title: str) -> str:
+def question_and_answer(problem: Problem) -> str:
+    return f"**{problem.messages[-1].content.splitlines()[0]}** Right: {problem.answer}."
+
+
+def side_by_side(
+    before: Sequence[ScoredGroup],
+    after: Sequence[ScoredGroup],
+    title: str,
+    describe: Callable[[Problem], str] = question_and_answer,
+    script: str = Path(__file__).name,
+) -> str:
     later = {one.group.prompt.problem.id: one for one in after}
     pairs = sorted(((one, later[one.group.prompt.problem.id]) for one in before), key=_id)
-    parts = [f"# {title}\n\nWritten by `benchmarks/math_answers.py`: the first problems of each kind by id.\n"]
+    parts = [f"# {title}\n\nWritten by `benchmarks/{script}`: the first problems of each kind by id.\n"]
     for kind, are_right, count in SHOWN:
         of_kind = [pair for pair in pairs if (is_right(pair[0]), is_right(pair[1])) == are_right]
         parts.append(f"\n## {kind.capitalize()}: {len(of_kind)} of {len(pairs)}\n")
         for first, second in of_kind[:count]:
-            problem = first.group.prompt.problem
-            question = problem.messages[-1].content.splitlines()[0]
-            parts.append(f"\n**{question}** Right: {problem.answer}.\n")
+            parts.append(f"\n{describe(first.group.prompt.problem)}\n")
             parts.append(f"\nBefore:\n\n{_fenced(text_of(first))}\nAfter:\n\n{_fenced(text_of(second))}")
     return "".join(parts)
 

@@ -15,7 +15,7 @@ from groupwise.reports.plots import new_figure
 from groupwise.runlog.reader import Run
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
-COLOURS = {"blue": "#0072b2", "light blue": "#56b4e9", "orange": "#d55e00"}
+COLOURS = {"blue": "#0072b2", "light blue": "#56b4e9", "orange": "#d55e00", "light orange": "#e69f00"}
 
 
 def draw_panel(axes: Any, panel: dict[str, Any]) -> None:
@@ -43,7 +43,7 @@ def draw_panel(axes: Any, panel: dict[str, Any]) -> None:
 
 def main() -> None:
     spec = tomllib.loads((RESULTS / "tables.toml").read_text(encoding="utf-8"))["figure"]
-    figure = new_figure((10, 3.8))
+    figure = new_figure((4.8 * len(spec["panels"]), 3.8))
     for axes, panel in zip(figure.subplots(1, len(spec["panels"])), spec["panels"], strict=True):
         draw_panel(axes, panel)
     figure.savefig(RESULTS / spec["file"], dpi=140)

@@ -138,6 +138,27 @@ def math_answers(rows: Sequence[Row]) -> str:
     return table(cells)
 
 
+def code_answers(rows: Sequence[Row]) -> str:
+    """Likewise, what benchmarks/code_answers.py printed."""
+    found = [read(row["answers"])[when] for row in rows for when in ("before", "after")]
+    cells = [["of the answers", *(row["label"] + when for row in rows for when in ("before", "after"))]]
+    for key in found[0]:
+        if key not in ("answers", "tokens"):
+            cells.append([key, *(share(one[key] / one["answers"], one["answers"]) for one in found)])
+    cells.append(["tokens, mean", *(f"{one['tokens'] / one['answers']:.0f}" for one in found)])
+    return table(cells)
+
+
+def queries(rows: Sequence[Row]) -> str:
+    """By how new the query is that answers a problem: from the same file."""
+    cells = [["in training", "problems", "before", "after"]]
+    for row in rows:
+        for kind in read(row["answers"])["queries"]:
+            scores = [share(kind[when] / kind["count"], kind["count"]) for when in ("before", "after")]
+            cells.append([kind["kind"], str(kind["count"]), *scores])
+    return table(cells)
+
+
 def read(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     return found
@@ -174,6 +195,8 @@ KINDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
     "diversity": diversity,
     "countdown_answers": countdown_answers,
     "math_answers": math_answers,
+    "code_answers": code_answers,
+    "queries": queries,
 }
 
 

@@ -155,6 +155,58 @@ def test_what_mathematics_does_otherwise_than_before(tables: ModuleType, tmp_pat
     assert "````text\n```python" in page  # a fence that no line of the answer ends
 
 
+def run_of(problem: int, text: str, verdict: Verdict, detail: str, query: str = "") -> ScoredGroup:
+    prompt = Prompt(Problem(f"p{problem}", (Message("user", "Question?\nAnswer."),), query), (1,))
+    group = Group(prompt, (Rollout((1, 2), (0.0, 0.0), text, Finish.STOP, 0),))
+    return ScoredGroup(group, (Score(0.0, verdict, detail=detail),), (0.0,), (0.0,), has_signal=False)
+
+
+def test_what_code_and_queries_do_otherwise_than_before(tables: ModuleType, tmp_path: Path) -> None:
+    script(ROOT / "benchmarks" / "math_answers.py")
+    module = script(ROOT / "benchmarks" / "code_answers.py")
+    programs = [
+        run_of(0, "def f(): ...\n# why\nassert f()", Verdict.WRONG, "0 of 3 tests; test 1: raised: AssertionError"),
+        run_of(1, "def f(): ...", Verdict.WRONG, "2 of 3 tests; test 3: wrong value"),
+        run_of(2, "def f(): ...", Verdict.CORRECT, "3 of 3 tests"),
+    ]
+    found = module.facts(programs, module.CODE)
+    assert found == {
+        "answers": 3, "correct": 1, "wrong, some tests pass": 1, "wrong, no test passes": 1, "tokens": 6,
+        "wrong, the first failure is an error": 1, "with an assertion of its own": 1, "wrong by that assertion": 1,
+        "with comments": 1,
+    }  # fmt: skip
+    (tmp_path / "code.json").write_text(json.dumps({"before": found, "after": found}))
+    shown = tables.code_answers([{"label": "", "answers": "code.json"}]).splitlines()
+    assert shown[0] == "| of the answers | before | after |"
+    assert shown[2].startswith("| correct | 33.3 % (")
+    assert shown[-1] == "| tokens, mean | 2 | 2 |"
+
+
+def test_held_out_queries_that_were_asked_for_in_training(tables: ModuleType, tmp_path: Path) -> None:
+    script(ROOT / "benchmarks" / "math_answers.py")
+    module = script(ROOT / "benchmarks" / "code_answers.py")
+    texas, ohio, new = 'SELECT a FROM t WHERE s = "texas"', 'select a  from t where s = "ohio"', "SELECT MAX(b) FROM t"
+    train = [Problem("t", (Message("user", "?"),), texas)]
+    before = [
+        run_of(0, "SELECT 1", Verdict.WRONG, "0 rows, not 1: SELECT 1", texas.lower()),
+        run_of(1, "SELECT 2", Verdict.WRONG, "no such column: b: SELECT 2", ohio),
+        run_of(2, "SELECT 3", Verdict.WRONG, "other rows: SELECT 3", new),
+    ]
+    after = [*before[1:], run_of(0, texas, Verdict.CORRECT, texas, texas)]
+    found = module.how_new(train, [before, after])
+    assert [list(kind.values())[1:] for kind in found] == [[1, 0, 1], [1, 0, 0], [1, 0, 0]]
+    facts = module.facts(before, module.SQL)
+    assert [facts[f"wrong, {kind}"] for kind in ("the query fails", "it finds no rows", "it finds other rows")] == [
+        1,
+        1,
+        1,
+    ]
+    (tmp_path / "sql.json").write_text(json.dumps({"queries": found}))
+    shown = tables.queries([{"answers": "sql.json"}]).splitlines()
+    assert shown[2].startswith("| the same query | 1 | 0.0 % (0.0 to ")
+    assert module.query_of(before[0].group.prompt.problem).startswith("**Question?**")
+
+
 def test_time_to_accuracy_runs_the_shipped_recipes_and_goes_on(tmp_path: Path) -> None:
     module = script(ROOT / "benchmarks" / "time_to_accuracy.py")
     for case in module.CASES.values():
