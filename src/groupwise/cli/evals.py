@@ -46,6 +46,10 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--set", action="append", default=[], metavar="key=value", dest="options",
         help="a task option; TASK.key=value for one of several tasks",
     )  # fmt: skip
+    evaluate.add_argument(
+        "--chat-template-option", action="append", default=[], metavar="name=value", dest="template_options",
+        help="for the model's chat template, as in enable_thinking=false; a run has its own",
+    )  # fmt: skip
     evaluate.add_argument("--out", type=Path, help="the result's folder, or with several results the folder of theirs")
     evaluate.add_argument("--json", action="store_true", help="result.json of each task, one a line")
     evaluate.set_defaults(command=_eval)
@@ -79,7 +83,7 @@ def _eval(options: argparse.Namespace) -> int:
     for task in options.tasks:
         check_task(task)
     quiet_libraries()
-    subject = open_subject(options.model, options.checkpoint)
+    subject = open_subject(options.model, options.checkpoint, _template_options(options.template_options))
     questions = _questions(options, ks, subject)
     engine = make_engine(subject)
     control = StopControl()
@@ -171,6 +175,17 @@ def _show(task: str, result: Result, folder: Path) -> None:
             "contamination in result.json"
         )
     print(folder)
+
+
+def _template_options(given: list[str]) -> dict[str, Any]:
+    from groupwise.config import ConfigError, apply_override
+
+    table: dict[str, Any] = {}
+    for option in given:
+        if "=" not in option:
+            raise ConfigError(f"--chat-template-option {option}: write name=value, for example enable_thinking=false")
+        apply_override(table, option)
+    return table
 
 
 def _compare(options: argparse.Namespace) -> int:

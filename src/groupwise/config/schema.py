@@ -47,6 +47,9 @@ class ModelConfig:
     alone."""
     ema_decay: float = 0.0
     """Keep a moving average of the weights with this decay per update; 0 keeps none."""
+    chat_template_options: Mapping[str, Any] = field(default_factory=dict)
+    """Values for names that the model's chat template reads, as in `enable_thinking = false` for Qwen3. An exported
+    model has them in its template."""
     tiny: Mapping[str, int] = field(default_factory=dict)
     """Sizes of a `tiny-…` model: hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads,
     context_tokens."""
@@ -62,6 +65,12 @@ class ModelConfig:
             f"quantization = {self.quantization!r}: quantized weights cannot be trained, only adapters beside them; "
             "add a lora table, or leave quantization out",
         )
+        for name, value in self.chat_template_options.items():
+            require(
+                name.isidentifier() and isinstance(value, bool | int | float | str),
+                f"chat_template_options.{name} = {value!r}: expected a name of the template, and true, false, a number "
+                "or text",
+            )
         require(0 <= self.ema_decay < 1, f"ema_decay = {self.ema_decay}: must be in [0, 1); 0.99 is usual, 0 is off")
         require(
             not self.tiny or self.path.startswith("tiny-"),

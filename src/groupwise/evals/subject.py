@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,21 @@ class Subject:
     """As result.json has it: path, checkpoint, fingerprint."""
 
 
-def open_subject(named: str, checkpoint: str | None = None) -> Subject:
-    """`checkpoint` is "best" (the default), "last" or a name, and for a run directory alone."""
+def open_subject(
+    named: str, checkpoint: str | None = None, template_options: Mapping[str, Any] | None = None
+) -> Subject:
+    """`checkpoint` is "best" (the default), "last" or a name, and for a run directory alone.
+
+    `template_options` are model.chat_template_options, for what is no run: that has its own.
+    """
     path = Path(named).expanduser()
+    options = dict(template_options or {})
+    is_run = (path / layout.RECIPE).is_file() or (path.parent.name == layout.CHECKPOINTS)
+    if options and is_run:
+        raise ConfigError(
+            f"--chat-template-option {next(iter(options))}: {named} is a run, which is asked as it was trained; "
+            "leave it out"
+        )
     if (path / layout.RECIPE).is_file():
         return _open_run(path, checkpoint or "best")
     if path.parent.name == layout.CHECKPOINTS and (path.parents[1] / layout.RECIPE).is_file() and checkpoint is None:
@@ -46,12 +58,14 @@ def open_subject(named: str, checkpoint: str | None = None) -> Subject:
     if checkpoint is not None:
         raise ConfigError(f"--checkpoint {checkpoint}: is for a run directory, and {named} is none")
     if (path / ADAPTER).is_file() and not (path / "config.json").is_file():
-        return _open_adapter(path)
-    loaded = load_model(ModelConfig(path=named), 0)
-    return _plain(loaded, named, fingerprint_model(named, loaded.model))
+        return _open_adapter(path, options)
+    loaded = load_model(ModelConfig(path=named, chat_template_options=options), 0)
+    return _plain(loaded, named, fingerprint_model(named, loaded.model), options)
 
 
-def _plain(loaded: LoadedModel, path: str, mark: str) -> Subject:
+def _plain(loaded: LoadedModel, path: str, mark: str, options: Mapping[str, Any]) -> Subject:
+    if options:
+        mark += f"+{json.dumps(options, sort_keys=True)}"
     policy = Policy(loaded, ema_decay=0.0)
     return Subject(policy, None, {"path": path, "checkpoint": None, "fingerprint": mark})
 
@@ -74,7 +88,7 @@ def _open_run(run_dir: Path, wanted: str) -> Subject:
     return Subject(policy, recipe, model)
 
 
-def _open_adapter(folder: Path) -> Subject:
+def _open_adapter(folder: Path, options: Mapping[str, Any]) -> Subject:
     try:
         settings = json.loads((folder / ADAPTER).read_bytes())
         base = settings["base_model_name_or_path"]
@@ -85,13 +99,13 @@ def _open_adapter(folder: Path) -> Subject:
     except ImportError:
         missing = "an adapter needs peft, which is not installed; pip install groupwise[lora]"
         raise ConfigError(f"{folder}: {missing}") from None
-    loaded = load_model(ModelConfig(path=base), 0)
+    loaded = load_model(ModelConfig(path=base, chat_template_options=options), 0)
     mark = f"{fingerprint_folder(folder)}+{fingerprint_model(base, loaded.model)}"
     try:
         merged = peft.PeftModel.from_pretrained(loaded.model, str(folder)).merge_and_unload()
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise ConfigError(f"{folder}: the adapter does not fit its base model {base!r}: {error}") from error
-    return _plain(replace(loaded, model=merged.eval()), str(folder), mark)
+    return _plain(replace(loaded, model=merged.eval()), str(folder), mark, options)
 
 
 def fingerprint_model(named: str, model: Any) -> str:

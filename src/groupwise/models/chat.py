@@ -6,7 +6,9 @@ Nothing here knows models or devices, and nothing cuts a prompt short: a prompt 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from groupwise.config.build import ConfigError
@@ -14,6 +16,23 @@ from groupwise.types import Problem, Prompt
 
 _INCOMPLETE = "\ufffd"
 """What decoding gives for bytes that are not a character yet."""
+
+
+def set_template_options(tokenizer: Any, options: Mapping[str, Any], path: str) -> None:
+    """Written into the template, which then has them wherever the tokenizer goes."""
+    if not options:
+        return
+    given = tokenizer.chat_template
+    templates = given if isinstance(given, dict) else {"default": given}
+    for name in options:
+        if not any(re.search(rf"\b{re.escape(name)}\b", text) for text in templates.values()):
+            raise ConfigError(
+                f"model.chat_template_options.{name}: the chat template of {path} reads no such name; leave it out"
+            )
+    # What JSON calls true, false, a number or a text, Jinja does, too.
+    opening = "".join(f"{{%- set {name} = {json.dumps(value)} %}}" for name, value in options.items())
+    changed = {name: opening + text for name, text in templates.items()}
+    tokenizer.chat_template = changed if isinstance(given, dict) else changed["default"]
 
 
 def encode_prompt(tokenizer: Any, problem: Problem) -> Prompt:

@@ -37,6 +37,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import ModelConfig
+from groupwise.models.chat import set_template_options
 from groupwise.models.gguf_reading import read_quickly
 from groupwise.models.quantized import quantize
 from groupwise.models.tiny import TINY_NAMES, make_tiny
@@ -76,6 +77,7 @@ def load_model(config: ModelConfig, seed: int) -> LoadedModel:
     if tokenizer.chat_template is None:
         logger.warning("%s: the tokenizer has no chat template; prompts are written as `User: …`", config.path)
         tokenizer.chat_template = FALLBACK_CHAT_TEMPLATE
+    set_template_options(tokenizer, config.chat_template_options, config.path)
     if not stop_token_ids(tokenizer, model):
         raise ConfigError(
             f"model.path = {config.path!r}: neither the tokenizer nor the model names an end-of-text token, so that no "

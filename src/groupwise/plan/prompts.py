@@ -25,6 +25,7 @@ def mean_prompt_tokens(recipe: Recipe) -> int:
 
 
 def _tokenizer(model: ModelConfig) -> Any:
+    from groupwise.models.chat import set_template_options
     from groupwise.models.load import FALLBACK_CHAT_TEMPLATE
     from groupwise.models.tiny import TINY_NAMES, make_tokenizer
 
@@ -44,4 +45,5 @@ def _tokenizer(model: ModelConfig) -> Any:
         ) from error
     if tokenizer.chat_template is None:
         tokenizer.chat_template = FALLBACK_CHAT_TEMPLATE
+    set_template_options(tokenizer, model.chat_template_options, model.path)
     return tokenizer

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from groupwise.config import ConfigError
-from groupwise.models.chat import Pieces, check_fits, encode_completion, encode_prompt
+from groupwise.models.chat import Pieces, check_fits, encode_completion, encode_prompt, set_template_options
 from groupwise.models.tiny import make_tokenizer
 from groupwise.types import Message, Problem, Prompt
 
@@ -20,6 +22,36 @@ def test_prompt_ends_where_the_assistant_begins() -> None:
     assert prompt.problem is problem
     assert all(type(token_id) is int for token_id in prompt.token_ids)
     assert TOKENIZER.decode(list(prompt.token_ids)) == "<|im_start|><|user|>1 + 1 = ?<|im_end|><|assistant|>"
+
+
+THINKING = "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}{{ style | default('plain') }}"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "<think>plain"),
+        ({"enable_thinking": True}, "<think>plain"),
+        ({"enable_thinking": False}, "plain"),
+        ({"style": 'a "quoted" \\ name', "enable_thinking": False}, 'a "quoted" \\ name'),
+        ({"style": 3}, "<think>3"),
+    ],
+)
+def test_options_of_a_template_are_written_into_it(options: dict[str, Any], expected: str) -> None:
+    tokenizer = make_tokenizer()
+    for template in (THINKING, {"default": THINKING, "other": "nothing"}):
+        tokenizer.chat_template = template
+        set_template_options(tokenizer, options, "a model")
+        prompt = encode_prompt(tokenizer, make_problem("1 + 1 = ?"))
+        assert tokenizer.decode(list(prompt.token_ids)) == expected
+
+
+def test_an_option_that_the_template_does_not_read_is_refused() -> None:
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = THINKING
+    with pytest.raises(ConfigError, match=r"options\.enable_thinkin: the chat template of a model reads no"):
+        set_template_options(tokenizer, {"enable_thinkin": False}, "a model")
+    assert tokenizer.chat_template == THINKING
 
 
 def test_a_completion_decodes_to_its_text_and_ends_with_the_stop_token() -> None:
