@@ -159,6 +159,46 @@ def queries(rows: Sequence[Row]) -> str:
     return table(cells)
 
 
+def scores(rows: Sequence[Row], columns: Sequence[Row]) -> str:
+    """What `groupwise eval` wrote: `file` of a column, in the `folder` of a row."""
+    cells = [["", *(column["head"] for column in columns)]]
+    for row in rows:
+        found = [read(f"{row['folder']}/{column['file']}")["scores"][column["score"]] for column in columns]
+        cells.append([row["label"], *map(score, found)])
+    return table(cells)
+
+
+def groups(rows: Sequence[Row]) -> str:
+    """By group size: what `groupwise bench groups --json` printed, for one advantage rule."""
+    head = ["group", "dead groups", "variance of the advantage", "of the gradient, relative", "signal to noise"]
+    cells = [[*head, "sampling", "learning", "noise a second leaves, relative"]]
+    for row in rows:
+        sizes, rule = read(row["groups"])["sizes"], row["rule"]
+        first = sizes[0]
+        for one in sizes:
+            advantage, noise, left = (one[key][rule] for key in VARIANCES)
+            shares = f"{noise / first['gradient_variance'][rule]:.3f}", f"{one['signal_to_noise'][rule]:.4f}"
+            relative = f"{left / first['variance_times_seconds'][rule]:.2f}"
+            times = (f"{one[key]:.1f} s" for key in ("sample_s", "learn_s"))
+            cells.append(
+                [str(one["size"]), f"{100 * one['dead_share']:.0f} %", f"{advantage:.4f}", *shares, *times, relative]
+            )
+    return table(cells)
+
+
+VARIANCES = ("advantage_variance", "gradient_variance", "variance_times_seconds")
+
+
+def slopes(rows: Sequence[Row]) -> str:
+    """Of log variance against log group size, from the same file: −1 is 1/G."""
+    cells = [["", "slope of the advantage's variance", "slope of the gradient's"]]
+    for row in rows:
+        found = read(row["groups"])["slopes"][row["rule"]]
+        pairs = [found[kind] for kind in ("advantage", "gradient")]
+        cells.append([row["label"], *(f"{value:.2f} ({low:.2f} to {high:.2f})" for value, low, high in pairs)])
+    return table(cells).replace("-0.", "\u22120.").replace("-1.", "\u22121.")
+
+
 def read(name: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
     return found
@@ -167,6 +207,13 @@ def read(name: str) -> dict[str, Any]:
 def share(value: float, count: int) -> str:
     low, high = wilson_interval(round(value * count), count)
     return f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def score(found: Mapping[str, Any]) -> str:
+    """A share in percent, anything else as it is."""
+    scale, unit = (1, "") if max(found["high"], found["value"]) > 1 else (100, " %")
+    value, low, high = (f"{scale * found[key]:.1f}" for key in ("value", "low", "high"))
+    return f"{value}{unit} ({low} to {high})"
 
 
 def difference(found: Mapping[str, float]) -> str:
@@ -187,7 +234,7 @@ def table(cells: Sequence[Sequence[str]]) -> str:
     return "\n".join([head, "|" + "---|" * len(cells[0]), *body]) + "\n"
 
 
-KINDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
+KINDS: Mapping[str, Callable[..., str]] = {
     "before_after": before_after,
     "against": against,
     "seeds": seeds,
@@ -197,12 +244,19 @@ KINDS: Mapping[str, Callable[[Sequence[Row]], str]] = {
     "math_answers": math_answers,
     "code_answers": code_answers,
     "queries": queries,
+    "scores": scores,
+    "groups": groups,
+    "slopes": slopes,
 }
 
 
 def filled(text: str) -> str:
     tables: Mapping[str, Any] = tomllib.loads((RESULTS / "tables.toml").read_text(encoding="utf-8"))
-    return MARK.sub(lambda mark: mark[1] + KINDS[tables[mark[2]]["kind"]](tables[mark[2]]["rows"]) + mark[3], text)
+    return MARK.sub(lambda mark: mark[1] + made(**tables[mark[2]]) + mark[3], text)
+
+
+def made(kind: str, **parts: Sequence[Row]) -> str:
+    return KINDS[kind](**parts)
 
 
 def main() -> int:

@@ -155,6 +155,37 @@ def test_what_mathematics_does_otherwise_than_before(tables: ModuleType, tmp_pat
     assert "````text\n```python" in page  # a fence that no line of the answer ends
 
 
+def test_scores_of_models_side_by_side(tables: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "base").mkdir()
+    found = {"pass@1": {"value": 0.25, "low": 0.2, "high": 0.301}, "perplexity": {"value": 66.5, "low": 59, "high": 76}}
+    (tmp_path / "base" / "general.json").write_text(json.dumps({"scores": found}))
+    columns = [{"head": name, "file": "general.json", "score": name} for name in found]
+    shown = tables.made(kind="scores", rows=[{"label": "it", "folder": "base"}], columns=columns).splitlines()
+    assert shown[0] == "|  | pass@1 | perplexity |"
+    assert shown[-1] == "| it | 25.0 % (20.0 to 30.1) | 66.5 (59.0 to 76.0) |"
+
+
+def test_group_sizes(tables: ModuleType, tmp_path: Path) -> None:
+    sizes = [
+        {
+            "size": size, "dead_share": 1 / size, "advantage_variance": {"r": 1 / size},
+            "gradient_variance": {"r": 8 / size}, "signal_to_noise": {"r": 0.001 * size}, "sample_s": 1.0,
+            "learn_s": 0.5 * size, "variance_times_seconds": {"r": 8.0 + 4 / size},
+        }
+        for size in (4, 8)
+    ]  # fmt: skip
+    slopes = {"r": {"advantage": [-1.0, -1.1, -0.9], "gradient": [-0.87, -0.9, -0.84]}}
+    (tmp_path / "groups.json").write_text(json.dumps({"sizes": sizes, "slopes": slopes}))
+    row = {"label": "it", "groups": "groups.json", "rule": "r"}
+    shown = tables.made(kind="groups", rows=[row]).splitlines()
+    assert shown[-2:] == [
+        "| 4 | 25 % | 0.2500 | 1.000 | 0.0040 | 1.0 s | 2.0 s | 1.00 |",
+        "| 8 | 12 % | 0.1250 | 0.500 | 0.0080 | 1.0 s | 4.0 s | 0.94 |",
+    ]
+    shown = tables.made(kind="slopes", rows=[row]).splitlines()
+    assert shown[-1] == "| it | −1.00 (−1.10 to −0.90) | −0.87 (−0.90 to −0.84) |"
+
+
 def run_of(problem: int, text: str, verdict: Verdict, detail: str, query: str = "") -> ScoredGroup:
     prompt = Prompt(Problem(f"p{problem}", (Message("user", "Question?\nAnswer."),), query), (1,))
     group = Group(prompt, (Rollout((1, 2), (0.0, 0.0), text, Finish.STOP, 0),))
