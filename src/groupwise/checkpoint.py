@@ -43,6 +43,9 @@ FORMAT = 2
 PIECE_BYTES = 16 << 20
 """Of a file, hashed by a thread of its own: one core takes longer over gigabytes than a disk."""
 HASHING_THREADS = 8
+STAGE_BYTES = 64 << 20
+"""Pinned, and two of them: what comes from a GPU through these takes a fifth of the time that it takes to ordinary
+memory (docs/lab-log.md)."""
 
 _NAME = re.compile(r"step-(\d{6,})(?:-update-(\d{3,}))?")
 _PART = re.compile(r"[A-Za-z0-9._-]+")
@@ -314,14 +317,50 @@ def _separate(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors as safetensors takes them: on the CPU, contiguous, none sharing memory with another (tied weights)."""
     separate = {}
     storages = set()
-    for name, tensor in named.items():
-        plain = tensor.detach().cpu().contiguous()
+    for name, plain in zip(named, _on_cpu([tensor.detach() for tensor in named.values()]), strict=True):
         storage = plain.untyped_storage().data_ptr()
         if storage in storages:
             plain = plain.clone(memory_format=torch.contiguous_format)
         storages.add(storage)
         separate[name] = plain
     return separate
+
+
+def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Contiguous; copies of those on a GPU."""
+    copies = [
+        torch.empty(tensor.shape, dtype=tensor.dtype) if tensor.is_cuda else tensor.contiguous() for tensor in tensors
+    ]
+    moves = [(tensor, copy) for tensor, copy in zip(tensors, copies, strict=True) if tensor.is_cuda]
+    if moves:
+        stages = [torch.empty(STAGE_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+        _copy_through(stages, moves)
+    return copies
+
+
+def _copy_through(stages: Sequence[Tensor], moves: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Piece by piece: one stage is emptied while the next one fills."""
+    filled: tuple[Tensor, Tensor, torch.cuda.Event | None] | None = None
+    for source, target in moves:
+        both = (_bytes_of(source.contiguous()), _bytes_of(target))
+        for ours, theirs in zip(*(flat.split(len(stages[0])) for flat in both), strict=True):
+            stage = stages[0][: len(ours)].copy_(ours, non_blocking=True)
+            arrived = torch.cuda.current_stream(ours.device).record_event() if ours.is_cuda else None
+            if filled is not None:
+                _empty(*filled)
+            filled, stages = (stage, theirs, arrived), stages[::-1]
+    if filled is not None:
+        _empty(*filled)
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _empty(stage: Tensor, target: Tensor, arrived: torch.cuda.Event | None) -> None:
+    if arrived is not None:
+        arrived.synchronize()
+    target.copy_(stage)
 
 
 def _encode_state(state: Mapping[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from groupwise import pipeline
+from groupwise import checkpoint, pipeline
 from groupwise.config import Recipe, dump_toml, to_table
 from groupwise.models.export import export_run
 from groupwise.models.lora import merged_state_dict
@@ -27,6 +27,20 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 __all__ = ["recipe_with"]
 
 CUDA_MODEL = TINY_MODEL | {"device": "cuda"}
+
+
+def test_what_a_checkpoint_has_of_a_gpu_is_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "STAGE_BYTES", 1_000_003)
+    tensors = {f"{n}": torch.randn(1000, 257 * n, device="cuda") for n in range(1, 12)}
+    tensors |= {"turned": torch.randn(300, 700, device="cuda").bfloat16().T, "count": torch.tensor(3)}
+    store = checkpoint.CheckpointStore(tmp_path, keep_last=1)
+    # Written to again at once: the copies must not see that.
+    expected = {name: tensor.cpu() for name, tensor in tensors.items()}
+    path = store.save("step-000001", {"weights": tensors}, {})
+    for tensor in tensors.values():
+        tensor.zero_()
+    found = store.load(path)[0]["weights"]
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items() if name != "count")
 
 
 @pytest.mark.parametrize("lora", [False, True])

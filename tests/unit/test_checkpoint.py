@@ -47,6 +47,23 @@ def loaded_step(store: CheckpointStore, path: Path | None) -> int:
     return step
 
 
+@pytest.mark.parametrize("stage_bytes", [1, 7, 64, 10_000])
+def test_what_is_copied_in_pieces_is_all_there(stage_bytes: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    sources = [
+        torch.randn(5, 3, generator=generator),
+        torch.randn(4, 6, generator=generator).bfloat16().T,
+        torch.tensor(7),
+        torch.zeros(0, 2),
+        torch.randint(-9, 9, (33,), generator=generator, dtype=torch.int8),
+        torch.tensor([True, False]),
+    ]
+    targets = [torch.empty(source.shape, dtype=source.dtype) for source in sources]
+    stages = [torch.empty(stage_bytes, dtype=torch.uint8) for _ in range(2)]
+    checkpoint_module._copy_through(stages, list(zip(sources, targets, strict=True)))
+    assert all(torch.equal(source, target) for source, target in zip(sources, targets, strict=True))
+
+
 def test_names_sort_by_how_far_the_run_is() -> None:
     names = [
         checkpoint_name(11),
