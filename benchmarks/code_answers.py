@@ -19,6 +19,7 @@ from math_answers import is_right, side_by_side, text_of
 
 from groupwise.runlog.reader import Run
 from groupwise.tasks import make_task
+from groupwise.tasks.sql_jsonl import query_form
 from groupwise.types import Problem, ScoredGroup
 
 Facts = Mapping[str, Callable[[ScoredGroup], bool]]
@@ -63,18 +64,17 @@ def facts(groups: Sequence[ScoredGroup], kinds: Facts) -> dict[str, int]:
     }
 
 
-VALUE = re.compile(r"""\"[^\"]*\"|'[^']*'|\b\d+(\.\d+)?\b""")
 SEEN = ("the same query", "the same but for its values", "another query")
 
 
 def how_new(train: Sequence[Problem], groups: Sequence[Sequence[ScoredGroup]]) -> list[dict[str, int | str]]:
     """Whether the query that answers a held-out problem answers one of training, asked in other words."""
     queries = {_plain(problem.answer) for problem in train}
-    forms = {VALUE.sub("?", query) for query in queries}
+    forms = {query_form(problem.answer) for problem in train}
 
     def kind(scored: ScoredGroup) -> str:
-        query = _plain(scored.group.prompt.problem.answer)
-        return SEEN[0] if query in queries else SEEN[1] if VALUE.sub("?", query) in forms else SEEN[2]
+        query = scored.group.prompt.problem.answer
+        return SEEN[0] if _plain(query) in queries else SEEN[1] if query_form(query) in forms else SEEN[2]
 
     before, after = ([(kind(one), is_right(one)) for one in found] for found in groups)
     return [

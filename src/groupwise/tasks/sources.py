@@ -82,10 +82,11 @@ def load_split(
     train: str,
     held_out: str | None,
     held_out_share: float,
+    kind_of: Callable[[Problem], str] = lambda problem: problem.id,
 ) -> Sequence[Problem]:
     """One side of a task whose held-out problems have a source of their own, or are a share of `train` by hash.
 
-    `load` makes problems of (source, split on the hub, key of the recipe).
+    `load` makes problems of (source, split on the hub, key of the recipe). Problems of one kind are on one side.
     """
     if not train:
         raise ConfigError("task.options.train: missing; set it to a .jsonl path or hub name with your problems")
@@ -96,7 +97,7 @@ def load_split(
     problems = load(train, "train", "task.options.train")
     if held_out is not None:
         return problems
-    return [problem for problem in problems if (share_of(problem.id) < held_out_share) == is_held_out]
+    return [problem for problem in problems if (share_of(kind_of(problem)) < held_out_share) == is_held_out]
 
 
 def stable_id(prefix: str, *parts: Any) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from groupwise.config.build import ConfigError
 from groupwise.rewards.sql.score import EmptyGoldError, GoldError, gold_results, score_sql
@@ -37,7 +38,10 @@ class SqlJsonl:
     held_out: str | None = None
     """The same for held-out problems; or set held_out_share."""
     held_out_share: float = 0.0
-    """Share of `train` to hold out, chosen by a hash of the question: adding rows moves no other row."""
+    """Share of `train` to hold out, chosen by a hash: adding rows moves no other row."""
+    split_by: Literal["question", "query"] = "question"
+    """What held_out_share keeps apart. `question`: what is held out may be answered by a query of training, asked for
+    in other words. `query`: questions whose gold queries are the same, but for values, are on one side."""
     database: str = ""
     """SQLite file of the rows that name none, relative to the current folder."""
     question_key: str = "question"
@@ -69,6 +73,10 @@ class SqlJsonl:
             raise ConfigError(f"held_out_share = {self.held_out_share}: expected a share of at least 0 and below 1")
         if self.held_out is not None and self.held_out_share:
             raise ConfigError("set either held_out (a file of its own) or held_out_share (as in 0.1), and not both")
+        if self.split_by == "query" and not self.held_out_share:
+            raise ConfigError(
+                'split_by = "query": says how held_out_share splits train; set that, or leave split_by out'
+            )
         if not 0.0 <= self.executes_reward < 1.0:
             raise ConfigError(f"executes_reward = {self.executes_reward}: expected at least 0 and below 1")
         for key in ("max_operations", "max_rows", "max_schema_chars"):
@@ -80,7 +88,12 @@ class SqlJsonl:
         return Limits(max_operations=self.max_operations, max_rows=self.max_rows)
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        return load_split(self._load, split == "held_out", self.train, self.held_out, self.held_out_share)
+        kinds: dict[str, Callable[[Problem], str]] = {
+            "question": lambda problem: problem.id,
+            "query": lambda problem: query_form(problem.answer),
+        }
+        sides = (self.train, self.held_out, self.held_out_share)
+        return load_split(self._load, split == "held_out", *sides, kinds[self.split_by])
 
     def _load(self, source: str, hub_split: str, key: str) -> list[Problem]:
         rows = load_rows(source, hub_split, key=key)
@@ -163,6 +176,14 @@ class SqlJsonl:
     def demonstrate(self, problem: Problem) -> str:
         """The gold query, as the instruction asks for it."""
         return self.gold_completion(problem)
+
+
+def query_form(query: str) -> str:
+    """Without its values: what two questions about different states have in common."""
+    return _VALUE.sub("?", plain_text(query.lower()).rstrip("; "))
+
+
+_VALUE = re.compile(r"""'[^']*'|"[^"]*"|\b\d+(\.\d+)?\b""")
 
 
 def _names(row: Row, key: str, value: Any) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 from groupwise.config.build import ConfigError
 from groupwise.tasks import Demonstrator, check_splits, make_task
 from groupwise.tasks.sources import Row
-from groupwise.tasks.sql_jsonl import SqlJsonl
+from groupwise.tasks.sql_jsonl import SqlJsonl, query_form
 from groupwise.tasks.task import GoldWriter, RowScorer, Task
 from groupwise.types import Verdict
 
@@ -52,6 +52,31 @@ def _task(tmp_path: Path, *rows: object, **options: Any) -> SqlJsonl:
 
 def _all(task: Task) -> list[Any]:
     return [*task.problems("train"), *task.problems("held_out")]
+
+
+def test_a_split_by_query_keeps_questions_of_one_query_together(tmp_path: Path) -> None:
+    rows = [
+        _row(
+            f"Question {number} in words of {words}?", gold=f"SELECT name{', name' * (number - 1)} FROM person{ending}"
+        )
+        for number in range(1, 31)
+        for words, ending in (("Ada", ""), ("Bob", "  ;"), ("Cyd", " WHERE name <> 'Dan'"), ("Eve", ' where name<>"F"'))
+    ]
+    sides = {}
+    for split_by in ("question", "query"):
+        train, held_out = check_splits(_task(tmp_path, *rows, split_by=split_by))
+        assert len(train) + len(held_out) == 120
+        assert 10 < len(held_out) < 60
+        sides[split_by] = [{query_form(problem.answer) for problem in side} for side in (train, held_out)]
+    assert set.intersection(*sides["question"])
+    assert not set.intersection(*sides["query"])
+
+
+def test_the_form_of_a_query_has_no_values() -> None:
+    same = ['SELECT a1 FROM t WHERE s = "x y" AND n > 10.5 ;', "select a1 from t\nwhere s = 'z' and n > 3"]
+    assert len({query_form(query) for query in same}) == 1
+    assert query_form(same[0]) == "select a1 from t where s = ? and n > ?"
+    assert query_form("SELECT a2 FROM t") != query_form("SELECT a1 FROM t")
 
 
 def test_problems(tmp_path: Path) -> None:
@@ -150,6 +175,7 @@ def test_bad_rows(tmp_path: Path, row: object, message: str) -> None:
     ("options", "message"),
     [
         ({"held_out_share": 1.0}, "held_out_share = 1.0"),
+        ({"held_out_share": 0.0, "split_by": "query"}, 'split_by = "query"'),
         ({"held_out": "b.jsonl", "held_out_share": 0.1}, "set either held_out"),
         ({"executes_reward": 1.0}, "executes_reward = 1.0: expected"),
         ({"max_operations": 0}, "max_operations = 0: expected at least 1"),
