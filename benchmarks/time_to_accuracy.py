@@ -29,8 +29,8 @@ CASES = {
     "countdown": Case("countdown-staged", "0.3,0.4,0.5", ("evaluation.every_steps=10",)),
     "gsm8k": Case(
         "gsm8k",
-        "0.32,0.36,0.4",
-        ("evaluation.every_steps=10", "stages.0.steps=120", "stages.0.optimizer.learning_rate=2e-6"),
+        "0.32,0.36,0.38",
+        ("evaluation.every_steps=10", "stages.0.steps=80", "stages.0.optimizer.learning_rate=2e-6"),
     ),
 }
 

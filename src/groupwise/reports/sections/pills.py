@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -103,7 +104,7 @@ def _problem(key: str, panels: Sequence[Panel], texts: Texts) -> dict[str, Any]:
         "id": visible(key),
         "question": _short(question, MAX_QUESTION_CHARS),
         "prompt": texts.add(prompt_text(problem), is_one_of_many=True),
-        "gold": _short(problem.answer, MAX_QUESTION_CHARS),
+        "gold": _short(gold_text(problem), MAX_QUESTION_CHARS),
         "cells": [
             [
                 completion(rollout, score, texts, is_one_of_many=True)
@@ -119,6 +120,18 @@ def prompt_text(problem: Problem) -> str:
     if len(problem.messages) == 1:
         return problem.messages[0].content
     return "\n\n".join(f"[{message.role}]\n{message.content}" for message in problem.messages)
+
+
+def gold_text(problem: Problem) -> str:
+    """The answer; of an object, as tasks with tests have it, the values by name."""
+    try:
+        found = json.loads(problem.answer)
+    except ValueError:
+        return problem.answer
+    if not isinstance(found, dict):
+        return problem.answer
+    values = {name: "; ".join(map(str, value)) if isinstance(value, list) else value for name, value in found.items()}
+    return " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in values.items())
 
 
 def completion(rollout: Rollout, score: Score, texts: Texts, is_one_of_many: bool = False) -> dict[str, Any]:
