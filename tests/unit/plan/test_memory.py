@@ -140,8 +140,11 @@ def test_what_is_not_on_the_gpu_takes_none_of_it() -> None:
     assert plain["reference"] == plain["weights"] == 2 * QWEN.parameters
     away = memory.lasting_parts(work(kl={"coefficient": 0.1, "offload_reference": True}, optimizer={"offload": True}))
     assert set(away) == {"weights", "gradient sums"}
-    adapters = memory.lasting_parts(work(kl={"coefficient": 0.1}, model={"lora": {"rank": 16}}))
+    with_adapters = work(kl={"coefficient": 0.1}, model={"lora": {"rank": 16}})
+    adapters = memory.lasting_parts(with_adapters)
     assert adapters["reference"] == adapters["masters"] / 2
+    # They are few enough to change places all at once.
+    assert memory.scoring_parts(with_adapters, 8192)["exchange"] == adapters["reference"] < memory.EXCHANGE_BYTES
     assert sum(adapters.values()) < 1.12 * plain["weights"]
 
 
