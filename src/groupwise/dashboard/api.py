@@ -73,9 +73,9 @@ GET /api/runs/ID/groups?…
     was searched is remembered). The same holds while the index grows.
 
 GET /api/runs/ID/group?kind=K&step=S&index=I
-    {"kind", "step", "index", "stage", "problem": {"id", "messages": [{"role", "content"} …], "answer", "meta"},
-     "num_prompt_tokens", "has_signal", "mean_reward", "spread", "rollouts": [ROLLOUT …], "has_tokens": BOOL,
-     "warnings": [TEXT …]}
+    {"kind", "step", "index", "stage", "problem": {"id", "messages": [{"role", "content"} …], "answer", "meta",
+     "answer_in_words"}, "num_prompt_tokens", "has_signal", "mean_reward", "spread", "rollouts": [ROLLOUT …],
+     "has_tokens": BOOL, "warnings": [TEXT …]}
     ROLLOUT = {"text", "finish", "policy_version", "num_tokens", "logprob_mean": NUMBER or null, "reward", "advantage",
                "score": {"reward", "verdict", "parts", "verifier", "detail", "process"}, "tokens": TOKENS or null}
     TOKENS = {"pieces": [TEXT …], "logprob": […], "ratio": […], "kl": […] or null, "entropy": […]}, as RUN/tokens keeps

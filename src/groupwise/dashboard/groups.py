@@ -14,6 +14,7 @@ from groupwise.dashboard.outline import parse_group
 from groupwise.dashboard.parameters import ParameterError, Parameters
 from groupwise.dashboard.search import SORTS, Found, Match, Sort, Wanted, find_match
 from groupwise.dashboard.tail import parse_line
+from groupwise.reports.sections.pills import gold_text
 from groupwise.runlog import RunReadError, layout
 from groupwise.runlog.files import finite_or_none
 from groupwise.types import Finish, Verdict
@@ -72,6 +73,7 @@ def one_group(run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
     try:
         rollouts = [_rollout(*parts) for parts in zip(*(table[name] for name in _PARALLEL), strict=True)]
         problem = {name: table["problem"][name] for name in ("id", "messages", "answer", "meta")}
+        problem["answer_in_words"] = gold_text(str(problem["answer"]))
         num_prompt_tokens = len(table["prompt_token_ids"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunReadError(f"{file.path}, group {index}: not the group it should be ({error!r})") from error

@@ -107,7 +107,7 @@ GROUP = r"""
       place.append(block);
     }
     const gold = make("p", "gold");
-    gold.append(make("span", "dim", "answer "), make("b", "", visible(problem.answer) || "–"));
+    gold.append(make("span", "dim", "answer "), make("b", "", visible(problem.answer_in_words) || "–"));
     const meta = Object.entries(problem.meta || {}).map(([name, value]) => `${name} ${JSON.stringify(value)}`);
     if (meta.length) gold.append(make("span", "dim", " · " + visible(meta.join(" · ").slice(0, 400))));
     const elsewhere = button("This problem at other steps", () => {

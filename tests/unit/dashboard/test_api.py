@@ -223,6 +223,7 @@ def test_one_group(client: Any, base: str, log: RunLog) -> None:
         group = client.get(f"{base}/group", kind="train", step=2, index=index)
         problem = scored.group.prompt.problem
         assert group["problem"]["id"] == problem.id
+        assert group["problem"]["answer_in_words"] == group["problem"]["answer"] == problem.answer
         assert [message["content"] for message in group["problem"]["messages"]] == [m.content for m in problem.messages]
         assert [rollout["text"] for rollout in group["rollouts"]] == [r.text for r in scored.group.rollouts]
         assert [rollout["reward"] for rollout in group["rollouts"]] == list(scored.rewards)

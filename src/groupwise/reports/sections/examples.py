@@ -61,7 +61,7 @@ def _trained(run: RunSource, rule: str, picked: Picked, texts: Texts) -> dict[st
     scored = picked.group
     entry = completion(scored.group.rollouts[picked.number], scored.scores[picked.number], texts)
     problem = scored.group.prompt.problem
-    return _example(run, rule, RULES[rule], texts.add(prompt_text(problem)), gold_text(problem)) | {
+    return _example(run, rule, RULES[rule], texts.add(prompt_text(problem)), gold_text(problem.answer)) | {
         "completions": [entry | {"label": f"step {picked.step}"}]
     }
 
@@ -74,7 +74,7 @@ def _held_out(run: RunSource, rule: str, key: str, panels: tuple[Panel, Panel], 
         label = panel.moment + (f", first of {len(scored.scores)}" if len(scored.scores) > 1 else "")
         entries.append(completion(scored.group.rollouts[0], scored.scores[0], texts) | {"label": label})
     prompt = texts.add(prompt_text(problem))
-    return _example(run, rule, HELD_OUT_RULES[rule], prompt, gold_text(problem)) | {"completions": entries}
+    return _example(run, rule, HELD_OUT_RULES[rule], prompt, gold_text(problem.answer)) | {"completions": entries}
 
 
 def _example(run: RunSource, rule: str, words: str, prompt: int | None, gold: str) -> dict[str, Any]:

@@ -104,7 +104,7 @@ def _problem(key: str, panels: Sequence[Panel], texts: Texts) -> dict[str, Any]:
         "id": visible(key),
         "question": _short(question, MAX_QUESTION_CHARS),
         "prompt": texts.add(prompt_text(problem), is_one_of_many=True),
-        "gold": _short(gold_text(problem), MAX_QUESTION_CHARS),
+        "gold": _short(gold_text(problem.answer), MAX_QUESTION_CHARS),
         "cells": [
             [
                 completion(rollout, score, texts, is_one_of_many=True)
@@ -122,14 +122,14 @@ def prompt_text(problem: Problem) -> str:
     return "\n\n".join(f"[{message.role}]\n{message.content}" for message in problem.messages)
 
 
-def gold_text(problem: Problem) -> str:
+def gold_text(answer: str) -> str:
     """The answer; of an object, as tasks with tests have it, the values by name."""
     try:
-        found = json.loads(problem.answer)
+        found = json.loads(answer)
     except ValueError:
-        return problem.answer
+        return answer
     if not isinstance(found, dict):
-        return problem.answer
+        return answer
     values = {name: "; ".join(map(str, value)) if isinstance(value, list) else value for name, value in found.items()}
     return " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in values.items())
 
