@@ -145,7 +145,9 @@ class _RecordedPass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        dx = ctx.recording.backward(grad, ctx.number)
+        # Not held any longer: what comes of the pass may outlive the recording.
+        recording, ctx.recording = ctx.recording, None
+        dx = recording.backward(grad, ctx.number)
         return dx.view_as(dx), None, None, None
 
 

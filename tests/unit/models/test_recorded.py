@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -173,6 +175,24 @@ def test_a_pack_that_is_larger_than_those_before_begins_anew() -> None:
             assert torch.allclose(found[1][name], gradient, rtol=1e-3, atol=1e-2 * float(gradient.abs().max())), name
         seen.append((decoder.recorder.beginnings, decoder.recorder.count))
     assert seen == [(0, 0), (0, 2), (1, 4), (1, 6), (1, 6), (1, 6), (2, 8), (2, 10)]
+
+
+def test_what_a_pass_gave_does_not_hold_its_recording() -> None:
+    """The logprobs of a microbatch are there until those of the next one are."""
+    model = make("tiny-llama")
+    straighten(model, PlainOps())
+    offer_sums(model)
+    decoder = Decoder(model)
+    for _ in range(2):
+        hidden = decoder(make_pack(0, 230), is_recorded=True)
+        hidden.square().sum().backward()
+    (recording,) = map(weakref.ref, decoder.recorded._recordings.values())
+    assert recording() is not None
+    larger = decoder(make_pack(0, 700), is_recorded=True)
+    gc.collect()  # here a recording holds its work, which holds the recording; a CUDA graph does not
+    assert recording() is None
+    larger.square().sum().backward()
+    assert hidden.grad_fn is not None
 
 
 def test_scoring_takes_no_recording_away() -> None:
