@@ -24,6 +24,7 @@ from groupwise.types import Problem, ScoredGroup
 
 Facts = Mapping[str, Callable[[ScoredGroup], bool]]
 
+SOME = re.compile(r"[1-9]\d* of ")
 ROWS = re.compile(r"(\d+ rows, not \d+|other rows): ")
 
 
@@ -37,8 +38,8 @@ def is_wrong(scored: ScoredGroup) -> bool:
 
 CODE: Facts = {
     "correct": is_right,
-    "wrong, some tests pass": lambda one: is_wrong(one) and not detail_of(one).startswith("0 of"),
-    "wrong, no test passes": lambda one: is_wrong(one) and detail_of(one).startswith("0 of"),
+    "wrong, some tests pass": lambda one: is_wrong(one) and bool(SOME.match(detail_of(one))),
+    "wrong, no test passes": lambda one: is_wrong(one) and not SOME.match(detail_of(one)),
     "wrong, the first failure is an error": lambda one: is_wrong(one) and ": raised: " in detail_of(one),
     "with an assertion of its own": lambda one: bool(re.search(r"^assert ", text_of(one), re.MULTILINE)),
     "wrong by that assertion": lambda one: is_wrong(one) and "raised: AssertionError" in detail_of(one),

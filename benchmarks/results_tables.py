@@ -128,25 +128,26 @@ MATH_FACTS = (
 
 def math_answers(rows: Sequence[Row]) -> str:
     """Before and after, two columns a run: what benchmarks/math_answers.py printed."""
-    found = [read(row["answers"])[when] for row in rows for when in ("before", "after")]
-    cells = [["of the answers", *(f"{row['label']}, {when}" for row in rows for when in ("before", "after"))]]
-    for key in MATH_FACTS:
-        cells.append([key, *(share(one[key] / one["answers"], one["answers"]) for one in found)])
-    cells.append(["tokens, mean", *(f"{one['tokens'] / one['answers']:.0f}" for one in found)])
+    found, cells = shares_of_answers(rows, MATH_FACTS)
     wrong = [f"{one['equations']:,}, {100 * one['wrong equations'] / one['equations']:.1f} % wrong" for one in found]
     cells.append(["equations written", *wrong])
     return table(cells)
 
 
 def code_answers(rows: Sequence[Row]) -> str:
-    """Likewise, what benchmarks/code_answers.py printed."""
-    found = [read(row["answers"])[when] for row in rows for when in ("before", "after")]
-    cells = [["of the answers", *(row["label"] + when for row in rows for when in ("before", "after"))]]
-    for key in found[0]:
-        if key not in ("answers", "tokens"):
-            cells.append([key, *(share(one[key] / one["answers"], one["answers"]) for one in found)])
+    """Likewise, all that benchmarks/code_answers.py printed."""
+    names = [name for name in read(rows[0]["answers"])["before"] if name not in ("answers", "tokens")]
+    return table(shares_of_answers(rows, names)[1])
+
+
+def shares_of_answers(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[dict[str, int]], list[list[str]]]:
+    """(what was counted, by column; the cells: a line for each name, and the mean length)."""
+    moments = [(row, when) for row in rows for when in ("before", "after")]
+    found: list[dict[str, int]] = [read(row["answers"])[when] for row, when in moments]
+    cells = [["of the answers", *(", ".join(filter(None, (row["label"], when))) for row, when in moments)]]
+    cells += [[name, *(share(one[name] / one["answers"], one["answers"]) for one in found)] for name in names]
     cells.append(["tokens, mean", *(f"{one['tokens'] / one['answers']:.0f}" for one in found)])
-    return table(cells)
+    return found, cells
 
 
 def queries(rows: Sequence[Row]) -> str:
@@ -195,8 +196,9 @@ def slopes(rows: Sequence[Row]) -> str:
     for row in rows:
         found = read(row["groups"])["slopes"][row["rule"]]
         pairs = [found[kind] for kind in ("advantage", "gradient")]
-        cells.append([row["label"], *(f"{value:.2f} ({low:.2f} to {high:.2f})" for value, low, high in pairs)])
-    return table(cells).replace("-0.", "\u22120.").replace("-1.", "\u22121.")
+        texts = [[f"{number:.2f}".replace("-", "\u2212") for number in pair] for pair in pairs]
+        cells.append([row["label"], *(f"{value} ({low} to {high})" for value, low, high in texts)])
+    return table(cells)
 
 
 def read(name: str) -> dict[str, Any]:

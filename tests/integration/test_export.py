@@ -57,18 +57,20 @@ def test_an_exported_run_loads_in_transformers_and_computes_the_same(
 def test_an_exported_model_is_asked_as_it_was_trained(
     recipe_with: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # No run, for all its name.
+    folder = tmp_path / "checkpoints" / "base"
     base = open_subject("tiny-qwen3").policy
     template = base.tokenizer.chat_template + "{% if enable_thinking is not defined or enable_thinking %}aaa{% endif %}"
     base.tokenizer.chat_template = template
-    base.model.save_pretrained(tmp_path / "base")
-    base.tokenizer.save_pretrained(tmp_path / "base")
-    model = {"path": str(tmp_path / "base"), "device": "cpu", "chat_template_options": {"enable_thinking": False}}
+    base.model.save_pretrained(folder)
+    base.tokenizer.save_pretrained(folder)
+    model = {"path": str(folder), "device": "cpu", "chat_template_options": {"enable_thinking": False}}
     pipeline.train(recipe_with(model=model, stages=[GRPO]), tmp_path / "run")
     assert main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
     asked = [{"role": "user", "content": "?"}]
     texts = {
-        name: AutoTokenizer.from_pretrained(tmp_path / name).apply_chat_template(asked, tokenize=False)
-        for name in ("base", "out")
+        path.name: AutoTokenizer.from_pretrained(path).apply_chat_template(asked, tokenize=False)
+        for path in (folder, tmp_path / "out")
     }
     assert texts["base"] == texts["out"] + "aaa"
     # What was not trained is asked alike on demand, and its results are told from those of the other question.
@@ -76,9 +78,7 @@ def test_an_exported_model_is_asked_as_it_was_trained(
     marks = []
     for more in ([], ["--chat-template-option", "enable_thinking=false"]):
         task = ["--task", "tests.integration.toy_task:EvenLetters", "--limit", "2", "--max-new-tokens", "2"]
-        assert (
-            main(["eval", str(tmp_path / "base"), *task, *more, "--out", str(tmp_path / f"{len(more)}"), "--json"]) == 0
-        )
+        assert main(["eval", str(folder), *task, *more, "--out", str(tmp_path / f"{len(more)}"), "--json"]) == 0
         marks.append(json.loads(capsys.readouterr().out)["model"]["fingerprint"])
     assert marks[1] == marks[0] + '+{"enable_thinking": false}'
     for given in (["enable_thinking"], ["enable_thinking=false"]):

@@ -50,8 +50,8 @@ GAP_NEED = 5
 def kl_spike(chart: Chart) -> Finding | None:
     series = chart.series("kl/ref_k3")
     first = series[:KL_BEFORE] if chart.begins_at_start else []
-    far = persistent(first, lambda kl: kl > KL_FAR_NATS, NEED, WITHIN)
-    points = far or jumps(series, KL_JUMP_FACTOR, KL_JUMP_NATS, KL_BEFORE, KL_AFTER)
+    points = persistent(first, lambda kl: kl > KL_FAR_NATS, NEED, WITHIN)
+    points = points or jumps(series, KL_JUMP_FACTOR, KL_JUMP_NATS, KL_BEFORE, KL_AFTER)
     if not points:
         return None
     before = [point for point in series if point[0] < points[0][0]][-KL_BEFORE:]

@@ -132,7 +132,7 @@ def nearly_greedy(chart: Chart) -> Finding | None:
 
 def identical_completions(chart: Chart) -> Finding | None:
     recent, lengths = _identical_of_possible(chart)[-RECENT_STEPS:], _recent_lengths(chart)
-    if len(recent) < RECENT_STEPS or _is_solved(chart) or _is_rising(chart) or not _are_alike(chart, recent):
+    if len(recent) < RECENT_STEPS or _is_rising(chart) or not _are_alike(chart, recent):
         return None
     temperature = chart.setting("sampling.temperature", 1.0)
     return chart.finding(
@@ -167,9 +167,11 @@ def _recent_lengths(chart: Chart) -> list[Point]:
 
 
 def _are_alike(chart: Chart, shares: list[Point]) -> bool:
+    """More than they should be, for their length and for how often they are right."""
     lengths = _recent_lengths(chart)
-    is_short = bool(lengths) and middle(lengths) < SHORT_TOKENS
-    return bool(lengths) and middle(shares) >= (SHORT_IDENTICAL_SHARE if is_short else IDENTICAL_SHARE)
+    if not lengths or _is_solved(chart):
+        return False
+    return middle(shares) >= (SHORT_IDENTICAL_SHARE if middle(lengths) < SHORT_TOKENS else IDENTICAL_SHARE)
 
 
 def length_collapse(chart: Chart) -> Finding | None:

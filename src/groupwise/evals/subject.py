@@ -45,16 +45,10 @@ def open_subject(
     """
     path = Path(named).expanduser()
     options = dict(template_options or {})
-    is_run = (path / layout.RECIPE).is_file() or (path.parent.name == layout.CHECKPOINTS)
-    if options and is_run:
-        raise ConfigError(
-            f"--chat-template-option {next(iter(options))}: {named} is a run, which is asked as it was trained; "
-            "leave it out"
-        )
     if (path / layout.RECIPE).is_file():
-        return _open_run(path, checkpoint or "best")
+        return _open_run(path, checkpoint or "best", options)
     if path.parent.name == layout.CHECKPOINTS and (path.parents[1] / layout.RECIPE).is_file() and checkpoint is None:
-        return _open_run(path.parents[1], path.name)
+        return _open_run(path.parents[1], path.name, options)
     if checkpoint is not None:
         raise ConfigError(f"--checkpoint {checkpoint}: is for a run directory, and {named} is none")
     if (path / ADAPTER).is_file() and not (path / "config.json").is_file():
@@ -70,7 +64,12 @@ def _plain(loaded: LoadedModel, path: str, mark: str, options: Mapping[str, Any]
     return Subject(policy, None, {"path": path, "checkpoint": None, "fingerprint": mark})
 
 
-def _open_run(run_dir: Path, wanted: str) -> Subject:
+def _open_run(run_dir: Path, wanted: str, options: Mapping[str, Any]) -> Subject:
+    if options:
+        raise ConfigError(
+            f"--chat-template-option {next(iter(options))}: {run_dir} is a run, which is asked as it was trained; "
+            "leave it out"
+        )
     recipe = make_recipe(Run(run_dir).recipe)
     store = CheckpointStore(run_dir / layout.CHECKPOINTS, recipe.checkpoints.keep_last)
     # Before the model is loaded: a wrong name is answered at once.

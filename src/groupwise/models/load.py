@@ -74,10 +74,7 @@ def load_model(config: ModelConfig, seed: int) -> LoadedModel:
     device = _choose_device(config.device)
     dtype = _choose_dtype(config.dtype, device)
     model, tokenizer = _load(config, dtype, seed)
-    if tokenizer.chat_template is None:
-        logger.warning("%s: the tokenizer has no chat template; prompts are written as `User: …`", config.path)
-        tokenizer.chat_template = FALLBACK_CHAT_TEMPLATE
-    set_template_options(tokenizer, config.chat_template_options, config.path)
+    prepare_template(tokenizer, config)
     if not stop_token_ids(tokenizer, model):
         raise ConfigError(
             f"model.path = {config.path!r}: neither the tokenizer nor the model names an end-of-text token, so that no "
@@ -89,6 +86,13 @@ def load_model(config: ModelConfig, seed: int) -> LoadedModel:
     recompute_activations(model, config.gradient_checkpointing)
     set_training(model, False)
     return LoadedModel(model, tokenizer, _context_tokens(model, tokenizer), device, dtype)
+
+
+def prepare_template(tokenizer: Any, config: ModelConfig) -> None:
+    if tokenizer.chat_template is None:
+        logger.warning("%s: the tokenizer has no chat template; prompts are written as `User: …`", config.path)
+        tokenizer.chat_template = FALLBACK_CHAT_TEMPLATE
+    set_template_options(tokenizer, config.chat_template_options, config.path)
 
 
 def recompute_activations(model: Any, which: Literal[False, True, "mlp"]) -> None:

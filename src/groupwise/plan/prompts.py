@@ -25,25 +25,26 @@ def mean_prompt_tokens(recipe: Recipe) -> int:
 
 
 def _tokenizer(model: ModelConfig) -> Any:
-    from groupwise.models.chat import set_template_options
-    from groupwise.models.load import FALLBACK_CHAT_TEMPLATE
-    from groupwise.models.tiny import TINY_NAMES, make_tokenizer
+    from groupwise.models.load import prepare_template
 
-    if model.path in TINY_NAMES:
-        return make_tokenizer()
+    tokenizer = _read_tokenizer(model.path)
+    prepare_template(tokenizer, model)
+    return tokenizer
+
+
+def _read_tokenizer(named: str) -> Any:
     from transformers import AutoTokenizer
 
-    path = Path(model.path).expanduser()
+    from groupwise.models.tiny import TINY_NAMES, make_tokenizer
+
+    if named in TINY_NAMES:
+        return make_tokenizer()
+    path = Path(named).expanduser()
     try:
         if path.suffix.lower() == ".gguf":
-            tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-        else:
-            tokenizer = AutoTokenizer.from_pretrained(model.path, trust_remote_code=False)
+            return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+        return AutoTokenizer.from_pretrained(named, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ConfigError(
-            f"--prompt-tokens task: model.path = {model.path!r} has no tokenizer that can be read here; give a number"
+            f"--prompt-tokens task: model.path = {named!r} has no tokenizer that can be read here; give a number"
         ) from error
-    if tokenizer.chat_template is None:
-        tokenizer.chat_template = FALLBACK_CHAT_TEMPLATE
-    set_template_options(tokenizer, model.chat_template_options, model.path)
-    return tokenizer

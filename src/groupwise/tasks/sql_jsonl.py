@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -88,12 +88,11 @@ class SqlJsonl:
         return Limits(max_operations=self.max_operations, max_rows=self.max_rows)
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        kinds: dict[str, Callable[[Problem], str]] = {
-            "question": lambda problem: problem.id,
-            "query": lambda problem: query_form(problem.answer),
-        }
         sides = (self.train, self.held_out, self.held_out_share)
-        return load_split(self._load, split == "held_out", *sides, kinds[self.split_by])
+        return load_split(self._load, split == "held_out", *sides, self._kind)
+
+    def _kind(self, problem: Problem) -> str:
+        return query_form(problem.answer) if self.split_by == "query" else problem.id
 
     def _load(self, source: str, hub_split: str, key: str) -> list[Problem]:
         rows = load_rows(source, hub_split, key=key)

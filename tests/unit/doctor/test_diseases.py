@@ -126,9 +126,13 @@ def test_what_greedy_sampling_explains_is_not_blamed_on_something_else(make: Any
     }
 
 
-def test_cold_sampling_whose_rollouts_differ_is_let_be(make: Any, tmp_path: Path) -> None:
+def test_cold_sampling_whose_rollouts_differ_or_are_right_is_let_be(make: Any, tmp_path: Path) -> None:
     cold = make.recipe(stage__sampling={"temperature": 0.2})
-    assert not examine(read_charts(Run(make.run(tmp_path / "run", recipe=cold))))
+    assert not examine(read_charts(Run(make.run(tmp_path / "differ", recipe=cold))))
+    right = {"rollouts/identical_share": 0.8, "score/pass_at_1": 0.97, "reward/mean": 0.97}
+    assert not examine(
+        read_charts(Run(make.run(tmp_path / "right", lambda n: right, recipe=cold, evals=lambda n: 0.97)))
+    )
 
 
 def test_kl_that_is_far_from_the_first_step_on_has_not_jumped(make: Any, tmp_path: Path) -> None:
