@@ -13,6 +13,7 @@ from typing import Any
 
 from groupwise.reports.plots import new_figure
 from groupwise.runlog.reader import Run
+from groupwise.stats import mean
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 COLOURS = {"blue": "#0072b2", "light blue": "#56b4e9", "orange": "#d55e00", "light orange": "#e69f00"}
@@ -22,13 +23,18 @@ def draw_panel(axes: Any, panel: dict[str, Any]) -> None:
     from matplotlib.ticker import PercentFormatter
 
     for line in panel["lines"]:
-        evals, colour = Run(RESULTS / line["run"]).evals(), COLOURS[line["colour"]]
-        x, y = [record.step for record in evals], [record.pass_at_1 for record in evals]
-        axes.fill_between(x, [r.low for r in evals], [r.high for r in evals], color=colour, alpha=0.15, linewidth=0)
-        axes.plot(x, y, color=colour, linewidth=1.8, marker="o", markersize=3)
+        colour = COLOURS[line["colour"]]
+        curves = [Run(RESULTS / run).evals() for run in line["runs"]]
+        for evals in curves:
+            x, y = [record.step for record in evals], [record.pass_at_1 for record in evals]
+            low, high = [record.low for record in evals], [record.high for record in evals]
+            axes.fill_between(x, low, high, color=colour, alpha=0.18 / len(curves), linewidth=0)
+            axes.plot(x, y, color=colour, linewidth=1.8 if len(curves) == 1 else 1.1, marker="o", markersize=2.5)
+        ends = [evals[-1].pass_at_1 for evals in curves]
+        text = " to ".join(f"{100 * end:.1f}" for end in sorted({min(ends), max(ends)}))
         axes.annotate(
-            f"{line['label']}  {100 * y[-1]:.1f} %", (x[-1], y[-1]), xytext=(6, line.get("raise", 0)),
-            textcoords="offset points", color=colour, va="center", fontsize=9,
+            f"{line['label']}\n{text} %", (curves[0][-1].step, mean(ends)), xytext=(6, line.get("raise", 0)),
+            textcoords="offset points", color=colour, va="center", fontsize=8.5,
         )  # fmt: skip
     axes.set_title(panel["title"], loc="left", fontsize=10)
     axes.set_xlabel("step")

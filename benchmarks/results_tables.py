@@ -41,17 +41,34 @@ def before_after(rows: Sequence[Row]) -> str:
     return table(cells)
 
 
+def summary(rows: Sequence[Row]) -> str:
+    """A line an experiment: `runs` that differ in their seed alone, and the difference of the one that ended lowest."""
+    cells = [["", "before", "after, by seed", "difference, paired, of the lowest", "problems", "GPU time, each"]]
+    for row in rows:
+        names = row["runs"].split()
+        found = [read(f"{name}.json") for name in names]
+        lowest = min(found, key=lambda one: float(one["second_value"]))
+        count = lowest["num_problems"]
+        after = ", ".join(f"{100 * one['second_value']:.1f}" for one in found) + " %"
+        minutes = f"{mean([spent_s(name) for name in names]) / 60:.1f} min"
+        cells.append(
+            [row["label"], share(lowest["first_value"], count), after, difference(lowest), f"{count:,}", minutes]
+        )
+    return table(cells)
+
+
 def against(rows: Sequence[Row]) -> str:
-    """Two runs on the same problems."""
+    """Two runs on the same problems. Where each has several answers, a score is no count, and has no interval here."""
     cells = [["", "", "", "difference, paired", "gained", "lost", "p"]]
     for row in rows:
         found = read(row["compare"])
         count = found["num_problems"]
+        shown = share if found["test"] == "mcnemar" else percent
         scores = [
-            f"{row[name]}: {share(found[key], count)}"
+            f"{row[name]}: {shown(found[key], count)}"
             for name, key in (("first", "first_value"), ("second", "second_value"))
         ]
-        flips = [str(len(found[key])) for key in ("gained", "lost")]
+        flips = [str(len(found[key])) if found["test"] == "mcnemar" else "" for key in ("gained", "lost")]
         cells.append([row["label"], *scores, difference(found), *flips, f"{found['p']:.2g}"])
     return table(cells)
 
@@ -141,22 +158,31 @@ def code_answers(rows: Sequence[Row]) -> str:
 
 
 def shares_of_answers(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[dict[str, int]], list[list[str]]]:
-    """(what was counted, by column; the cells: a line for each name, and the mean length)."""
-    moments = [(row, when) for row in rows for when in ("before", "after")]
-    found: list[dict[str, int]] = [read(row["answers"])[when] for row, when in moments]
-    cells = [["of the answers", *(", ".join(filter(None, (row["label"], when))) for row, when in moments)]]
+    """(what was counted, by column; the cells: a line for each name, and the mean length).
+
+    Runs of one model have one column before.
+    """
+    heads, found = ["of the answers"], list[dict[str, int]]()
+    for row in rows:
+        answers = read(row["answers"])
+        for when, counts in (("before", answers["before"]), ("after", answers["after"])):
+            if when == "after" or counts not in found:
+                heads.append(", ".join(filter(None, (row["label"], when))))
+                found.append(counts)
+    cells = [heads]
     cells += [[name, *(share(one[name] / one["answers"], one["answers"]) for one in found)] for name in names]
     cells.append(["tokens, mean", *(f"{one['tokens'] / one['answers']:.0f}" for one in found)])
     return found, cells
 
 
 def queries(rows: Sequence[Row]) -> str:
-    """By how new the query is that answers a problem: from the same file."""
-    cells = [["in training", "problems", "before", "after"]]
-    for row in rows:
-        for kind in read(row["answers"])["queries"]:
-            scores = [share(kind[when] / kind["count"], kind["count"]) for when in ("before", "after")]
-            cells.append([kind["kind"], str(kind["count"]), *scores])
+    """By how new the query is that answers a problem: from the same files, of runs that have one model before."""
+    found = [read(row["answers"])["queries"] for row in rows]
+    cells = [["in training", "problems", "before", *(f"after, {row['label']}" for row in rows)]]
+    for kinds in zip(*found, strict=True):
+        count = kinds[0]["count"]
+        rights = [kinds[0]["before"], *(kind["after"] for kind in kinds)]
+        cells.append([kinds[0]["kind"], str(count), *(share(right / count, count) for right in rights)])
     return table(cells)
 
 
@@ -171,23 +197,15 @@ def scores(rows: Sequence[Row], columns: Sequence[Row]) -> str:
 
 def groups(rows: Sequence[Row]) -> str:
     """By group size: what `groupwise bench groups --json` printed, for one advantage rule."""
-    head = ["group", "dead groups", "variance of the advantage", "of the gradient, relative", "signal to noise"]
-    cells = [[*head, "sampling", "learning", "noise a second leaves, relative"]]
+    cells = [["group", "dead groups", "variance of the advantage", "of the gradient, relative", "signal to noise"]]
     for row in rows:
         sizes, rule = read(row["groups"])["sizes"], row["rule"]
-        first = sizes[0]
         for one in sizes:
-            advantage, noise, left = (one[key][rule] for key in VARIANCES)
-            shares = f"{noise / first['gradient_variance'][rule]:.3f}", f"{one['signal_to_noise'][rule]:.4f}"
-            relative = f"{left / first['variance_times_seconds'][rule]:.2f}"
-            times = (f"{one[key]:.1f} s" for key in ("sample_s", "learn_s"))
-            cells.append(
-                [str(one["size"]), f"{100 * one['dead_share']:.0f} %", f"{advantage:.4f}", *shares, *times, relative]
-            )
+            relative = one["gradient_variance"][rule] / sizes[0]["gradient_variance"][rule]
+            advantage, signal = one["advantage_variance"][rule], one["signal_to_noise"][rule]
+            dead = f"{100 * one['dead_share']:.0f} %"
+            cells.append([str(one["size"]), dead, f"{advantage:.4f}", f"{relative:.3f}", f"{signal:.4f}"])
     return table(cells)
-
-
-VARIANCES = ("advantage_variance", "gradient_variance", "variance_times_seconds")
 
 
 def slopes(rows: Sequence[Row]) -> str:
@@ -209,6 +227,10 @@ def read(name: str) -> dict[str, Any]:
 def share(value: float, count: int) -> str:
     low, high = wilson_interval(round(value * count), count)
     return f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def percent(value: float, _count: int) -> str:
+    return f"{100 * value:.1f} %"
 
 
 def score(found: Mapping[str, Any]) -> str:
@@ -238,6 +260,7 @@ def table(cells: Sequence[Sequence[str]]) -> str:
 
 KINDS: Mapping[str, Callable[..., str]] = {
     "before_after": before_after,
+    "summary": summary,
     "against": against,
     "seeds": seeds,
     "reach": reach,
