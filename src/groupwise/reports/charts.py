@@ -20,8 +20,12 @@ from groupwise.runlog.catalogue import METRICS
 MAX_POINTS = 1000
 """Of one line. Several runs share them, down to `MIN_POINTS` each."""
 MIN_POINTS = 200
+EXPLODES = 1000
+"""Times the median: such values are drawn on a logarithmic axis."""
+LOG_CAPTION = "Logarithmic; 0 is drawn at the foot"
 DIGITS = 5
 """Of a number in the page: more cannot be seen, and would be most of its size."""
+Smoother = Callable[[Sequence[float]], tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ class Spec:
     """The metric that the values are divided by: counts become shares."""
     unit: str = ""
     kind: str = "line"
+    may_be_log: bool = False
 
 
 CURVES: tuple[Spec, ...] = (
@@ -99,10 +104,15 @@ CURVES: tuple[Spec, ...] = (
         "The gradient does not. Look at reward and pass@1 instead",
     ),
     Spec("sft_loss", "SFT loss", {"sft/loss": "loss"}),
-    Spec("kl", "KL divergence", {"kl/ref_k3": "from the reference", "policy/approx_kl": "of one step's updates"}),
+    Spec(
+        "kl",
+        "KL divergence",
+        {"kl/ref_k3": "from the reference", "policy/approx_kl": "of one step's updates"},
+        may_be_log=True,
+    ),
     Spec("clip", "Clipped tokens", {"policy/clip_share": "clipped"}, "With one update a step it is 0, as it should be"),
     Spec("entropy", "Entropy", {"policy/entropy_nats": "entropy"}),
-    Spec("grad_norm", "Gradient norm", {"policy/grad_norm": "norm"}),
+    Spec("grad_norm", "Gradient norm", {"policy/grad_norm": "norm"}, may_be_log=True),
     Spec(
         "length",
         "Completion length",
@@ -211,17 +221,37 @@ def _from_digests(runs: Sequence[RunSource], getters: Mapping[str, Callable[[Ste
 
 
 def _from_metrics(spec: Spec, runs: Sequence[RunSource]) -> Chart:
+    lines = _lines_of(spec, runs, smooth)
+    is_log = spec.may_be_log and _explodes(lines)
+    if is_log:
+        lines = _lines_of(spec, runs, smooth_logs)
+    drawn = {line.name for line in lines}
+    first = METRICS[next((metric for metric, name in spec.metrics.items() if name in drawn), next(iter(spec.metrics)))]
+    parts = ["" if spec.share_of else first.meaning, spec.caption, LOG_CAPTION if is_log else ""]
+    meaning = ". ".join(filter(None, parts))
+    return Chart(spec.name, spec.title, meaning, spec.unit or first.unit, tuple(lines), spec.kind, is_log)
+
+
+def _lines_of(spec: Spec, runs: Sequence[RunSource], smoother: Smoother) -> list[Line]:
     lines: list[Line] = []
     for number in range(len(runs)):
         for metric, name in spec.metrics.items():
-            lines += _metric_line(number, runs, metric, name, spec.share_of)
-    drawn = {line.name for line in lines}
-    first = METRICS[next((metric for metric, name in spec.metrics.items() if name in drawn), next(iter(spec.metrics)))]
-    meaning = spec.caption if spec.share_of else ". ".join(filter(None, (first.meaning, spec.caption)))
-    return Chart(spec.name, spec.title, meaning, spec.unit or first.unit, tuple(lines), spec.kind)
+            lines += _metric_line(number, runs, metric, name, spec.share_of, smoother)
+    return lines
 
 
-def _metric_line(number: int, runs: Sequence[RunSource], metric: str, name: str, share_of: str) -> list[Line]:
+def _explodes(lines: Sequence[Line]) -> bool:
+    """Whether the largest value of something would leave its others no room above 0."""
+    for name in {line.name for line in lines}:
+        values = sorted(value for line in lines if line.name == name for value in line.y if math.isfinite(value))
+        if values and values[-1] > EXPLODES * abs(values[len(values) // 2]) > 0:
+            return True
+    return False
+
+
+def _metric_line(
+    number: int, runs: Sequence[RunSource], metric: str, name: str, share_of: str = "", smoother: Smoother | None = None
+) -> list[Line]:
     """One line, or none where the run did not measure it. Where a stage did not, there is a gap."""
     run = runs[number]
     # A supervised stage's loss is there under two names, and has a chart of its own.
@@ -238,7 +268,7 @@ def _metric_line(number: int, runs: Sequence[RunSource], metric: str, name: str,
     smoothed: list[float] = []
     for stage in dict.fromkeys(record.stage for record in records):
         part = [value for record, value in zip(records, values, strict=True) if record.stage == stage]
-        smoothed += smooth(part)
+        smoothed += (smoother or smooth)(part)
     columns = [tuple(float(record.step) for record in records), tuple(values), tuple(smoothed)]
     return [Line(number, name, *(thinned(column, len(runs)) for column in columns))]
 
@@ -247,7 +277,7 @@ def _time_split(runs: Sequence[RunSource]) -> Chart:
     """Of the first run alone: stacks of several cannot be overlaid. The section on cost has the sums of all."""
     lines: list[Line] = []
     for metric, name in TIME_PARTS.items():
-        lines += _metric_line(0, runs, metric, name, "") if runs else []
+        lines += _metric_line(0, runs, metric, name) if runs else []
     # A stack needs all its parts at each step.
     steps = sorted({x for line in lines for x in line.x})
     filled = []
@@ -268,6 +298,12 @@ def smooth(values: Sequence[float], min_reach: int = 2) -> tuple[float, ...]:
         window = [value for value in values[max(0, index - reach) : index + reach + 1] if math.isfinite(value)]
         means.append(math.fsum(window) / len(window) if window else math.nan)
     return tuple(means)
+
+
+def smooth_logs(values: Sequence[float]) -> tuple[float, ...]:
+    """The same for a logarithmic axis, on which a mean of the values would show the largest of them alone."""
+    logs = smooth([math.log(value) if value > 0 else math.nan for value in values])
+    return tuple(map(math.exp, logs))
 
 
 def thinned(values: Sequence[float], num_runs: int = 1) -> tuple[float, ...]:

@@ -43,8 +43,11 @@ CHARTS = (
     const known = shown.filter((value) => isNumber(value) && (!chart.is_log || value > 0));
     let low = known.reduce((a, b) => Math.min(a, b), Infinity);
     let high = known.reduce((a, b) => Math.max(a, b), -Infinity);
-    // More than six decades would leave no room for the upper ones.
-    if (chart.is_log && high > 0) return [Math.max(low, high / 1e6) / 1.15, high * 1.15];
+    // Six decades leave room for the upper ones; more where values exploded, and most of them are further down.
+    if (chart.is_log && high > 0) {
+      const usual = quantile(known.sort((a, b) => a - b), 0.5);
+      return [Math.max(low, Math.min(high / 1e6, usual / 1e3)) / 1.15, high * 1.15];
+    }
     if (chart.kind === "stack" || (low >= 0 && low < 0.6 * high)) low = 0;
     // Rounding is no signal: a loss of 1e-9 is shown as a line at 0.
     if (Math.max(Math.abs(low), Math.abs(high)) < 1e-6) return chart.unit === "share" ? [0, 0.1] : [-0.01, 0.01];

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from groupwise.reports.charts import Chart, Line, smooth, thinned
+from groupwise.reports.charts import LOG_CAPTION, Chart, Line, smooth, thinned
 from groupwise.runlog.catalogue import METRICS
 from groupwise.stats import mean
 from groupwise.sweeps.findings_words import label_of, listed
@@ -71,7 +71,7 @@ def _chart(knob: Knob, panel: Panel) -> Chart:
     is_log = panel.may_be_log and _spans_decades(lines)
     parts = [metric.meaning, "Line: mean over seeds; band: their range"]
     if is_log:
-        parts.append("Logarithmic; 0 is drawn at the foot")
+        parts.append(LOG_CAPTION)
     if silent:
         parts.append(f"Not recorded: {listed(silent)}")
     kind = "points" if panel.metric == HELD_OUT else "line"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.reports.charts import MAX_POINTS, Chart, Line, curves, smooth, thinned
+from groupwise.reports.charts import LOG_CAPTION, MAX_POINTS, Chart, Line, curves, smooth, smooth_logs, thinned
 from groupwise.reports.csv_files import chart_csv
 from groupwise.reports.plots import write_plots
 from groupwise.reports.sources import read_sources
@@ -83,6 +83,24 @@ def test_several_runs_share_a_chart(make: Any, tmp_path: Path) -> None:
     runs = [run_of(make, tmp_path, [{"reward/mean": value}], name) for name, value in (("a", 0.1), ("b", 0.2))]
     (chart,) = curves(runs)
     assert [(line.run, line.y) for line in chart.lines] == [(0, (0.1,)), (1, (0.2,))]
+
+
+def test_what_explodes_is_drawn_on_a_logarithmic_axis(make: Any, tmp_path: Path) -> None:
+    calm = [{"policy/grad_norm": 0.4, "kl/ref_k3": 0.001 * step} for step in range(20)]
+    wild = [metrics | {"policy/grad_norm": 1e9 if step == 10 else 0.4} for step, metrics in enumerate(calm)]
+    assert not any(chart.is_log for chart in curves([run_of(make, tmp_path, calm)]))
+    charts = {chart.name: chart for chart in curves([run_of(make, tmp_path, wild, "wild")])}
+    assert [name for name, chart in charts.items() if chart.is_log] == ["grad_norm"]
+    norm = charts["grad_norm"]
+    assert norm.caption.endswith(LOG_CAPTION)
+    # A mean over five steps would be 2e8: here it is that of the logarithms.
+    assert norm.lines[0].smooth[10] == pytest.approx((0.4**4 * 1e9) ** 0.2)
+    assert norm.lines[0].y[10] == 1e9
+
+
+def test_zero_has_no_logarithm_and_is_left_out_of_the_mean() -> None:
+    assert smooth_logs([0.0, 1.0, 100.0]) == pytest.approx((10.0, 10.0, 10.0))
+    assert math.isnan(smooth_logs([0.0])[0])
 
 
 def test_unknown_values_are_null_in_the_page() -> None:
