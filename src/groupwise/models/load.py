@@ -38,7 +38,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import ModelConfig
 from groupwise.models.chat import set_template_options
-from groupwise.models.gguf_reading import read_quickly
+from groupwise.models.gguf_reading import TIED_DISTANCE, read_quickly
 from groupwise.models.quantized import quantize
 from groupwise.models.tiny import TINY_NAMES, make_tiny
 
@@ -53,9 +53,6 @@ FALLBACK_CHAT_TEMPLATE = (
 
 _STOP_NAMES = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
-
-_TIED_DISTANCE = 0.15
-"""As a share of the norm. Q5_0 and Q8_0 of one matrix differ by 0.04 (Qwen2.5-Coder-0.5B), two matrices by 1 or so."""
 
 
 @dataclass(frozen=True)
@@ -323,7 +320,7 @@ def _tie_embeddings(model: Any) -> None:
     if head is None or embedding.weight is head.weight or embedding.weight.shape != head.weight.shape:
         return
     distance = torch.linalg.vector_norm((embedding.weight - head.weight).float())
-    if distance > _TIED_DISTANCE * torch.linalg.vector_norm(head.weight.float()):
+    if distance > TIED_DISTANCE * torch.linalg.vector_norm(head.weight.float()):
         return
     embedding.weight.copy_(head.weight)
     model.config.tie_word_embeddings = True

@@ -96,9 +96,14 @@ def find_shape(model: ModelConfig) -> ModelShape:
         return _tiny_shape(model)
     from transformers import AutoConfig
 
+    from groupwise.models.gguf_reading import has_tied_head, read_quickly
+
     try:
         if path.suffix.lower() == ".gguf":
-            config = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+            with read_quickly():
+                config = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+                # As the loader ties it, which the header does not say.
+                config.tie_word_embeddings = has_tied_head(str(path))
         else:
             config = AutoConfig.from_pretrained(model.path, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:

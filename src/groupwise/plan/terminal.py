@@ -39,7 +39,7 @@ def print_plan(plan: Plan) -> None:
     lengths = ", ".join(f"{stage.mean_tokens:,.0f}" for stage in plan.stages)
     console.print(
         f"Assumed: prompts of {plan.prompt_tokens} tokens (--prompt-tokens), completions of {lengths} tokens in the "
-        "mean (--mean-tokens)."
+        "mean (--mean-tokens), signal in every group: those without are not learned from, and take less time."
     )
     for note in plan.notes:
         console.print(f"Note: {note}.", markup=False)

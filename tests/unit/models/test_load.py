@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 from groupwise.config import ConfigError, ModelConfig
 from groupwise.models.load import LoadedModel, load_model, pad_token_id, set_training, stop_token_ids
 from groupwise.models.tiny import make_tiny, make_tokenizer
+from groupwise.plan.shapes import find_shape
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_layers": 2, "context_tokens": 128}
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
@@ -331,6 +332,7 @@ def test_gguf_head_that_is_the_embedding_is_tied(tmp_path: Path) -> None:
         loaded = load(tmp_path / "tiny.gguf").model
         assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) == is_tied
         assert loaded.config.tie_word_embeddings == is_tied
+        assert find_shape(ModelConfig(path=str(tmp_path / "tiny.gguf"))).is_tied == is_tied  # without the weights
         assert torch.equal(loaded.lm_head.weight, embedding if head is None else head)
     loaded.save_pretrained(tmp_path / "saved")
     assert not AutoModelForCausalLM.from_pretrained(tmp_path / "saved").config.tie_word_embeddings
