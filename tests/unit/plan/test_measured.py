@@ -1,10 +1,10 @@
 """The plan against what was measured: memory within 10 %, time within 25 %.
 
-The constants of plan/memory.py and plan/timing.py were found with these very figures but the last three, so this holds them in
-place and is no proof for other models or GPUs. Left out of benchmarks/results: the first time of 24gib-full, whose two steps
-differ by a factor of two for reasons not known; steps of small models while passes were being recorded; adapters at 256
-sequences, measured before a change; peaks of small models from the time when a recording was counted twice; the
-first two of Countdown, before packs that grow gave back what smaller ones had recorded.
+The constants of plan/memory.py and plan/timing.py were found with these very figures, but for ALONE and COUNTDOWN, so
+this holds them in place and is no proof for other models or GPUs. Left out of benchmarks/results: the first time of
+24gib-full, whose two steps differ by a factor of two for reasons not known; steps of small models while passes were
+being recorded; adapters at 256 sequences, measured before a change; peaks of small models from the time when a
+recording was counted twice; the first two of Countdown, before packs that grow gave back what smaller ones had recorded.
 
 Prompts of 250 tokens: Countdown's through the byte tokenizer of make_shape.py; 130 through SmolLM2's.
 """
