@@ -4,7 +4,7 @@ The constants of plan/memory.py and plan/timing.py were found with these very fi
 this holds them in place and is no proof for other models or GPUs. Left out of benchmarks/results: the first time of
 24gib-full, whose two steps differ by a factor of two for reasons not known; steps of small models while passes were
 being recorded; adapters at 256 sequences, measured before a change; peaks of small models from the time when a
-recording was counted twice; the first two of Countdown, before packs that grow gave back what smaller ones had recorded.
+recording was counted twice; the first two of Countdown, before growing packs gave back what smaller ones had recorded.
 
 Prompts of 250 tokens: Countdown's through the byte tokenizer of make_shape.py; 130 through SmolLM2's.
 """
