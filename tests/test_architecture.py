@@ -75,7 +75,7 @@ ALLOWED = {
         "grpo",
         "models",
     }
-    | {"audit", "doctor", "rehearsal", "runlog", "sft", "tasks", "training", "verifiers"},
+    | {"audit", "doctor", "rehearsal", "runlog", "sft", "tasks", "training", "verifiers", "workers"},
     "evaluate": {"types", "config", "collect", "control", "engines", "evals", "models", "pipeline", "rewards"}
     | {"", "runlog", "tasks", "verifiers"},
     "compare": {"types", "config", "evals", "runlog", "stats"},

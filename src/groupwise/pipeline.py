@@ -69,6 +69,7 @@ from groupwise.runlog.writer import RunLog
 from groupwise.tasks import check_splits, make_task
 from groupwise.training import Position, Training, restore_random_state, seed_random_state
 from groupwise.verifiers.scorer import ScorerMaker, make_scorer, verifier_version
+from groupwise.workers import num_cores
 
 logger = logging.getLogger(__name__)
 
@@ -446,4 +447,9 @@ def versions() -> dict[str, str]:
 
 def _machine(policy: Policy) -> dict[str, Any]:
     num_parameters = sum(parameter.numel() for parameter in policy.model.parameters())
-    return {"device": policy.device.type, "device_name": policy.device_name, "num_parameters": num_parameters}
+    return {
+        "device": policy.device.type,
+        "device_name": policy.device_name,
+        "num_parameters": num_parameters,
+        "num_cores": num_cores(),
+    }

@@ -60,15 +60,18 @@ def run_on_ray(start: Start, num_ranks: int | None, address: str | None) -> bool
     """Whether the run finished; otherwise it was asked to stop, and saved."""
     from groupwise.distributed.ray_cluster import ray_ranks
     from groupwise.runlog.progress import Progress
+    from groupwise.workers import usual_workers
     from groupwise.workers.ray_hosts import spread_workers
 
     recipe = start.recipe
     with ray_ranks(num_ranks, address=address, use_gpus=recipe.model.device != "cpu") as ranks:
         ranks.check_folder(start.run_dir)
-        shares = spread_workers(ranks.size, recipe.verifier.workers, ranks.free_cpus())
+        cpus, workers = ranks.free_cpus(), recipe.verifier.workers
+        workers_each = usual_workers(sum(cpus.values()), ranks.size) if workers == "auto" else workers
+        shares = spread_workers(ranks.size, workers_each, cpus)
         on_nodes = len({place.node_id for place in ranks.places})
         hosted_by = len({share.node_id for mine in shares for share in mine})
-        num_workers = ranks.size * recipe.verifier.workers
+        num_workers = ranks.size * workers_each
         print(f"Ray: ranks: {ranks.size}, on machines: {on_nodes}; verifier workers: {num_workers}, on: {hosted_by}")
         progress = Progress(recipe.total_steps)
         try:

@@ -1,6 +1,6 @@
 """A table of plain values → a frozen dataclass, with every mistake named: the key, the value and the fix.
 
-`build` knows the types that recipes use: str, int, float, bool, Literal, `X | None`, tuples, mappings and nested
+`build` knows the types that recipes use: str, int, float, bool, Literal, unions of these, tuples, mappings and nested
 dataclasses. A dataclass may define `__post_init__` and raise `ConfigError` for combinations that cannot work.
 Tasks are built by the same function: a task is a dataclass, and its fields are the keys of `[task.options]`.
 """
@@ -83,6 +83,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             return _convert(options[0], value, where)
         for option in options:
             if isinstance(option, type) and type(value) is option:
+                return value
+            if typing.get_origin(option) is Literal and value in typing.get_args(option):
                 return value
         raise _wrong(hint, value, where)
     if origin is Literal:

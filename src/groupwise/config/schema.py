@@ -88,8 +88,9 @@ class TaskConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierConfig:
-    workers: int = 2
-    """Processes that score completions while others are sampled; 0 scores in the trainer, without any limit."""
+    workers: int | Literal["auto"] = "auto"
+    """Processes that score completions while others are sampled, for each rank; `auto`: half of the cores, from 2 to
+    16. 0 scores in the trainer, without any limit."""
     seconds: float = 5.0
     """CPU time for one completion. What takes longer is `timed_out`: our failure, not a wrong answer."""
     wall_seconds: float = 60.0
@@ -102,7 +103,8 @@ class VerifierConfig:
     in."""
 
     def __post_init__(self) -> None:
-        require(0 <= self.workers <= 256, f"workers = {self.workers}: must be from 0 to 256")
+        is_known = self.workers == "auto" or 0 <= self.workers <= 256
+        require(is_known, f'workers = {self.workers}: must be from 0 to 256, or "auto"')
         require(self.seconds > 0, f"seconds = {self.seconds}: must be above 0")
         require(
             self.wall_seconds >= self.seconds,

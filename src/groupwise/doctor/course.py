@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from groupwise.audit.held_out_gain import held_out_gains
 from groupwise.doctor.chart import Chart
 from groupwise.doctor.finding import Change, Finding
@@ -22,13 +24,16 @@ HOLLOW_SHARE = 0.25
 MIN_PHASE_SECONDS = 60.0
 """A phase that has cost less than a minute is nobody's problem."""
 MIN_PHASE_STEPS = 10
-PHASES = {
+PHASES: Mapping[str, tuple[float, str, str, int | str]] = {
     # What could go on beside the rest, or happen less often; sampling and updating are the work itself.
-    "time/score_s": (0.25, "waiting for scores", "verifier.workers", 2),
+    "time/score_s": (0.25, "waiting for scores", "verifier.workers", "auto"),
     "time/eval_s": (0.5, "held-out evaluations", "evaluation.every_steps", 20),
     "time/checkpoint_s": (0.2, "writing checkpoints", "checkpoints.every_steps", 10),
 }
-"""Phase: the share of the time that is too much, its name, the key that helps when doubled, and its default."""
+"""Phase: the share of the time that is too much, its name, the key that helps when raised, and its default."""
+MAX_WORKERS = 256
+USUAL_CORES = 8
+"""Of a machine that did not say."""
 
 
 def verifier_errors(chart: Chart) -> Finding | None:
@@ -127,10 +132,15 @@ def slow_phase(chart: Chart) -> Finding | None:
     return None
 
 
-def _less_of(chart: Chart, key: str, default: int) -> Change:
-    given = int(chart.run_setting(key, default))
+def _less_of(chart: Chart, key: str, default: int | str) -> Change:
+    set_to = chart.run_setting(key, default)
+    if set_to == "auto":
+        cores = int(chart.info.get("machine", {}).get("num_cores", USUAL_CORES))
+        advice = "more processes than the half of the cores that `auto` takes"
+        return Change(advice, key, min(max(cores, 4), MAX_WORKERS))
+    given = int(set_to)
     if key == "evaluation.every_steps" and given == 0:
         # They are at the ends of stages alone: fewer problems are what is left.
         problems = int(chart.run_setting("evaluation.num_problems", 200)) or 400
         return Change("shorter evaluations, with wider intervals", "evaluation.num_problems", max(1, problems // 2))
-    return Change("less waiting", key, min(2 * max(given, 1), 256) if key == "verifier.workers" else 2 * given)
+    return Change("less waiting", key, min(2 * max(given, 1), MAX_WORKERS) if key == "verifier.workers" else 2 * given)

@@ -13,16 +13,17 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from groupwise.config import ConfigError, VerifierConfig
 from groupwise.rewards.process.score import arithmetic_score, split_steps
 from groupwise.tasks.task import Task
 from groupwise.types import Group, Problem, Score, Verdict
-from groupwise.workers import Answer, Limits, Outcome, Pool, WorkerPool
+from groupwise.workers import Answer, Limits, Outcome, Pool, WorkerPool, num_cores, usual_workers
 
 ProcessScorer = Callable[[Sequence[str]], float | None]
 """The steps of a completion in, how sound they are from 0 to 1 out; None where there is nothing to judge."""
@@ -121,9 +122,16 @@ def make_scorer(task: Task, config: VerifierConfig, make_pool: PoolMaker = Worke
     if config.workers == 0:
         return LocalScorer(function)
     limits = Limits(config.seconds, config.wall_seconds, config.memory_mb)
-    scorer = PooledScorer(function, config.workers, limits, make_pool)
+    scorer = PooledScorer(function, _num_workers(config.workers), limits, make_pool)
     scorer.start()
     return scorer
+
+
+def _num_workers(workers: int | Literal["auto"]) -> int:
+    if workers != "auto":
+        return workers
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # as torchrun says it
+    return usual_workers(num_cores(), ranks_here)
 
 
 def verifier_version(task: Task, process: str) -> str:

@@ -17,6 +17,6 @@ What it does not do: keep a function from the network or the files (that is `gro
 """
 
 from groupwise.workers.messages import Answer, Limits, Outcome
-from groupwise.workers.pool import Pool, PoolFailed, WorkerPool
+from groupwise.workers.pool import Pool, PoolFailed, WorkerPool, num_cores, usual_workers
 
-__all__ = ["Answer", "Limits", "Outcome", "Pool", "PoolFailed", "WorkerPool"]
+__all__ = ["Answer", "Limits", "Outcome", "Pool", "PoolFailed", "WorkerPool", "num_cores", "usual_workers"]

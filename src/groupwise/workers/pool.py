@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import select
 import socket
@@ -36,6 +37,19 @@ class Pool(Protocol):
     def answers(self, ticket: tuple[int, ...]) -> list[Answer]: ...
 
     def close(self) -> None: ...
+
+
+MIN_USUAL, MAX_USUAL = 2, 16
+
+
+def num_cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def usual_workers(cores: float, num_callers: int) -> int:
+    """For each caller: half of the cores, so that the callers have the other half."""
+    return min(MAX_USUAL, max(MIN_USUAL, int(cores / 2 / num_callers)))
 
 
 class WorkerPool:

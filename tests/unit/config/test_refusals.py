@@ -84,6 +84,8 @@ def test_missing_keys(key: str, fragments: tuple[str, ...]) -> None:
     [
         ("seed", "1", ("seed = '1'", "expected a whole number, got str")),
         ("seed", 1.0, ("seed = 1.0", "expected a whole number, got float")),
+        ("verifier.workers", "all", ("verifier.workers = 'all'", "a whole number or one of 'auto', got str")),
+        ("verifier.workers", 300, ("workers = 300", 'from 0 to 256, or "auto"')),
         ("seed", True, ("seed = True", "a whole number", "bool")),
         ("@optimizer.learning_rate", "1e-5", ("stages.0.optimizer.learning_rate = '1e-5'", "a number")),
         ("@optimizer.learning_rate", True, ("a number", "bool")),

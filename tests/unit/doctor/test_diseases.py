@@ -104,6 +104,20 @@ def test_a_run_that_goes_on_is_told_once(disease: str, make: Any, tmp_path: Path
     assert [finding.disease for finding in told] == [disease]
 
 
+@pytest.mark.parametrize(
+    ("verifier", "machine", "expected"),
+    [({}, {"num_cores": 16}, 16), ({}, {"num_cores": 2}, 4), ({}, {}, 8), ({"workers": 3}, {"num_cores": 16}, 6)],
+)
+def test_scores_that_are_waited_for_ask_for_more_processes(
+    verifier: dict[str, int], machine: dict[str, int], expected: int, make: Any, tmp_path: Path
+) -> None:
+    recipe = make.recipe() | {"verifier": verifier}
+    run_dir = make.run(tmp_path / "run", lambda n: {"time/score_s": 6.0}, recipe=recipe)
+    (run_dir / "run.json").write_text(json.dumps({"machine": machine}))
+    (finding,) = examine(read_charts(Run(run_dir)))
+    assert (finding.change.key, finding.change.value) == ("verifier.workers", expected)
+
+
 def test_what_greedy_sampling_explains_is_not_blamed_on_something_else(make: Any, tmp_path: Path) -> None:
     """As in a run of GSM8K with groups of 4 at temperature 0.01 (docs/lab-log.md)."""
 

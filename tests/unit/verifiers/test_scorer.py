@@ -23,7 +23,7 @@ from groupwise.verifiers.scorer import (
     score_completion,
     verifier_version,
 )
-from groupwise.workers import Limits
+from groupwise.workers import Limits, WorkerPool
 
 PROBLEM = Problem("p1", (Message("user", "1 + 1 = ?"),), "2")
 
@@ -218,3 +218,19 @@ def test_no_workers_is_this_process() -> None:
     scorer = make_scorer(Moody(), VerifierConfig(workers=1))
     assert isinstance(scorer, PooledScorer)
     scorer.close()
+
+
+@pytest.mark.parametrize(("ranks_here", "expected"), [("1", 6), ("3", 2)])
+def test_as_many_workers_as_the_cores_of_a_rank_allow(
+    ranks_here: str, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("groupwise.verifiers.scorer.num_cores", lambda: 12)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks_here)
+    asked = []
+
+    def make_pool(function: ScoreFunction, num_workers: int, limits: Limits) -> WorkerPool:
+        asked.append(num_workers)
+        return WorkerPool(function, 1, limits)
+
+    make_scorer(Moody(), VerifierConfig(), make_pool).close()
+    assert asked == [expected]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.workers import Answer, Limits, Outcome, PoolFailed, WorkerPool
+from groupwise.workers import Answer, Limits, Outcome, PoolFailed, WorkerPool, usual_workers
 from groupwise.workers.messages import ENDING, SHARE
 from groupwise.workers.pool import read_answers
 
@@ -36,6 +36,14 @@ def make_pool() -> Iterator[Callable[..., WorkerPool]]:
     yield make
     for pool in pools:
         pool.close()
+
+
+@pytest.mark.parametrize(
+    ("cores", "num_callers", "expected"),
+    [(1, 1, 2), (2, 1, 2), (16, 1, 8), (7, 1, 3), (128, 1, 16), (64, 8, 4), (16, 8, 2)],
+)
+def test_callers_keep_half_of_the_cores(cores: int, num_callers: int, expected: int) -> None:
+    assert usual_workers(cores, num_callers) == expected
 
 
 def ask(pool: WorkerPool, shared: Any, items: list[Any]) -> list[Answer]:
