@@ -4,6 +4,7 @@ Shapes: P problems, N rollouts of each, G in a group, D numbers that stand for a
 
 The rollouts of a problem are independent of each other. So groups that share none are independent as well, and what
 differs between them says without bias how far a group's gradient is from that of another group: N must be 2 G at least.
+Problems are independent too: what the gradients of two of them have in common is what a step is to follow.
 Nothing here runs a model.
 """
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from groupwise.algo.advantages import GROUP_RULES
+from groupwise.stats import student_quantile
 
 DEALS = 64
 """How often the rollouts of a problem are dealt into groups; more would measure the same rollouts again."""
@@ -26,7 +28,7 @@ BOOTSTRAP_DRAWS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """At one group size; each tensor is [P]."""
+    """At one group size; each tensor is [P] but the last."""
 
     size: int
     advantage_variance: Tensor
@@ -37,6 +39,8 @@ class Noise:
     """Squared length of the gradient that groups have in common; may come out below 0 where there is none."""
     dead_share: Tensor
     """Of groups whose rewards are all equal."""
+    gradients: Tensor
+    """[P, D]: of a group, in the mean over all groups."""
 
 
 def measure_noise(rewards_PN: Tensor, gradients_PND: Tensor, size: int, rule: str, seed: int = 0) -> Noise:
@@ -44,21 +48,42 @@ def measure_noise(rewards_PN: Tensor, gradients_PND: Tensor, size: int, rule: st
     num_rollouts = rewards_PN.shape[1]
     if not 2 <= size <= num_rollouts // 2:
         raise ValueError(f"groups of {size} need at least {max(2 * size, 4)} rollouts of a problem, not {num_rollouts}")
-    rows = [
+    found = [
         _measure_problem(rewards_N.double(), gradients_ND.double(), size, rule, seed)
         for rewards_N, gradients_ND in zip(rewards_PN, gradients_PND, strict=True)
     ]
-    return Noise(size, *torch.tensor(rows, dtype=torch.float64).unbind(dim=1))
+    advantage, variance, signal, dead = torch.tensor([row for row, _ in found], dtype=torch.float64).unbind(dim=1)
+    return Noise(size, advantage, variance, signal, dead, torch.stack([gradient_D for _, gradient_D in found]))
+
+
+def common_signal(gradients_PD: Tensor) -> tuple[float, float, float]:
+    """(squared length of the gradient that problems have in common, and its 95 % interval).
+
+    Two problems share no rollout, so that the mean of their inner products is without bias, and comes out below 0 at
+    times where nothing is in common. The interval is the jackknife's over problems, unknown below three.
+    """
+    num_problems = len(gradients_PD)
+    products_PP = (gradients_PD @ gradients_PD.T).fill_diagonal_(0.0)
+    total = products_PP.sum()
+    whole = float(total) / (num_problems * (num_problems - 1))
+    if num_problems < 3:
+        return whole, math.nan, math.nan
+    without_P = (total - 2 * products_PP.sum(dim=1)) / ((num_problems - 1) * (num_problems - 2))
+    spread = math.sqrt((num_problems - 1) * float(without_P.var(correction=0)))
+    half = student_quantile(0.975, num_problems - 1) * spread
+    return whole, whole - half, whole + half
 
 
 def _measure_problem(
     rewards_N: Tensor, gradients_ND: Tensor, size: int, rule: str, seed: int
-) -> tuple[float, float, float, float]:
+) -> tuple[tuple[float, float, float, float], Tensor]:
+    """The first four of `Noise`, and the last."""
     generator = torch.Generator().manual_seed(seed)
     num_rollouts = len(rewards_N)
     num_groups = num_rollouts // size
     products_NN = gradients_ND @ gradients_ND.T
     advantage, variance, signal, dead = 0.0, 0.0, 0.0, 0.0
+    mean_weights = torch.zeros(num_rollouts, dtype=torch.float64)
     for _ in range(DEALS):
         order = torch.randperm(num_rollouts, generator=generator)
         groups = [order[start : start + size] for start in range(0, num_groups * size, size)]
@@ -67,6 +92,7 @@ def _measure_problem(
         weights = torch.zeros(num_groups, num_rollouts, dtype=torch.float64)
         for row, (group, values) in enumerate(zip(groups, GROUP_RULES[rule](rewards), strict=True)):
             weights[row, group] = values / size
+        mean_weights += weights.mean(dim=0) / DEALS
         inner = weights @ products_NN @ weights.T
         own, all_pairs = inner.diagonal().sum().item(), inner.sum().item()
         common = (all_pairs - own) / (num_groups * (num_groups - 1))
@@ -77,7 +103,8 @@ def _measure_problem(
         twice = [order[:size], torch.cat([order[:1], order[size : 2 * size - 1]])]
         first, second = GROUP_RULES[rule]([rewards_N[group] for group in twice])
         advantage += float((first[0] - second[0]) ** 2) / 2
-    return advantage / DEALS, variance / DEALS, signal / DEALS, dead / DEALS
+    figures = advantage / DEALS, variance / DEALS, signal / DEALS, dead / DEALS
+    return figures, mean_weights @ gradients_ND
 
 
 def slope(noises: Sequence[Noise], name: str, seed: int = 0) -> tuple[float, float, float]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from groupwise.bench.engine import synchronize
-from groupwise.bench.group_noise import Noise, measure_noise, slope
+from groupwise.bench.group_noise import Noise, common_signal, measure_noise, slope
 from groupwise.collect import Prompts
 from groupwise.config import ConfigError, OptimizerConfig, VerifierConfig
 from groupwise.data.batch import Example, weigh
@@ -67,12 +67,16 @@ class SizeFigures:
     """By advantage rule; so is what follows."""
     gradient_variance: dict[str, float]
     signal_to_noise: dict[str, float]
-    """Squared length of the common gradient over the variance, for one problem; of P problems it is P times that."""
+    """Squared length of a problem's own gradient over the variance of its groups' around it."""
+    step_signal_to_noise: dict[str, tuple[float, float, float]]
+    """That of the gradient which problems have in common, over all noise around it: that of groups, and that problems
+    differ, which no size lowers. Of one problem, with an interval over problems; a step with P of them has P times it.
+    """
     sample_s: float
     learn_s: float
     """Of a step with this many rollouts of each problem."""
-    variance_times_seconds: dict[str, float]
-    """The noise that a second of steps leaves: the size with the smallest is the best use of the time."""
+    step_signal_to_noise_per_s: dict[str, float]
+    """Of all problems, over the seconds: the size with the largest is the best use of the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +101,15 @@ class GroupsResult:
         lines = [
             f"{self.model} on {self.task}, {self.device}: {self.num_problems} problems, pass@1 {self.pass_at_1:.1%}, "
             f"{self.mean_tokens:.0f} tokens a completion",
-            f"{'G':>4}{'dead':>8}{'var advantage':>15}{'var gradient':>14}{'signal/noise':>14}{'sample s':>10}"
-            f"{'learn s':>9}{'var × s':>11}",
+            f"{'G':>4}{'dead':>8}{'var advantage':>15}{'var gradient':>14}{'signal/noise':>14}{'of a step':>11}"
+            f"{'sample s':>10}{'learn s':>9}{'per s':>11}",
         ]
         for row in self.sizes:
             lines.append(
                 f"{row.size:>4}{row.dead_share:>8.1%}{row.advantage_variance[rule]:>15.4f}"
-                f"{row.gradient_variance[rule]:>14.4g}{row.signal_to_noise[rule]:>14.4f}{row.sample_s:>10.2f}"
-                f"{row.learn_s:>9.2f}{row.variance_times_seconds[rule]:>11.4g}"
+                f"{row.gradient_variance[rule]:>14.4g}{row.signal_to_noise[rule]:>14.4f}"
+                f"{row.step_signal_to_noise[rule][0]:>11.4f}{row.sample_s:>10.2f}{row.learn_s:>9.2f}"
+                f"{row.step_signal_to_noise_per_s[rule]:>11.4g}"
             )
         for name in RULES:
             for kind, (value, low, high) in self.slopes[name].items():
@@ -166,16 +171,28 @@ def _figures(index: int, noises: dict[str, list[Noise]], seconds: tuple[float, f
         return {rule: float(getattr(rows[index], name).mean()) for rule, rows in noises.items()}
 
     variance, signal = over_problems("gradient_variance"), over_problems("signal")
+    in_step = {rule: _in_step(rows[index]) for rule, rows in noises.items()}
+    num_problems = len(noises[RULES[0]][index].signal)
     return SizeFigures(
         size=noises[RULES[0]][index].size,
         dead_share=over_problems("dead_share")[RULES[0]],
         advantage_variance=over_problems("advantage_variance"),
         gradient_variance=variance,
         signal_to_noise={rule: signal[rule] / variance[rule] if variance[rule] > 0 else 0.0 for rule in variance},
+        step_signal_to_noise=in_step,
         sample_s=seconds[0],
         learn_s=seconds[1],
-        variance_times_seconds={rule: value * sum(seconds) for rule, value in variance.items()},
+        step_signal_to_noise_per_s={
+            rule: num_problems * ratio / sum(seconds) for rule, (ratio, _, _) in in_step.items()
+        },
     )
+
+
+def _in_step(noise: Noise) -> tuple[float, float, float]:
+    common, low, high = common_signal(noise.gradients)
+    # Of groups around their problem's gradient, and of those around what they have in common.
+    variance = float(noise.gradient_variance.mean()) + float(noise.signal.mean()) - common
+    return (common / variance, low / variance, high / variance) if variance > 0 else (0.0, 0.0, 0.0)
 
 
 def _pass_rate(groups: Sequence[ScoredGroup]) -> float:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from groupwise.bench import groups as bench
-from groupwise.bench.group_noise import Noise, measure_noise, slope
+from groupwise.bench.group_noise import Noise, common_signal, measure_noise, slope
 from groupwise.bench.groups import SKETCH, GroupsWork, Sketcher
 from groupwise.cli import main
 from groupwise.config import ConfigError
@@ -47,6 +47,37 @@ def test_a_gradient_that_goes_with_the_reward_is_signal() -> None:
     assert float(noise.signal.mean()) == pytest.approx((0.25 * 7 / 8) ** 2, rel=0.15)
 
 
+def test_what_problems_have_in_common_and_what_they_do_not() -> None:
+    """Gradients r (c + d): c is all problems', d each one's own. Groups of 8 have 0.25 · 7/8 of it in the mean."""
+    rewards, _ = made_up(num_problems=200, num_rollouts=16, width=1)
+    own = torch.randn(200, 1, 6, generator=torch.Generator().manual_seed(4)).double()
+    common = torch.full((6,), 0.5, dtype=torch.float64)
+    noise = measure_noise(rewards, rewards[:, :, None] * (common + own), 8, "group_mean")
+    found, low, high = common_signal(noise.gradients)
+    shrunk = (0.25 * 7 / 8) ** 2
+    assert found == pytest.approx(shrunk * 6 * 0.25, rel=0.25)
+    assert low < found < high < 2 * found
+    # What is left of the problems' signal is what they differ by.
+    assert float(noise.signal.mean()) - found == pytest.approx(shrunk * 6, rel=0.15)
+
+
+def test_the_interval_of_what_is_in_common_holds_it() -> None:
+    hits = 0
+    for seed in range(200):
+        own = torch.randn(24, 6, generator=torch.Generator().manual_seed(seed)).double()
+        _, low, high = common_signal(0.5 + own)
+        hits += low < 6 * 0.25 < high
+    assert 0.88 <= hits / 200 <= 0.98  # a jackknife over few problems is a little short
+
+
+def test_nothing_in_common_is_seen_as_that() -> None:
+    gradients = torch.randn(40, 50, generator=torch.Generator().manual_seed(0)).double()
+    found, low, high = common_signal(gradients)
+    assert low < 0 < high
+    assert abs(found) < 0.05 * float(gradients.square().sum(dim=1).mean())
+    assert math.isnan(common_signal(gradients[:2])[1])
+
+
 def test_groups_that_cannot_be_told_apart_have_no_noise() -> None:
     noise = measure_noise(torch.ones(2, 8), torch.randn(2, 8, 3), 4, "group_mean_std")
     assert noise.gradient_variance.tolist() == noise.advantage_variance.tolist() == [0.0, 0.0]
@@ -58,7 +89,7 @@ def test_groups_that_cannot_be_told_apart_have_no_noise() -> None:
 
 def test_the_slope_of_one_over_g_is_minus_one() -> None:
     base = torch.rand(12, generator=torch.Generator().manual_seed(0)).double() + 0.5
-    noises = [Noise(size, base / size, base / size**2, base, base) for size in (4, 8, 16)]
+    noises = [Noise(size, base / size, base / size**2, base, base, base[:, None]) for size in (4, 8, 16)]
     assert slope(noises, "advantage_variance") == pytest.approx((-1.0, -1.0, -1.0))
     assert slope(noises, "gradient_variance")[0] == pytest.approx(-2.0)
 
@@ -110,6 +141,10 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     table = json.loads(capsys.readouterr().out)
     assert {row["size"] for row in table["sizes"]} == {2, 4}
     assert set(table["slopes"]) == {"group_mean_std", "group_mean"}
+    for row in table["sizes"]:
+        for rule, (ratio, _, _) in row["step_signal_to_noise"].items():
+            per_s = row["step_signal_to_noise_per_s"][rule]
+            assert per_s * (row["sample_s"] + row["learn_s"]) == pytest.approx(2 * ratio)
     assert main([*asked, "--sizes", "4"]) == 2
     assert "--sizes 4: name at least two" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--problems 1"):
