@@ -245,6 +245,31 @@ def test_ticks_of_a_small_share_differ(tab: Browser, tmp_path: Path) -> None:
         tab.leave()
 
 
+def test_what_explodes_is_drawn_on_a_log_axis(tab: Browser, tmp_path: Path) -> None:
+    log = RunLog(tmp_path / "wild")
+    log.write_recipe(RECIPE)
+    for step in range(1, 61):
+        metrics = {"reward/mean": 0.5, "policy/grad_norm": 3e14 if step == 30 else 0.4, "kl/ref_k3": 0.001 * step}
+        log.write_step(StepRecord(step, "grpo", step, metrics))
+    log.close()
+    with serving(tmp_path) as address:
+        tab.open(address)
+        tab.wait(count(curve("grad_norm")))
+        units = {name: tab.evaluate(text(f"[data-panel={name}] .unit")) for name in ("grad_norm", "kl", "reward")}
+        assert [name for name, unit in units.items() if "log" in unit] == ["grad_norm"]
+        labels = "document.querySelectorAll('[data-panel=grad_norm] .plot text[text-anchor=end]')"
+        assert "1e12" in tab.evaluate(f"[...{labels}].map((label) => label.textContent)")
+        # Smoothed, the curve comes back down at once: half of its points are near the usual 0.4.
+        tab.evaluate("(() => { const s = document.getElementById('smooth'); s.value = '0.8';"
+                     "s.dispatchEvent(new Event('input')); })()")  # fmt: skip
+        tab.wait(f"{count('[data-panel=grad_norm] .raw')} === 1")
+        path = tab.evaluate(f"document.querySelector('{curve('grad_norm')}').getAttribute('d')")
+        tab.leave()
+    heights = sorted(float(point.split()[1]) for point in re.split("[ML]", path)[1:])
+    lowest, highest = heights[-1], heights[0]
+    assert sum(height > lowest - 0.1 * (lowest - highest) for height in heights) > len(heights) / 2
+
+
 def test_a_resumed_run_is_drawn_anew(tab: Browser, tmp_path: Path) -> None:
     path = write_synthetic_run(tmp_path / "run", num_steps=60, groups_per_step=1)
     points = f"Number(document.querySelector('{curve('reward')}')?.dataset.points || 0)"

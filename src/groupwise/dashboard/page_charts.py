@@ -40,6 +40,28 @@ CHARTS = r"""
     });
   };
 
+  // The same for a log axis, on which one large value would stay in the mean for a hundred steps.
+  const smoothedLogs = (values, weight) => {
+    if (!weight) return values;
+    const logs = values.map((value) => (value > 0 ? Math.log(value) : null));
+    return smoothed(logs, weight).map((value) => (value === null ? null : Math.exp(value)));
+  };
+  // Whether the largest value would leave the others no room above 0: it is a thousand times the median.
+  const explodes = (lines) => {
+    const some = [];
+    let largest = 0;
+    for (const line of lines) {
+      const stride = Math.ceil(line.y.length / 2000);
+      line.y.forEach((value, index) => {
+        if (!isNumber(value)) return;
+        if (value > largest) largest = value;
+        if (index % stride === 0) some.push(value);
+      });
+    }
+    const usual = quantile(some.sort((a, b) => a - b), 0.5);
+    return usual > 0 && largest > 1000 * usual;
+  };
+
   // Of each column: the first, the least, the largest and the last, in their order. `null` marks a gap.
   const thinned = (xs, ys, numColumns, low, high) => {
     const kept = [];
@@ -128,7 +150,8 @@ CHARTS = r"""
     const figure = make("figure", "chart card");
     figure.dataset.panel = panel.name;
     const caption = make("figcaption");
-    caption.append(make("span", "", visible(panel.title)), make("span", "unit", unitWord(panel.unit)));
+    const unit = make("span", "unit");
+    caption.append(make("span", "", visible(panel.title)), unit);
     const plot = make("div", "plot");
     const image = draw("svg", { role: "img", tabindex: "0" });
     const body = draw("g", {});
@@ -144,7 +167,7 @@ CHARTS = r"""
     caption.append(step);
     plot.append(image, cursor);
     figure.append(caption, make("p", "why", visible(panel.why)), plot, readout);
-    const chart = { panel, figure, image, body, cursor, clip, clipRect, readout, caption, step, isSeen: false,
+    const chart = { panel, figure, image, body, cursor, clip, clipRect, readout, caption, unit, step, isSeen: false,
       isStale: true };
     listenTo(chart);
     return chart;
@@ -172,9 +195,10 @@ CHARTS = r"""
     const inner = width - frame.left - frame.right;
     const isStack = panel.kind === "stack";
     const weight = panel.kind ? 0 : Number(state.smooth);
-    const isLog = state.log === "1" && !isStack && panel.kind !== "points"
+    const isLog = (state.log === "1" || (panel.mayBeLog && explodes(lines))) && !isStack && panel.kind !== "points"
       && lines.some((line) => line.y.some((value) => value > 0));
-    for (const line of lines) line.shown = smoothed(line.y, weight);
+    for (const line of lines) line.shown = (isLog ? smoothedLogs : smoothed)(line.y, weight);
+    chart.unit.textContent = [unitWord(panel.unit), isLog ? "log" : ""].filter(Boolean).join(", ");
     if (isStack) layers(lines);
     const [lowX, highX] = stepRange();
     const range = rangeOf(lines, isStack, isLog, panel.unit) || [0, 1];

@@ -44,7 +44,8 @@ STATE = r"""
   const count = (value) => value.toLocaleString("en");
   const many = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
   const sayValue = (value, unit) => {
-    if (isNumber(value) && Math.abs(value) >= 1e9 && unit !== "bytes") return (value / 1e9).toPrecision(3) + " G";
+    const isGiga = isNumber(value) && Math.abs(value) >= 1e9 && Math.abs(value) < 1e12;
+    if (isGiga && unit !== "bytes") return (value / 1e9).toPrecision(3) + " G";
     if (unit === "bytes" && isNumber(value)) return size(value);
     if (unit === "s") return seconds(value);
     return format(value, unit === "count" ? "" : unit);

@@ -250,7 +250,7 @@ def _explodes(lines: Sequence[Line]) -> bool:
 
 
 def _metric_line(
-    number: int, runs: Sequence[RunSource], metric: str, name: str, share_of: str = "", smoother: Smoother | None = None
+    number: int, runs: Sequence[RunSource], metric: str, name: str, share_of: str, smoother: Smoother
 ) -> list[Line]:
     """One line, or none where the run did not measure it. Where a stage did not, there is a gap."""
     run = runs[number]
@@ -268,7 +268,7 @@ def _metric_line(
     smoothed: list[float] = []
     for stage in dict.fromkeys(record.stage for record in records):
         part = [value for record, value in zip(records, values, strict=True) if record.stage == stage]
-        smoothed += (smoother or smooth)(part)
+        smoothed += smoother(part)
     columns = [tuple(float(record.step) for record in records), tuple(values), tuple(smoothed)]
     return [Line(number, name, *(thinned(column, len(runs)) for column in columns))]
 
@@ -277,7 +277,7 @@ def _time_split(runs: Sequence[RunSource]) -> Chart:
     """Of the first run alone: stacks of several cannot be overlaid. The section on cost has the sums of all."""
     lines: list[Line] = []
     for metric, name in TIME_PARTS.items():
-        lines += _metric_line(0, runs, metric, name) if runs else []
+        lines += _metric_line(0, runs, metric, name, "", smooth) if runs else []
     # A stack needs all its parts at each step.
     steps = sorted({x for line in lines for x in line.x})
     filled = []

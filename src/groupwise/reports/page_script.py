@@ -36,7 +36,7 @@ ELEMENTS = r"""
     if (!isNumber(value)) return "–";
     const size = Math.abs(value);
     if (size === 0) return "0";
-    if (size >= 1e12) return value.toExponential(2);
+    if (size >= 1e12) return value.toExponential(2).replace(/\.?0*e\+/, "e");
     if (size >= 1e9) return Number((value / 1e9).toPrecision(3)) + " G";
     if (size >= 1e6) return Number((value / 1e6).toPrecision(3)) + " M";
     if (size >= 1000) return Math.round(value).toLocaleString("en");
