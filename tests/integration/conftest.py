@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 
 from groupwise.checkpoint import CheckpointStore
 from groupwise.config import Recipe, make_recipe
+from tests.integration.browser import Browser, running_browser
 
 TINY_MODEL = {
     "path": "tiny-qwen3",
@@ -103,3 +104,21 @@ def state_digest(run_dir: Path) -> str:
 def whole_result(run_dir: Path) -> tuple[Any, ...]:
     """Everything that a resumed run must have in common with an uninterrupted one."""
     return metrics_lines(run_dir), eval_lines(run_dir), rollout_texts(run_dir), state_digest(run_dir)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with running_browser(tmp_path_factory.mktemp("browser")) as running:
+        yield running
+
+
+@pytest.fixture
+def tab(browser: Browser) -> Iterator[Browser]:
+    """The browser as if new; a page that complains fails its test."""
+    browser.size(1400, 1000)
+    browser.prefer(prefers_color_scheme="light")
+    browser.clear()
+    yield browser
+    problems = list(browser.problems)
+    browser.leave()
+    assert problems == []
