@@ -104,8 +104,9 @@ def paired_interval(differences: Sequence[float], z: float = Z_95) -> tuple[floa
 
     Agresti and Min (2005) for one completion a problem, where each difference is -1, 0 or 1: half a problem is added to
     each of the four cells, which is two problems of difference 0 and mean square 1/2. With several completions
-    differences lie between; the same two problems are added. It has width also where nothing differs, which a bootstrap
-    would take for certainty, and always holds the mean itself.
+    differences lie between; the same two problems are added, which is on the wide side where all problems shift a
+    little, and right where a few flip whole. It has width also where nothing differs, which a bootstrap would take for
+    certainty, and always holds the mean itself.
     """
     for difference in differences:
         if not -1 <= difference <= 1:

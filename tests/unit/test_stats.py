@@ -171,6 +171,16 @@ def test_paired_intervals_hold_the_truth_95_times_in_100(a: float, b: float, ste
     assert 0.93 <= hits / simulations <= 0.97
 
 
+@pytest.mark.parametrize("num_problems", [40, 150])
+def test_paired_intervals_hold_the_truth_where_few_problems_flip_whole(num_problems: int) -> None:
+    """Three in a hundred go from never right to always right, however often they are asked: 40 often show none."""
+    generator, hits, simulations = random.Random(num_problems), 0, 2000
+    for _ in range(simulations):
+        low, high = paired_interval([float(generator.random() < 0.03) for _ in range(num_problems)])
+        hits += low <= 0.03 <= high
+    assert hits / simulations >= 0.92
+
+
 def test_paired_bootstrap_finds_what_is_there_and_nothing_else() -> None:
     assert paired_bootstrap_p([]) == paired_bootstrap_p([0.0] * 20) == 1.0
     assert paired_bootstrap_p([0.25] * 40 + [0.0] * 10, draws=500) == pytest.approx(1 / 501)
