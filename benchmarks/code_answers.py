@@ -9,13 +9,12 @@ new held-out queries are, and looks for the data where the run's recipe has them
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from math_answers import is_right, side_by_side, text_of
+from math_answers import ends, is_right, parse, side_by_side, text_of
 
 from groupwise.runlog.reader import Run
 from groupwise.tasks import make_task
@@ -104,17 +103,12 @@ def query_of(problem: Problem) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--page", type=Path, help="where answers go, side by side")
-    parser.add_argument("--title", default="Answers before and after")
-    options = parser.parse_args()
+    options = parse(__doc__)
     run = Run(options.run)
     task = run.recipe["task"]
     is_sql = task["name"].startswith("sql")
     kinds = SQL if is_sql else CODE
-    steps = run.evals()[0].step, run.evals()[-1].step
-    before, after = (run.eval_rollouts(step) for step in steps)
+    steps, before, after = ends(run)
     found: dict[str, object] = {"steps": steps, "before": facts(before, kinds), "after": facts(after, kinds)}
     if is_sql:
         found["queries"] = how_new(make_task(task["name"], task["options"]).problems("train"), [before, after])

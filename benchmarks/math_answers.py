@@ -96,15 +96,24 @@ def _fenced(text: str) -> str:
     return f"{fence}text\n{text.strip()}\n{fence}\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parse(description: str | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     parser.add_argument("--page", type=Path, help="where answers go, side by side")
     parser.add_argument("--title", default="Answers before and after")
-    options = parser.parse_args()
-    run = Run(options.run)
+    return parser.parse_args()
+
+
+def ends(run: Run) -> tuple[tuple[int, int], list[ScoredGroup], list[ScoredGroup]]:
+    """(the steps of the first and the last evaluation, the answers of each)."""
     steps = run.evals()[0].step, run.evals()[-1].step
     before, after = (run.eval_rollouts(step) for step in steps)
+    return steps, before, after
+
+
+def main() -> None:
+    options = parse(__doc__)
+    steps, before, after = ends(Run(options.run))
     print(json.dumps({"steps": steps, "before": facts(before), "after": facts(after)}, indent=1))
     if options.page is not None:
         options.page.write_text(side_by_side(before, after, options.title), encoding="utf-8")

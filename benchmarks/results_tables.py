@@ -63,12 +63,10 @@ def against(rows: Sequence[Row]) -> str:
     for row in rows:
         found = read(row["compare"])
         count = found["num_problems"]
-        shown = share if found["test"] == "mcnemar" else percent
-        scores = [
-            f"{row[name]}: {shown(found[key], count)}"
-            for name, key in (("first", "first_value"), ("second", "second_value"))
-        ]
-        flips = [str(len(found[key])) if found["test"] == "mcnemar" else "" for key in ("gained", "lost")]
+        is_plain = found["test"] == "mcnemar"
+        values = [(row[name], found[key]) for name, key in (("first", "first_value"), ("second", "second_value"))]
+        scores = [f"{name}: {share(value, count) if is_plain else f'{100 * value:.1f} %'}" for name, value in values]
+        flips = [str(len(found[key])) if is_plain else "" for key in ("gained", "lost")]
         cells.append([row["label"], *scores, difference(found), *flips, f"{found['p']:.2g}"])
     return table(cells)
 
@@ -227,10 +225,6 @@ def read(name: str) -> dict[str, Any]:
 def share(value: float, count: int) -> str:
     low, high = wilson_interval(round(value * count), count)
     return f"{100 * value:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
-
-
-def percent(value: float, _count: int) -> str:
-    return f"{100 * value:.1f} %"
 
 
 def score(found: Mapping[str, Any]) -> str:

@@ -89,7 +89,7 @@ ALLOWED = {
     "bench": {"", "types", "config", "algo", "collect", "data", "engines", "evals", "evaluate", "grpo", "models"}
     | {"pipeline", "runlog", "stats", "tasks", "update", "verifiers", "bench"},
     "plan": {"config", "models", "tasks", "bench", "plan"},
-    "sweeps": {"inert", "types", "stats", "config", "runlog", "reports", "plan", "sweeps"},
+    "sweeps": {"inert", "types", "stats", "config", "runlog", "reports", "plan", "workers", "sweeps"},
     "demo": {"", "types", "config", "pipeline", "reports", "runlog"},
     "cli": None,
     "__main__": {"cli"},

@@ -17,7 +17,8 @@ from multiprocessing import get_context
 from groupwise.config import ConfigError, Recipe
 from groupwise.sweeps.arms import Sweep
 from groupwise.sweeps.folder import Job
-from groupwise.sweeps.runner import Placement, num_cores
+from groupwise.sweeps.runner import Placement
+from groupwise.workers import num_cores, usual_workers
 
 MEMORY_MARGIN = 0.9
 """Of the GPU's memory: a plan may be a little off, and runs that do not fit end each other."""
@@ -105,10 +106,15 @@ def place(sweep: Sweep, recipes: Sequence[Recipe], jobs: int | str) -> tuple[Pla
         machine = Machine(0, 0)
     else:
         machine = look_apart(recipes if jobs == "auto" else ())
-    at_once, reason = (jobs, "") if isinstance(jobs, int) else auto_jobs(machine, num_cores())
+    cores = num_cores()
+    at_once, reason = (jobs, "") if isinstance(jobs, int) else auto_jobs(machine, cores)
     devices = visible_devices(machine.num_gpus) if machine.num_gpus > 1 else ()
     per_gpu = math.ceil(at_once / max(1, machine.num_gpus))
-    return Placement(at_once, devices, lambda job: shared_memory(sweep, job, per_gpu)), reason
+
+    def overrides(job: Job) -> tuple[str, ...]:
+        return (*shared_memory(sweep, job, per_gpu), *shared_cores(sweep, job, at_once, cores))
+
+    return Placement(at_once, devices, overrides), reason
 
 
 def auto_jobs(machine: Machine, num_cores: int) -> tuple[int, str]:
@@ -135,6 +141,13 @@ def shared_memory(sweep: Sweep, job: Job, per_gpu: int) -> tuple[str, ...]:
         return ()
     share = (engine.memory_share or VLLM_SHARE) / per_gpu
     return (f"engine.memory_share={share!r}",)
+
+
+def shared_cores(sweep: Sweep, job: Job, at_once: int, cores: int) -> tuple[str, ...]:
+    """A run that takes half of the cores for its verifier does not know of the others."""
+    if sweep.recipe(job.arm).verifier.workers != "auto":
+        return ()
+    return (f"verifier.workers={usual_workers(cores, at_once)}",)
 
 
 def visible_devices(count: int) -> tuple[str, ...]:

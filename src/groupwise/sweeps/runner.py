@@ -29,6 +29,7 @@ from typing import Any, Literal, Protocol
 from groupwise.runlog import layout
 from groupwise.runlog.files import write_failure
 from groupwise.sweeps.folder import Job, recipe_file, record_failure
+from groupwise.workers import num_cores
 
 TRAIN = (sys.executable, "-m", "groupwise", "train")
 WAIT_S = 0.5
@@ -258,11 +259,6 @@ class Runner:
     def _note(self, now: Progress) -> None:
         self._runs[_key(now.job)] = now
         self._watcher.changed(now)
-
-
-def num_cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0))
 
 
 def _key(job: Job) -> tuple[str, int]:

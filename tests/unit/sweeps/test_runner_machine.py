@@ -15,7 +15,16 @@ from groupwise.sweeps import machine
 from groupwise.sweeps.arms import Arm, Sweep, resolve
 from groupwise.sweeps.display import Display, runs_table
 from groupwise.sweeps.folder import Job, jobs_of
-from groupwise.sweeps.machine import ArmPlan, Machine, auto_jobs, place, plan_recipes, shared_memory, visible_devices
+from groupwise.sweeps.machine import (
+    ArmPlan,
+    Machine,
+    auto_jobs,
+    place,
+    plan_recipes,
+    shared_cores,
+    shared_memory,
+    visible_devices,
+)
 from groupwise.sweeps.runner import Progress
 from groupwise.sweeps.spec import parse_spec
 
@@ -62,6 +71,19 @@ def test_vllm_gets_its_part_of_the_gpu(sweep: Sweep, tmp_path: Path) -> None:
     assert shared_memory(sweep, with_engine(name="vllm", memory_share=0.6), 2) == ("engine.memory_share=0.3",)
     assert shared_memory(sweep, with_engine(name="vllm", url="http://127.0.0.1:8000"), 2) == ()
     assert shared_memory(sweep, with_engine(name="vllm"), 1) == ()
+
+
+def test_runs_that_share_the_cores_share_those_of_their_verifiers(
+    sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = jobs_of(sweep, tmp_path, sweep.arms)
+    given = replace(job, arm=Arm("x", "", "", "", {"verifier.workers": 5}))
+    assert shared_cores(sweep, job, 3, 24) == ("verifier.workers=4",)
+    assert shared_cores(sweep, given, 3, 24) == ()
+    monkeypatch.setattr(machine, "look_apart", lambda recipes: Machine(0, 0))
+    monkeypatch.setattr(machine, "num_cores", lambda: 12)
+    placement, _ = place(sweep, [sweep.recipe(arm) for arm in sweep.arms], 2)
+    assert placement.overrides(job) == ("verifier.workers=3",)
 
 
 def test_runs_are_spread_over_the_gpus(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
