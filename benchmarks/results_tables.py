@@ -195,14 +195,15 @@ def scores(rows: Sequence[Row], columns: Sequence[Row]) -> str:
 
 def groups(rows: Sequence[Row]) -> str:
     """By group size: what `groupwise bench groups --json` printed, for one advantage rule."""
-    cells = [["group", "dead groups", "variance of the advantage", "of the gradient, relative", "signal to noise"]]
+    head = ["G", "dead groups", "variance of the advantage", "of the gradient, relative", "signal to noise"]
+    cells = [[*head, "over G \u2212 1"]]
     for row in rows:
         sizes, rule = read(row["groups"])["sizes"], row["rule"]
         for one in sizes:
             relative = one["gradient_variance"][rule] / sizes[0]["gradient_variance"][rule]
             advantage, signal = one["advantage_variance"][rule], one["signal_to_noise"][rule]
-            dead = f"{100 * one['dead_share']:.0f} %"
-            cells.append([str(one["size"]), dead, f"{advantage:.4f}", f"{relative:.3f}", f"{signal:.4f}"])
+            shares = f"{100 * one['dead_share']:.0f} %", f"{advantage:.4f}", f"{relative:.3f}"
+            cells.append([str(one["size"]), *shares, f"{signal:.4f}", f"{signal / (one['size'] - 1):.4f}"])
     return table(cells)
 
 

@@ -195,8 +195,8 @@ def test_group_sizes(tables: ModuleType, tmp_path: Path) -> None:
     row = {"label": "it", "groups": "groups.json", "rule": "r"}
     shown = tables.made(kind="groups", rows=[row]).splitlines()
     assert shown[-2:] == [
-        "| 4 | 25 % | 0.2500 | 1.000 | 0.0040 |",
-        "| 8 | 12 % | 0.1250 | 0.500 | 0.0080 |",
+        "| 4 | 25 % | 0.2500 | 1.000 | 0.0040 | 0.0013 |",
+        "| 8 | 12 % | 0.1250 | 0.500 | 0.0080 | 0.0011 |",
     ]
     shown = tables.made(kind="slopes", rows=[row]).splitlines()
     assert shown[-1] == "| it | −1.00 (−1.10 to −0.90) | −0.87 (−0.90 to −0.84) |"
