@@ -38,6 +38,10 @@ def is_cut_off(scored: ScoredGroup) -> bool:
     return scored.group.rollouts[0].finish is Finish.LENGTH
 
 
+def has_program(scored: ScoredGroup) -> bool:
+    return "```" in text_of(scored)
+
+
 def text_of(scored: ScoredGroup) -> str:
     return scored.group.rollouts[0].text
 
@@ -53,7 +57,7 @@ def facts(groups: Sequence[ScoredGroup]) -> dict[str, int]:
         "without an answer": sum(one.scores[0].verdict is Verdict.UNPARSED for one in groups),
         "wrong, with a wrong equation": sum(a and b for a, b in zip(wrong, slipped, strict=True)),
         "wrong, without one": sum(a and not b for a, b in zip(wrong, slipped, strict=True)),
-        "with a program": sum("```" in text_of(one) for one in groups),
+        "with a program": sum(map(has_program, groups)),
         "with a program and its output": sum("```output" in text_of(one) for one in groups),
         "cut off": sum(map(is_cut_off, groups)),
         "cut off, starting again": sum(is_cut_off(one) and len(AGAIN.findall(text_of(one))) > 1 for one in groups),
@@ -61,6 +65,19 @@ def facts(groups: Sequence[ScoredGroup]) -> dict[str, int]:
         "equations": len(equations),
         "wrong equations": sum(not step.is_true for step in equations),
     }
+
+
+def by_first_answer(before: Sequence[ScoredGroup], after: Sequence[ScoredGroup]) -> list[dict[str, object]]:
+    """How many problems are right before and after, by what the answer before was like: is a gain one of endings?"""
+    right_after = {one.group.prompt.problem.id: is_right(one) for one in after}
+    kinds = {"cut off": is_cut_off, "ended, with a program": has_program, "ended, without": lambda _: True}
+    left = list(before)
+    rows = list[dict[str, object]]()
+    for kind, is_kind in kinds.items():
+        found, left = [one for one in left if is_kind(one)], [one for one in left if not is_kind(one)]
+        after_it = sum(right_after[one.group.prompt.problem.id] for one in found)
+        rows.append({"kind": kind, "count": len(found), "before": sum(map(is_right, found)), "after": after_it})
+    return rows
 
 
 def question_and_answer(problem: Problem) -> str:
@@ -114,7 +131,8 @@ def ends(run: Run) -> tuple[tuple[int, int], list[ScoredGroup], list[ScoredGroup
 def main() -> None:
     options = parse(__doc__)
     steps, before, after = ends(Run(options.run))
-    print(json.dumps({"steps": steps, "before": facts(before), "after": facts(after)}, indent=1))
+    found = {"steps": steps, "before": facts(before), "after": facts(after)}
+    print(json.dumps({**found, "first_answers": by_first_answer(before, after)}, indent=1))
     if options.page is not None:
         options.page.write_text(side_by_side(before, after, options.title), encoding="utf-8")
 

@@ -173,10 +173,10 @@ def shares_of_answers(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[d
     return found, cells
 
 
-def queries(rows: Sequence[Row]) -> str:
-    """By how new the query is that answers a problem: from the same files, of runs that have one model before."""
-    found = [read(row["answers"])["queries"] for row in rows]
-    cells = [["in training", "problems", "before", *(f"after, {row['label']}" for row in rows)]]
+def by_kind(rows: Sequence[Row], head: str, of: str) -> str:
+    """Right answers by kind of problem: `of` the same files, of runs that have one model before."""
+    found = [read(row["answers"])[of] for row in rows]
+    cells = [[head, "problems", "before", *(f"after, {row['label']}" for row in rows)]]
     for kinds in zip(*found, strict=True):
         count = kinds[0]["count"]
         rights = [kinds[0]["before"], *(kind["after"] for kind in kinds)]
@@ -263,7 +263,7 @@ KINDS: Mapping[str, Callable[..., str]] = {
     "countdown_answers": countdown_answers,
     "math_answers": math_answers,
     "code_answers": code_answers,
-    "queries": queries,
+    "by_kind": by_kind,
     "scores": scores,
     "groups": groups,
     "slopes": slopes,
@@ -275,7 +275,7 @@ def filled(text: str) -> str:
     return MARK.sub(lambda mark: mark[1] + made(**tables[mark[2]]) + mark[3], text)
 
 
-def made(kind: str, **parts: Sequence[Row]) -> str:
+def made(kind: str, **parts: Any) -> str:
     return KINDS[kind](**parts)
 
 

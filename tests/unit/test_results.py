@@ -166,6 +166,11 @@ def test_what_mathematics_does_otherwise_than_before(tables: ModuleType, tmp_pat
     assert tables.math_answers(seeds).startswith(
         "| of the answers | seed 0, before | seed 0, after | seed 1, after |\n"
     )
+    assert [list(kind.values()) for kind in module.by_first_answer(before, after)] == [
+        ["cut off", 1, 0, 1],
+        ["ended, with a program", 1, 0, 1],
+        ["ended, without", 2, 1, 1],
+    ]
     page = module.side_by_side(before, after, "Both")
     assert "## Wrong before, right after: 2 of 4" in page
     assert "## Wrong both times: 1 of 4\n\n**Question 0?** Right: 7." in page
@@ -249,7 +254,7 @@ def test_held_out_queries_that_were_asked_for_in_training(tables: ModuleType, tm
         1,
     ]
     (tmp_path / "sql.json").write_text(json.dumps({"queries": found}))
-    shown = tables.queries([{"label": "seed 0", "answers": "sql.json"}]).splitlines()
+    shown = tables.by_kind([{"label": "seed 0", "answers": "sql.json"}], "in training", "queries").splitlines()
     assert shown[0] == "| in training | problems | before | after, seed 0 |"
     assert shown[2].startswith("| the same query | 1 | 0.0 % (0.0 to ")
     assert module.query_of(before[0].group.prompt.problem).startswith("**Question?**")

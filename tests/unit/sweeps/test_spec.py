@@ -122,11 +122,13 @@ def test_the_study_has_the_arms_that_it_is_about() -> None:
     assert steps == {40}
 
 
-def test_grpo_and_gr_reinforce_differ_in_the_loss_alone() -> None:
-    sweep = resolve(load_spec(SWEEPS / "grpo-against-gr-reinforce.toml"), SWEEPS)
+@pytest.mark.parametrize("name", ["grpo-against-gr-reinforce", "math-grpo-against-gr-reinforce"])
+def test_grpo_and_gr_reinforce_differ_in_the_loss_alone(name: str) -> None:
+    sweep = resolve(load_spec(SWEEPS / f"{name}.toml"), SWEEPS)
     grpo, reinforce = (sweep.recipe(arm).stages[0] for arm in sweep.arms)
     assert (grpo.algorithm, reinforce.algorithm) == ("grpo", "gr_reinforce")
-    for key in ("problems_per_step", "rollouts_per_problem", "steps", "optimizer", "kl", "sampling", "reward"):
+    # By its name a stage draws problems and rollouts.
+    for key in ("name", "problems_per_step", "rollouts_per_problem", "steps", "optimizer", "kl", "sampling", "reward"):
         assert getattr(grpo, key) == getattr(reinforce, key)
     assert grpo.loss.surrogate == "clipped"  # type: ignore[union-attr]
     assert reinforce.loss.surrogate == "policy_gradient"  # type: ignore[union-attr]
