@@ -53,12 +53,23 @@ def held_out_gains(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> 
         members = [record for record in steps if record.stage == stage]
         values = [record.metrics.get("reward/mean", math.nan) for record in members]
         rewards = [value for value in values if math.isfinite(value)]
-        before = [record for record in evals if record.step < members[0].step]
-        inside = [record for record in evals if members[0].step <= record.step <= members[-1].step]
-        ends = [record for record in (*before[-1:], *inside) if math.isfinite(record.pass_at_1)]
-        if len(rewards) >= MIN_STEPS and len(ends) >= 2:
-            gains.append(_gain(stage, rewards, ends[0], ends[-1]))
+        ends = held_out_ends(members, evals)
+        if len(rewards) >= MIN_STEPS and ends:
+            gains.append(_gain(stage, rewards, *ends))
     return tuple(gains)
+
+
+def held_out_ends(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> tuple[EvalRecord, EvalRecord] | None:
+    """The evaluation before these steps and the last one among them."""
+    before = [record for record in evals if record.step < steps[0].step]
+    inside = [record for record in evals if steps[0].step <= record.step <= steps[-1].step]
+    ends = [record for record in (*before[-1:], *inside) if math.isfinite(record.pass_at_1)]
+    return (ends[0], ends[-1]) if len(ends) >= 2 else None
+
+
+def pass_at_1_gain(before: EvalRecord, after: EvalRecord) -> tuple[float, float]:
+    """A 95 % interval of it, from the two intervals: wide, since it does not know that the problems are the same."""
+    return difference_interval(*((end.pass_at_1, end.low, end.high) for end in (before, after)))
 
 
 def _gain(stage: str, rewards: Sequence[float], before: EvalRecord, after: EvalRecord) -> HeldOutGain:
@@ -66,7 +77,7 @@ def _gain(stage: str, rewards: Sequence[float], before: EvalRecord, after: EvalR
     first, last = rewards[:quarter], rewards[-quarter:]
     half = Z_95 * math.sqrt((std(first) ** 2 + std(last) ** 2) / quarter)
     gain = mean(last) - mean(first)
-    low, high = difference_interval(*((end.pass_at_1, end.low, end.high) for end in (before, after)))
+    low, high = pass_at_1_gain(before, after)
     return HeldOutGain(
         stage=stage,
         reward_first=mean(first),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from groupwise.audit.held_out_gain import held_out_gains
+from groupwise.audit.held_out_gain import held_out_ends, held_out_gains, pass_at_1_gain
 from groupwise.doctor.chart import Chart
 from groupwise.doctor.finding import Change, Finding
 from groupwise.doctor.series import has_risen, persistent, values_of
@@ -108,6 +108,27 @@ def hollow_reward(chart: Chart) -> Finding | None:
         "themselves",
         change=change,
         figures={"reward_gain": gain.reward_gain, "held_out_gain": gain.held_out_gain},
+    )
+
+
+def held_out_falls(chart: Chart) -> Finding | None:
+    """Of any stage, SFT too; where the reward rose meanwhile it is a hollow reward."""
+    ends = held_out_ends(chart.steps, chart.evals) if chart.steps else None
+    low, high = pass_at_1_gain(*ends) if ends else (0.0, 0.0)
+    if not ends or high >= 0:
+        return None
+    before, after = ends
+    return chart.finding(
+        "held_out_falls",
+        "sick",
+        [(record.step, 0.0) for record in chart.steps if record.step <= after.step],
+        seen=f"held-out pass@1 {before.pass_at_1:.1%} (step {before.step}) → {after.pass_at_1:.1%} (step {after.step}; "
+        f"95 % interval of the change {low:+.1%} to {high:+.1%})",
+        means="the model is worse at the task than the stage found it",
+        change=chart.slower(
+            "smaller updates; go back to the best checkpoint, and look at what the answers lost: `groupwise compare`"
+        ),
+        figures={"held_out_first": before.pass_at_1, "held_out_last": after.pass_at_1},
     )
 
 

@@ -21,7 +21,7 @@ DISEASES: Mapping[str, Disease] = {
     "nearly_greedy": Disease(
         "Sampling is nearly greedy",
         sampling.nearly_greedy,
-        frozenset({"dead_groups", "identical_completions", "kl_spike", "gradient_spikes"}),
+        frozenset({"dead_groups", "identical_completions", "kl_spike", "gradient_spikes", "held_out_falls"}),
     ),
     "dead_groups": Disease("Groups without signal", sampling.dead_groups),
     "verifier_errors": Disease("The verifier fails", course.verifier_errors),
@@ -36,7 +36,8 @@ DISEASES: Mapping[str, Disease] = {
     "length_collapse": Disease("Completions collapse", sampling.length_collapse),
     "reasoning_dropped": Disease("Reasoning is dropped", sampling.reasoning_dropped),
     "length_growth": Disease("Completions grow", sampling.length_growth),
-    "hollow_reward": Disease("Reward up, held-out flat", course.hollow_reward),
+    "hollow_reward": Disease("Reward up, held-out flat", course.hollow_reward, frozenset({"held_out_falls"})),
+    "held_out_falls": Disease("Held-out score falls", course.held_out_falls),
     "identical_completions": Disease("Identical completions", sampling.identical_completions),
     "other_writing_system": Disease("Another writing system", sampling.other_writing_system),
     "runs_on_after_answer": Disease("Goes on after the answer", sampling.runs_on_after_answer),

@@ -62,6 +62,7 @@ def sick_runs(make: Any) -> dict[str, dict[str, Any]]:
         },
         "length_growth": {"change": lambda n: after(n, 45, {"rollouts/length_mean_tokens": 900.0})},
         "hollow_reward": {"change": lambda n: {"reward/mean": 0.2 + 0.01 * n}},
+        "held_out_falls": {"evals": lambda n: 0.5 - 0.003 * n},
         "identical_completions": {"change": lambda n: after(n, 40, {"rollouts/identical_share": 0.6})},
         "other_writing_system": {"completion": RUSSIAN},
         "runs_on_after_answer": {"completion": RUNNING_ON},
@@ -147,6 +148,22 @@ def test_cold_sampling_whose_rollouts_differ_or_are_right_is_let_be(make: Any, t
     assert not examine(
         read_charts(Run(make.run(tmp_path / "right", lambda n: right, recipe=cold, evals=lambda n: 0.97)))
     )
+
+
+def test_a_score_that_falls_is_told_once_and_chance_is_let_be(make: Any, tmp_path: Path) -> None:
+    """As in a run of MATH level 5 that its report called worse (docs/lab-log.md)."""
+
+    def found(name: str, reward: float, fall: float) -> list[str]:
+        run_dir = make.run(
+            tmp_path / name,
+            lambda n: {"reward/mean": 0.2 + reward * n},
+            evals=lambda n: 0.5 - fall * n / make.num_steps,
+        )
+        return [finding.disease for finding in examine(read_charts(Run(run_dir)))]
+
+    assert found("falls", 0.0, 0.08) == ["held_out_falls"]
+    assert found("chance", 0.0, 0.06) == []
+    assert found("paid", 0.01, 0.08) == ["hollow_reward"]
 
 
 def test_kl_that_is_far_from_the_first_step_on_has_not_jumped(make: Any, tmp_path: Path) -> None:
