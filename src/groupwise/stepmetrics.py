@@ -44,6 +44,7 @@ def rollout_metrics(
         "groups/signal_share": 1 - len(dead) / len(sampled),
         "groups/dead_all_correct": float(dead.count(1.0)),
         "groups/dead_all_wrong": float(dead.count(0.0)),
+        "groups/signal_all_wrong": float(sum(scored.has_signal and scored.pass_rate == 0 for scored in sampled)),
         "groups/refilled": float(len(set_aside)),
         "rollouts/count": float(len(rollouts)),
         "rollouts/truncated_share": mean([float(is_truncated(rollout)) for rollout in rollouts]),

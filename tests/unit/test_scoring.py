@@ -94,6 +94,16 @@ def test_a_step_of_errors_with_parts_has_metrics() -> None:
     assert rollout_metrics([scored], [], RewardConfig(), 0)["score/error_share"] == 1.0
 
 
+def test_groups_are_counted_by_what_they_can_teach() -> None:
+    boxed = Score(0.1, Verdict.WRONG, {"box": 0.1})
+    pairs = [(WRONG, WRONG), (RIGHT, RIGHT), (boxed, WRONG), (boxed, boxed), (RIGHT, boxed), (ERROR, boxed)]
+    groups = [shape_group(group(rollout(), rollout()), scores, RewardConfig(), 0, 4) for scores in pairs]
+    metrics = rollout_metrics(groups[:4], groups[4:], RewardConfig(), 0)
+    names = ("count", "dead_all_wrong", "dead_all_correct", "signal_all_wrong")
+    assert [metrics[f"groups/{name}"] for name in names] == [6, 3, 1, 1]
+    assert metrics["groups/signal_share"] == pytest.approx(2 / 6)
+
+
 def test_time_outs_are_counted_apart_and_judge_nothing() -> None:
     late = Score(0.0, Verdict.TIMED_OUT)
     scored = shape_group(group(*[rollout()] * 4), [late, ERROR, RIGHT, RIGHT], RewardConfig(), 0, 4)

@@ -126,6 +126,15 @@ CURVES: tuple[Spec, ...] = (
         share_of="groups/count",
         unit="share",
     ),
+    Spec(
+        "partial_groups",
+        "Groups that teach without a right answer",
+        {"groups/signal_all_wrong": "all wrong"},
+        "Groups whose rewards differ although no answer is right, as a share of those sampled: they teach format and "
+        "partial credit",
+        share_of="groups/count",
+        unit="share",
+    ),
 )
 TIME_PARTS = {
     "time/sample_s": "sampling",

@@ -54,6 +54,11 @@ _DECLARED = (
     ),
     Metric("groups/dead_all_correct", "Groups without signal in which all rollouts are correct", "count"),
     Metric("groups/dead_all_wrong", "Groups without signal in which no rollout is correct", "count"),
+    Metric(
+        "groups/signal_all_wrong",
+        "Groups with signal in which no rollout is correct: what they teach is format and partial credit",
+        "count",
+    ),
     Metric("groups/refilled", "Groups without signal that were set aside for other problems' groups", "count"),
     Metric("groups/extra_rollouts", "Rollouts added to groups that showed no signal", "count"),
     Metric("rollouts/count", "Rollouts sampled in the step, those set aside included", "count"),
