@@ -52,7 +52,11 @@ def clipped(inputs: SurrogateInputs) -> SurrogateOutputs:
 def sequence_clipped(inputs: SurrogateInputs) -> SurrogateOutputs:
     """GSPO eq. 5–7: one ratio per completion, the geometric mean of its tokens' ratios, clipped as a whole."""
     log_ratio = inputs.logprobs - inputs.old_logprobs
-    ratio = _sequence_mean(log_ratio, inputs.sequence, inputs.num_sequences).exp()[inputs.sequence]
+    # By masked rows: sums along them have one order, where those of index_add on a GPU have any.
+    is_of_SN = inputs.sequence == torch.arange(inputs.num_sequences, device=log_ratio.device)[:, None]
+    counts_S1 = is_of_SN.sum(1, keepdim=True).clamp(min=1)
+    means_S1 = torch.where(is_of_SN, log_ratio, 0.0).sum(1, keepdim=True) / counts_S1
+    ratio = torch.where(is_of_SN, means_S1.exp(), 0.0).sum(0)
     return _clip(ratio, inputs)
 
 
@@ -120,9 +124,3 @@ def _clip(ratio: Tensor, inputs: SurrogateInputs) -> SurrogateOutputs:
         is_clipped_low=(detached < low) & (advantages < 0),
         is_clipped_high=(detached > high) & (advantages > 0),
     )
-
-
-def _sequence_mean(values: Tensor, sequence: Tensor, num_sequences: int) -> Tensor:
-    total = torch.zeros(num_sequences, dtype=values.dtype, device=values.device).index_add(0, sequence, values)
-    count = torch.zeros_like(total).index_add(0, sequence, torch.ones_like(values))
-    return total / count.clamp(min=1)
