@@ -131,7 +131,8 @@ def test_gradients_are_of_each_rollout_by_itself() -> None:
         logprobs.gather(1, torch.tensor(ids)[:, None]).mean().backward()
         plain = [weight.grad for weight in policy.model.parameters() if weight.grad is not None]
         for one, other in zip(gradients, plain, strict=True):
-            assert torch.allclose(one, other, atol=1e-6)
+            # Of the largest entry: small ones are sums of large ones that cancel.
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-5 * float(other.abs().max()))
     assert all(torch.equal(one, other) for one, other in zip(before, policy.model.parameters(), strict=True))
 
 
