@@ -22,7 +22,7 @@ from groupwise.runlog import layout
 from groupwise.runlog.files import plain
 from groupwise.runlog.reader import Run
 from groupwise.stats import mcnemar_p, mean, paired_bootstrap_p, paired_interval
-from groupwise.types import Problem, ScoredGroup, Verdict
+from groupwise.types import Problem, ScoredGroup
 
 WHERE_DATA_IS = frozenset({"train", "held_out", "hub_config", "train_split", "held_out_split", "source"})
 """Options of tasks that say where problems lie. The problems themselves are compared, so these may differ."""
@@ -138,7 +138,7 @@ def _by_id(groups: Sequence[ScoredGroup]) -> dict[str, ScoredGroup]:
 def compare(first: Side, second: Side) -> Comparison:
     refuse_different(first, second)
     shared = sorted(first.groups.keys() & second.groups.keys())
-    shares = {key: (_share(first.groups[key]), _share(second.groups[key])) for key in shared}
+    shares = {key: (first.groups[key].pass_rate, second.groups[key].pass_rate) for key in shared}
     judged = {key: (a, b) for key, (a, b) in shares.items() if a is not None and b is not None}
     if not judged:
         raise ConfigError(f"{first.name} and {second.name} share no problem that both could judge; nothing to compare")
@@ -188,11 +188,6 @@ def refuse_different(first: Side, second: Side) -> None:
         one, other = (side.groups[key].group.prompt.problem for side in (first, second))
         if (one.messages, one.answer) != (other.messages, other.answer):
             raise refuse(f"problem {key} is not the same on both sides:", _question(one), _question(other))
-
-
-def _share(scored: ScoredGroup) -> float | None:
-    judged = [score for score in scored.scores if not score.is_error]
-    return sum(score.verdict is Verdict.CORRECT for score in judged) / len(judged) if judged else None
 
 
 def _flips(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -51,6 +51,8 @@ class Shares:
 
     by_seed: Mapping[int, float]
     num_problems: int
+    by_problem: Mapping[str, float] = field(default_factory=dict)
+    """The mean over the seeds of each problem's share; {} where not all of it is known."""
 
     @property
     def mean(self) -> float:
@@ -101,6 +103,8 @@ class ArmScore:
     member: Member
     seeds: tuple[SeedScore, ...]
     """Never empty: an arm without a finished and evaluated run has no score."""
+    by_problem: Mapping[str, float] = field(default_factory=dict)
+    """Of the final score."""
 
     @property
     def label(self) -> str:
@@ -112,7 +116,7 @@ class ArmScore:
 
     @property
     def final(self) -> Shares:
-        return _shares({score.seed: score.last for score in self.seeds})
+        return replace(_shares({score.seed: score.last for score in self.seeds}), by_problem=self.by_problem)
 
     @property
     def before(self) -> Shares | None:
@@ -194,9 +198,10 @@ class KnobScores:
 def score_knob(knob: Knob) -> KnobScores:
     arms = []
     for member in knob.members:
-        seeds = tuple(SeedScore(run.seed, run.evals) for run in member.arm.finished if run.evals)
+        runs = [run for run in member.arm.finished if run.evals]
+        seeds = tuple(SeedScore(run.seed, run.evals) for run in runs)
         if seeds:
-            arms.append(ArmScore(member, seeds))
+            arms.append(ArmScore(member, seeds, _mean_by_problem([run.pass_rates for run in runs])))
     return KnobScores(knob, tuple(arms))
 
 
@@ -221,6 +226,12 @@ def tail_values(steps: Sequence[StepRecord], metric: str) -> list[float]:
 def _shares(records: Mapping[int, EvalRecord]) -> Shares:
     num_problems = min(record.num_problems for record in records.values())
     return Shares({seed: record.pass_at_1 for seed, record in records.items()}, num_problems)
+
+
+def _mean_by_problem(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    if any(table.keys() != tables[0].keys() for table in tables):
+        return {}
+    return {problem_id: mean([table[problem_id] for table in tables]) for problem_id in tables[0]}
 
 
 def _largest(runs: Sequence[SeedRun], metric: str) -> float | None:

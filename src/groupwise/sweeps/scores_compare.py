@@ -7,8 +7,9 @@ Contract: a difference counts only where it stands out against both sources of c
   seeds, more degrees of freedom). The spread is never taken to be less than the pair's own, and a pair whose own is
   clearly wider (Fisher's F) is judged by its own degrees of freedom, so an unsteady arm does not pass for a steady one.
   Nor does an unsteady arm (`spread_tests`) lend its spread to the others.
-- Over problems: Newcombe's interval from two Wilson intervals, as if the arms had been asked different problems, which
-  errs on the wide side.
+- Over problems: by the differences on each problem, where both arms kept their completions of the same ones (mean over
+  seeds, `paired_interval`); else Newcombe's interval from two Wilson intervals, as if the arms had been asked different
+  problems, which errs on the wide side.
 
 The interval is the wider of the two, the p-value the larger. With one seed each only the problems are left. Adjusting
 for many comparisons is up to the caller (`adjusted`).
@@ -23,10 +24,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from groupwise.stats import (
+    Z_95,
     difference_interval,
     f_tail,
     holm,
     mean,
+    paired_interval,
     std,
     student_p,
     student_quantile,
@@ -95,10 +98,10 @@ def compare(names: tuple[str, str], first: Shares, second: Shares, shared: Sprea
     difference = first.mean - second.mean
     low, high = problems_interval(first, second)
     p = problems_p(first, second)
-    method = "over problems"
+    method = "paired by problem" if _is_paired(first, second) else "over problems"
     test = seed_test(first.by_seed, second.by_seed, shared)
     if test is not None:
-        method = f"{test.method}, and over problems"
+        method = f"{test.method}, and {method}"
         p = max(p, test.p)
         if 2 * test.half > high - low:
             low, high = max(-1.0, difference - test.half), min(1.0, difference + test.half)
@@ -204,12 +207,19 @@ def _own_error(first: Mapping[int, float], second: Mapping[int, float]) -> tuple
 
 def problems_interval(first: Shares, second: Shares, z: float | None = None) -> tuple[float, float]:
     """Of first - second, over problems; 95 % unless another `z` is asked for."""
+    if _is_paired(first, second):
+        differences = [share - second.by_problem[problem_id] for problem_id, share in first.by_problem.items()]
+        return paired_interval(differences, Z_95 if z is None else z)
     ends = []
     for shares in (second, first):
         n = shares.num_problems
         low, high = shares.over_problems if z is None else wilson_interval(shares.mean * n, n, z)
         ends.append((shares.mean, low, high))
     return difference_interval(ends[0], ends[1])
+
+
+def _is_paired(first: Shares, second: Shares) -> bool:
+    return bool(first.by_problem) and first.by_problem.keys() == second.by_problem.keys()
 
 
 def problems_p(first: Shares, second: Shares) -> float:

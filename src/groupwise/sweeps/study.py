@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,8 @@ class SeedRun:
     steps: tuple[StepRecord, ...] = ()
     evals: tuple[EvalRecord, ...] = ()
     """Those with a known score, in order."""
+    pass_rates: Mapping[str, float] = field(default_factory=dict)
+    """By problem, at the last of them, where all its completions were kept; else {}."""
 
     @property
     def is_finished(self) -> bool:
@@ -245,11 +247,19 @@ def _read_run(path: Path, seed: int, failure: str | None) -> SeedRun:
         turn = last_turn(run.events())
         recipe = run.recipe if (path / layout.RECIPE).is_file() else {}
         num_planned = sum(int(stage.get("steps", 0)) for stage in recipe.get("stages", []))
+        pass_rates = _pass_rates(run, evals[-1]) if evals else {}
     except (RunReadError, OSError, TypeError, ValueError, AttributeError) as error:
         return SeedRun(seed, path, Status.DAMAGED, str(error))
     if turn.get("kind") == "finished":
-        return SeedRun(seed, path, Status.FINISHED, "", num_planned, steps, evals)
+        return SeedRun(seed, path, Status.FINISHED, "", num_planned, steps, evals, pass_rates)
     if failure is None and turn.get("kind") in ("failed", "rank_lost"):  # the sweep died before it could write it down
         failure = str(turn.get("reason") or "")
     status = Status.UNFINISHED if failure is None else Status.FAILED
     return SeedRun(seed, path, status, failure or "", num_planned, steps, evals)
+
+
+def _pass_rates(run: Run, record: EvalRecord) -> dict[str, float]:
+    groups = run.eval_rollouts(record.step)
+    judged = {scored.group.prompt.problem.id: scored.pass_rate for scored in groups}
+    known = {problem_id: rate for problem_id, rate in judged.items() if rate is not None}
+    return known if len(known) == record.num_problems else {}

@@ -9,7 +9,7 @@ import json
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,18 @@ def knob_of_finals(finals: Sequence[Sequence[float]], before: float = 0.1, num_p
             runs.append(SeedRun(seed, Path(f"seed-{seed}"), Status.FINISHED, "", NUM_STEPS, (), evals))
         members.append(Member(Arm(name_of(number), {}, number == 0, tuple(runs)), str(number), float(number)))
     return Knob("knob", ("key",), tuple(members))
+
+
+def knob_of_answers(answers: Sequence[Sequence[Sequence[bool]]]) -> Knob:
+    """Arms by the answers of their seeds to the same problems, right or wrong, which were kept."""
+    finals = [[sum(rights) / len(rights) for rights in arm] for arm in answers]
+    knob = knob_of_finals(finals, num_problems=len(answers[0][0]))
+    members = []
+    for member, arm in zip(knob.members, answers, strict=True):
+        tables = [{f"p{place}": float(right) for place, right in enumerate(rights)} for rights in arm]
+        runs = tuple(replace(run, pass_rates=table) for run, table in zip(member.arm.runs, tables, strict=True))
+        members.append(replace(member, arm=replace(member.arm, runs=runs)))
+    return replace(knob, members=tuple(members))
 
 
 def study_of(*knobs: Knob, seeds: Sequence[int] = (0, 1, 2)) -> Study:

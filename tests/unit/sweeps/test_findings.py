@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from groupwise.sweeps.study import Knob, read_study
 from tests.unit.sweeps.made_up import (
     NUM_PROBLEMS,
     Truth,
+    knob_of_answers,
     knob_of_finals,
     make_knob,
     slow_student_p,
@@ -130,6 +132,40 @@ def test_nothing_is_claimed_of_knobs_that_do_nothing(spreads: tuple[float, ...],
             finals.append([sum(generator.random() < s for _ in range(NUM_PROBLEMS)) / NUM_PROBLEMS for s in skills])
         num_false += bool(CLAIMS & by_kind(knob_of_finals(finals)).keys())
     assert num_false <= 16
+
+
+def draw_answers(generator: random.Random, shifts: Sequence[float], spread: float) -> list[list[list[bool]]]:
+    """Of arms that shift all problems, whose difficulties they share; in logits, three seeds each."""
+    problems = [generator.gauss(0.5, 3) for _ in range(NUM_PROBLEMS)]
+    answers = []
+    for shift in shifts:
+        skills = [shift + generator.gauss(0, spread) for _ in range(3)]
+        answers.append(
+            [[generator.random() < 1 / (1 + math.exp(-skill - ease)) for ease in problems] for skill in skills]
+        )
+    return answers
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3])
+def test_nor_where_problems_are_paired(spread: float) -> None:
+    num_false = 0
+    for draw in range(200):
+        answers = draw_answers(random.Random(f"{spread} {draw}"), [0.0] * 3, spread)
+        num_false += bool(CLAIMS & by_kind(knob_of_answers(answers)).keys())
+    assert num_false <= 16
+
+
+def test_pairing_problems_finds_what_their_difficulty_hides() -> None:
+    """Nine points lost, on 200 problems, in 40 sweeps: 28 found it where problems were paired and 1 where not."""
+    num_found = [0, 0]
+    for draw in range(40):
+        answers = draw_answers(random.Random(draw), [0.0, 0.0, 0.0, -0.75], 0.05)
+        finals = [[sum(rights) / NUM_PROBLEMS for rights in arm] for arm in answers]
+        for place, knob in enumerate((knob_of_answers(answers), knob_of_finals(finals))):
+            findings = by_kind(knob)
+            num_found[place] += any("arm-3" in one.arms for kind in CLAIMS for one in findings.get(kind, []))
+    assert num_found[0] >= 20
+    assert num_found[1] <= 8
 
 
 def test_nothing_beside_the_score_is_claimed_either() -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy
 import pytest
 
-from groupwise.stats import student_quantile, wilson_interval
+from groupwise.stats import paired_interval, student_quantile, wilson_interval
 from groupwise.sweeps.findings_effects import steps_words
 from groupwise.sweeps.scores import KL_FROM_REFERENCE, KL_OF_UPDATES, Shares, median, score_knob
 from groupwise.sweeps.scores_compare import (
@@ -22,7 +22,15 @@ from groupwise.sweeps.scores_compare import (
     shared_spread,
     steady,
 )
-from tests.unit.sweeps.made_up import NUM_STEPS, Truth, evaluation, knob_of_finals, make_knob, slow_student_p
+from tests.unit.sweeps.made_up import (
+    NUM_STEPS,
+    Truth,
+    evaluation,
+    knob_of_answers,
+    knob_of_finals,
+    make_knob,
+    slow_student_p,
+)
 
 
 def shares(*values: float, num_problems: int = 200) -> Shares:
@@ -169,6 +177,43 @@ def test_the_p_value_of_problems_is_the_turning_point_of_its_interval() -> None:
         assert (p < 0.05) == (not low <= 0 <= high), (first, second, p)
     assert problems_p(shares(0.4), shares(0.4)) == 1.0
     assert problems_p(shares(1.0, num_problems=10**6), shares(0.0, num_problems=10**6)) < 1e-100
+
+
+def test_problems_are_paired_where_both_arms_have_the_same() -> None:
+    """600 of 1,000 against 560: 50 won and 10 lost, or 240 and 200, is not the same."""
+    rights = [1.0] * 600 + [0.0] * 400
+    few = [0.0] * 50 + rights[50:600] + [1.0] * 10 + [0.0] * 390
+    many = [0.0] * 240 + rights[240:600] + [1.0] * 200 + [0.0] * 200
+
+    def arm(values: list[float]) -> Shares:
+        by_problem = {f"p{place}": value for place, value in enumerate(values)}
+        return Shares({0: sum(values) / 1000}, 1000, by_problem)
+
+    found = {name: compare(("a", "b"), arm(rights), arm(other)) for name, other in (("few", few), ("many", many))}
+    for name, (won, lost) in {"few": (50, 10), "many": (240, 200)}.items():
+        assert (found[name].low, found[name].high) == paired_interval(
+            [1.0] * won + [-1.0] * lost + [0.0] * (1000 - won - lost)
+        )
+        assert found[name].method == "paired by problem"
+    assert found["few"].p < 1e-6
+    assert 0.04 < found["many"].p < 0.08
+    # Other problems, or answers that were not kept: as if they were different ones.
+    others = replace(arm(few), by_problem={f"q{place}": value for place, value in enumerate(few)})
+    unpaired = compare(("a", "b"), shares(0.6, num_problems=1000), shares(0.56, num_problems=1000))
+    assert compare(("a", "b"), arm(rights), others) == unpaired
+    assert unpaired.method == "over problems"
+
+
+def test_a_problem_counts_by_the_mean_of_its_seeds() -> None:
+    knob = knob_of_answers([[[True, True, False], [True, False, False]], [[True] * 3, [True] * 3]])
+    first, second = score_knob(knob).arms
+    assert first.final.by_problem == {"p0": 1.0, "p1": 0.5, "p2": 0.0}
+    assert "paired by problem" in compare(("a", "b"), first.final, second.final).method
+    # A seed whose answers were not kept, or were to other problems: the arm has none.
+    (run, *others), arm = knob.members[0].arm.runs, knob.members[0].arm
+    for rates in ({}, {"p0": 1.0, "p1": 1.0, "x": 0.0}):
+        lacking = replace(knob.members[0], arm=replace(arm, runs=(replace(run, pass_rates=rates), *others)))
+        assert score_knob(replace(knob, members=(lacking, knob.members[1]))).arms[0].final.by_problem == {}
 
 
 def test_holm_counts_every_pair() -> None:

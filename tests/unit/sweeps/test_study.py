@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from groupwise.runlog import RunLog, RunReadError
-from groupwise.sweeps.study import MAX_REASON_CHARS, Status, read_study
+from groupwise.sweeps.study import MAX_REASON_CHARS, SeedRun, Status, read_study
+from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, ScoredGroup, Verdict
 from tests.unit.sweeps.made_up import NUM_STEPS, Truth, write_sweep
 
 HOSTILE = "<b>x</b>\u202e\x1b[31m"
@@ -114,6 +116,35 @@ def test_a_damaged_run_does_not_end_the_reading(sweep: Path) -> None:
     run = next(arm for arm in read_study(sweep).arms if arm.name == "base").runs[1]
     assert run.status is Status.DAMAGED
     assert "evals.jsonl, line" in run.reason
+
+
+def test_answers_of_the_last_evaluation_are_read_where_all_were_kept(sweep: Path) -> None:
+    def group(number: int, *verdicts: Verdict) -> ScoredGroup:
+        prompt = Prompt(Problem(f"p{number}", (Message("user", "?"),), "7"), (1,))
+        rollouts = tuple(Rollout((1,), (0.0,), "7", Finish.STOP, 0) for _ in verdicts)
+        none = (0.0,) * len(verdicts)
+        return ScoredGroup(Group(prompt, rollouts), tuple(Score(0.0, one) for one in verdicts), none, none, False)
+
+    def read() -> SeedRun:
+        return next(arm for arm in read_study(sweep).arms if arm.name == "base").runs[1]
+
+    path, right, wrong = sweep / "runs" / "base" / "seed-1", Verdict.CORRECT, Verdict.WRONG
+    assert (read().status, read().pass_rates) == (Status.FINISHED, {})
+    record = replace(read().evals[-1], num_problems=3)
+    both = [group(0, right, wrong), group(1, wrong, Verdict.ERROR), group(2, right, right)]
+    log = RunLog(path)
+    for step, groups in ((record.step - 5, []), (record.step, both)):
+        log.write_eval(replace(record, step=step), groups)
+    log.close()
+    assert read().pass_rates == {"p0": 0.5, "p1": 0.0, "p2": 1.0}
+    # One that could not be judged, or that is missing: what is left are other problems than the score is of.
+    for groups in ([*both[:2], group(2, Verdict.ERROR)], both[:2]):
+        log = RunLog(path)
+        log.write_eval(record, groups)
+        log.close()
+        assert (read().status, read().pass_rates) == (Status.FINISHED, {})
+    (path / "eval_rollouts" / f"{record.step:06d}.jsonl").write_text("{nonsense}\n")
+    assert read().status is Status.DAMAGED
 
 
 @pytest.mark.parametrize(
