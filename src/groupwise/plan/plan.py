@@ -22,6 +22,9 @@ from groupwise.plan.work import UNKNOWN_MAX_TOKENS, Work, work_of
 UNKNOWN_HELD_OUT = 200
 """Problems of an evaluation of all of them: how many there are is the task's to know."""
 
+NO_LIMIT = 2**24
+"""Tokens that no microbatch has."""
+
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
@@ -35,6 +38,8 @@ class StagePlan:
     usual_pack: int
     largest_microbatch_tokens: int
     """That fits with all else as it is; 0 where none does."""
+    most_pack_tokens: int
+    """Where any microbatch_tokens fits, since passes over larger packs than this cannot be recorded; else 0."""
     largest_group: int
     """Likewise, all of it decoding at once; 0 of a stage that samples nothing."""
     changes: tuple[str, ...]
@@ -151,6 +156,7 @@ def plan_stage(work: Work, speed: Speed) -> StagePlan:
         usual=usual,
         usual_pack=usual_pack(work),
         largest_microbatch_tokens=largest_microbatch_tokens(work),
+        most_pack_tokens=most_pack_tokens(work),
         largest_group=largest_group(work),
         changes=tuple(name for name, _ in changes),
         phases_s=phases_s,
@@ -189,8 +195,13 @@ def largest(fit: Callable[[int], bool], most: int) -> int:
 def largest_microbatch_tokens(work: Work) -> int:
     """In whole sequences of the longest kind; where passes are recorded, of what packs can have."""
     length = work.prompt_tokens + work.max_tokens
-    most = max(1, most_tokens(work.changed(microbatch_tokens=2**24)) // length)
+    most = max(1, most_tokens(work.changed(microbatch_tokens=NO_LIMIT)) // length)
     return length * min(most, largest(lambda rows: fits(work.changed(microbatch_tokens=rows * length)), most))
+
+
+def most_pack_tokens(work: Work) -> int:
+    unlimited = work.changed(microbatch_tokens=NO_LIMIT)
+    return most_tokens(unlimited) if fits(unlimited) else 0
 
 
 def largest_group(work: Work) -> int:

@@ -94,9 +94,7 @@ def details(stage: StagePlan) -> list[str]:
         f"A step{when}: {stage.step_s:.2f} s ({parts}); {stage.rollouts:,} rollouts, {count(stage.tokens)} tokens, "
         f"{stage.tokens / stage.step_s:,.0f} tokens/s. {stage.steps:,} steps: {span(stage.steps * stage.step_s)}."
     ]
-    largest = [
-        f"microbatch_tokens {stage.largest_microbatch_tokens:,}" if stage.largest_microbatch_tokens else "nothing"
-    ]
+    largest = [microbatch_words(stage)]
     if stage.fits and stage.usual.rollouts_at_once:
         largest.append(f"group {stage.largest_group:,}")
         lines.append(
@@ -106,6 +104,14 @@ def details(stage: StagePlan) -> list[str]:
     doubled = ", ".join(f"{name} {times:.2f}×" for name, times in stage.scaling.items())
     lines.append(f"Twice as much of it makes a step longer: {doubled}.")
     return lines
+
+
+def microbatch_words(stage: StagePlan) -> str:
+    if not stage.largest_microbatch_tokens:
+        return "nothing"
+    if stage.most_pack_tokens:
+        return f"any microbatch_tokens (packs have {stage.most_pack_tokens:,} at most, as many as can be recorded)"
+    return f"microbatch_tokens {stage.largest_microbatch_tokens:,}"
 
 
 def _size(num_bytes: float) -> str:

@@ -18,6 +18,7 @@ from groupwise.plan.plan import (
     largest_group,
     largest_microbatch_tokens,
     make_plan,
+    most_pack_tokens,
     possible_changes,
 )
 from groupwise.plan.terminal import print_plan
@@ -45,6 +46,9 @@ def test_where_passes_are_recorded_packs_are_no_larger_than_can_be() -> None:
     length = planned.prompt_tokens + planned.max_tokens
     assert largest_microbatch_tokens(planned) == recordable_tokens(planned) // length * length
     assert fits(planned.changed(microbatch_tokens=2**24))
+    assert most_pack_tokens(planned) == recordable_tokens(planned)
+    # With less memory it is that which limits them.
+    assert most_pack_tokens(replace(planned, gpu=replace(H200, memory_gib=40.0))) == 0
 
 
 def test_the_largest_group_fits_and_one_more_does_not() -> None:
