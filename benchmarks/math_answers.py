@@ -46,6 +46,10 @@ def text_of(scored: ScoredGroup) -> str:
     return scored.group.rollouts[0].text
 
 
+def num_tokens(scored: ScoredGroup) -> int:
+    return len(scored.group.rollouts[0].token_ids)
+
+
 def facts(groups: Sequence[ScoredGroup]) -> dict[str, int]:
     written = [[step for _, step in find_equations(text_of(one), MOST_EQUATIONS)] for one in groups]
     equations = [step for steps in written for step in steps]
@@ -61,7 +65,7 @@ def facts(groups: Sequence[ScoredGroup]) -> dict[str, int]:
         "with a program and its output": sum("```output" in text_of(one) for one in groups),
         "cut off": sum(map(is_cut_off, groups)),
         "cut off, starting again": sum(is_cut_off(one) and len(AGAIN.findall(text_of(one))) > 1 for one in groups),
-        "tokens": sum(len(one.group.rollouts[0].token_ids) for one in groups),
+        "tokens": sum(map(num_tokens, groups)),
         "equations": len(equations),
         "wrong equations": sum(not step.is_true for step in equations),
     }
@@ -77,6 +81,25 @@ def by_first_answer(before: Sequence[ScoredGroup], after: Sequence[ScoredGroup])
         found, left = [one for one in left if is_kind(one)], [one for one in left if not is_kind(one)]
         after_it = sum(right_after[one.group.prompt.problem.id] for one in found)
         rows.append({"kind": kind, "count": len(found), "before": sum(map(is_right, found)), "after": after_it})
+    return rows
+
+
+QUARTERS = ("shortened most", "second quarter", "third quarter", "shortened least, or longer")
+
+
+def by_length(before: Sequence[ScoredGroup], after: Sequence[ScoredGroup]) -> list[dict[str, object]]:
+    """The same, of answers that had ended, by how much shorter they became: what does brevity cost?"""
+    later = {one.group.prompt.problem.id: one for one in after}
+    pairs = [(one, later[one.group.prompt.problem.id]) for one in before if not is_cut_off(one)]
+    pairs.sort(key=lambda pair: (num_tokens(pair[1]) / num_tokens(pair[0]), _id(pair)))
+    rows = list[dict[str, object]]()
+    for place, kind in enumerate(QUARTERS):
+        part = pairs[len(pairs) * place // 4 : len(pairs) * (place + 1) // 4]
+        rights = [sum(is_right(pair[side]) for pair in part) for side in (0, 1)]
+        tokens = [sum(num_tokens(pair[side]) for pair in part) for side in (0, 1)]
+        rows.append(
+            {"kind": kind, "count": len(part), "before": rights[0], "after": rights[1], "tokens": tokens},
+        )
     return rows
 
 
@@ -132,7 +155,8 @@ def main() -> None:
     options = parse(__doc__)
     steps, before, after = ends(Run(options.run))
     found = {"steps": steps, "before": facts(before), "after": facts(after)}
-    print(json.dumps({**found, "first_answers": by_first_answer(before, after)}, indent=1))
+    kinds = {"first_answers": by_first_answer(before, after), "lengths": by_length(before, after)}
+    print(json.dumps(found | kinds, indent=1))
     if options.page is not None:
         options.page.write_text(side_by_side(before, after, options.title), encoding="utf-8")
 

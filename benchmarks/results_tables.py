@@ -174,13 +174,19 @@ def shares_of_answers(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[d
 
 
 def by_kind(rows: Sequence[Row], head: str, of: str) -> str:
-    """Right answers by kind of problem: `of` the same files, of runs that have one model before."""
+    """Right answers by kind of problem: `of` the same files. Runs that agree on what was before share its column."""
     found = [read(row["answers"])[of] for row in rows]
-    cells = [[head, "problems", "before", *(f"after, {row['label']}" for row in rows)]]
-    for kinds in zip(*found, strict=True):
-        count = kinds[0]["count"]
-        rights = [kinds[0]["before"], *(kind["after"] for kind in kinds)]
-        cells.append([kinds[0]["kind"], str(count), *(share(right / count, count) for right in rights)])
+    befores = [[kind["before"] for kind in kinds] for kinds in found]
+    is_one = all(before == befores[0] for before in befores)
+    cells = [[head, "problems"], *([kind["kind"], str(kind["count"])] for kind in found[0])]
+    for place, (row, kinds) in enumerate(zip(rows, found, strict=True)):
+        if place == 0 or not is_one:
+            cells[0].append("before" if is_one else f"before, {row['label']}")
+            for line, kind in zip(cells[1:], kinds, strict=True):
+                line.append(share(kind["before"] / kind["count"], kind["count"]))
+        cells[0].append(f"after, {row['label']}")
+        for line, kind in zip(cells[1:], kinds, strict=True):
+            line.append(share(kind["after"] / kind["count"], kind["count"]))
     return table(cells)
 
 

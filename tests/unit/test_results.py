@@ -171,6 +171,9 @@ def test_what_mathematics_does_otherwise_than_before(tables: ModuleType, tmp_pat
         ["ended, with a program", 1, 0, 1],
         ["ended, without", 2, 1, 1],
     ]
+    lengths = module.by_length(before, after)
+    assert [kind["count"] for kind in lengths] == [0, 1, 1, 1]
+    assert [kind["tokens"] for kind in lengths] == [[0, 0], [3, 3], [3, 3], [3, 3]]
     page = module.side_by_side(before, after, "Both")
     assert "## Wrong before, right after: 2 of 4" in page
     assert "## Wrong both times: 1 of 4\n\n**Question 0?** Right: 7." in page
