@@ -140,10 +140,20 @@ def test_rows_of_data_are_json(page: Path) -> None:
 def test_links_resolve(page: Path) -> None:
     generated = {ROOT / "docs" / "reference" / name for name in pages()}
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
-        if re.match(r"[a-z]+:", target) or target.startswith("#"):
+        if re.match(r"[a-z]+:", target):
             continue
-        path = (page.parent / target.partition("#")[0]).resolve()
+        name, _, heading = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
         assert path.exists() or path in generated, f"{page}: {target} leads nowhere"
+        if heading and path.exists():
+            assert heading in anchors(path), f"{page}: {target} leads to the top of its page"
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as the usual renderers of Markdown make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", of_pages(WRITTEN))
