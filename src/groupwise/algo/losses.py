@@ -52,11 +52,14 @@ def clipped(inputs: SurrogateInputs) -> SurrogateOutputs:
 def sequence_clipped(inputs: SurrogateInputs) -> SurrogateOutputs:
     """GSPO eq. 5–7: one ratio per completion, the geometric mean of its tokens' ratios, clipped as a whole."""
     log_ratio = inputs.logprobs - inputs.old_logprobs
-    # By masked rows: sums along them have one order, where those of index_add on a GPU have any.
-    is_of_SN = inputs.sequence == torch.arange(inputs.num_sequences, device=log_ratio.device)[:, None]
-    counts_S1 = is_of_SN.sum(1, keepdim=True).clamp(min=1)
-    means_S1 = torch.where(is_of_SN, log_ratio, 0.0).sum(1, keepdim=True) / counts_S1
-    ratio = torch.where(is_of_SN, means_S1.exp(), 0.0).sum(0)
+    # A row for each completion: sums along rows have one order, where those of index_add on a GPU have any.
+    place = torch.arange(len(log_ratio), device=log_ratio.device)
+    first = place.new_full((inputs.num_sequences,), len(log_ratio)).scatter_reduce(0, inputs.sequence, place, "amin")
+    spots = inputs.sequence, place - first[inputs.sequence]
+    counts = torch.bincount(inputs.sequence, minlength=inputs.num_sequences)
+    rows = log_ratio.new_zeros(inputs.num_sequences, int(counts.max())).index_put(spots, log_ratio)
+    means = rows.sum(1, keepdim=True) / counts[:, None].clamp(min=1)
+    ratio = means.exp().expand_as(rows)[spots]
     return _clip(ratio, inputs)
 
 

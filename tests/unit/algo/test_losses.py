@@ -71,6 +71,31 @@ def test_sequence_ratio_is_the_geometric_mean_of_its_own_tokens() -> None:
     assert outputs.ratio.tolist() == pytest.approx([4.0, 4.0, 3.0])
 
 
+def test_the_gradient_of_a_sequence_ratio_is_that_of_its_mean() -> None:
+    """Against a loop over completions of many lengths, one of them without tokens here."""
+    dice = torch.Generator().manual_seed(0)
+    lengths = [5, 1, 0, 9, 3]
+    sequence = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+    now, old, advantages = (torch.randn(len(sequence), generator=dice) / 10 for _ in range(3))
+    gradients = []
+    for is_fast in (True, False):
+        logprobs = now.clone().requires_grad_()
+        if is_fast:
+            inputs = SurrogateInputs(logprobs, old, advantages, sequence, len(lengths), 0.05, 0.05, math.inf)
+            loss = SURROGATES["sequence_clipped"](inputs).loss.sum()
+        else:
+            parts = []
+            for number in sequence.unique():
+                own = sequence == number
+                ratio = (logprobs - old)[own].mean().exp()
+                parts += [-torch.minimum(ratio * one, ratio.clamp(0.95, 1.05) * one) for one in advantages[own]]
+            loss = torch.stack(parts).sum()
+        loss.backward()
+        assert logprobs.grad is not None
+        gradients.append(logprobs.grad)
+    torch.testing.assert_close(*gradients)
+
+
 def test_cispo_weight_is_constant_and_bounded() -> None:
     outputs, gradient = surrogate("cispo", [9.0, 0.1, 1.0], [1.0, 1.0, -2.0])
     assert gradient == pytest.approx([-1.3, -0.8, 2.0])
