@@ -38,10 +38,10 @@ class StagePlan:
     usual_pack: int
     largest_microbatch_tokens: int
     """That fits with all else as it is; 0 where none does."""
-    most_pack_tokens: int
-    """Where any microbatch_tokens fits, since passes over larger packs than this cannot be recorded; else 0."""
     largest_group: int
     """Likewise, all of it decoding at once; 0 of a stage that samples nothing."""
+    most_pack_tokens: int
+    """Where any microbatch_tokens fits, since passes over larger packs than this cannot be recorded; else 0."""
     changes: tuple[str, ...]
     """What makes it fit, the cheapest that do; empty where it fits, or nothing here helps."""
     phases_s: Mapping[str, float]
@@ -156,8 +156,8 @@ def plan_stage(work: Work, speed: Speed) -> StagePlan:
         usual=usual,
         usual_pack=usual_pack(work),
         largest_microbatch_tokens=largest_microbatch_tokens(work),
-        most_pack_tokens=most_pack_tokens(work),
         largest_group=largest_group(work),
+        most_pack_tokens=most_pack_tokens(work),
         changes=tuple(name for name, _ in changes),
         phases_s=phases_s,
         rollouts=work.rollouts,
