@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from math_answers import ends, is_right, parse, side_by_side, text_of
+from math_answers import Pair, ends, is_right, pairs_of, parse, rights, side_by_side, text_of
 
 from groupwise.runlog.reader import Run
 from groupwise.tasks import make_task
@@ -67,25 +67,16 @@ def facts(groups: Sequence[ScoredGroup], kinds: Facts) -> dict[str, int]:
 SEEN = ("the same query", "the same but for its values", "another query")
 
 
-def how_new(train: Sequence[Problem], groups: Sequence[Sequence[ScoredGroup]]) -> list[dict[str, int | str]]:
+def how_new(train: Sequence[Problem], pairs: Sequence[Pair]) -> list[dict[str, int | str]]:
     """Whether the query that answers a held-out problem answers one of training, asked in other words."""
     queries = {_plain(problem.answer) for problem in train}
     forms = {query_form(problem.answer) for problem in train}
 
-    def kind(scored: ScoredGroup) -> str:
-        query = scored.group.prompt.problem.answer
+    def kind(pair: Pair) -> str:
+        query = pair[0].group.prompt.problem.answer
         return SEEN[0] if _plain(query) in queries else SEEN[1] if query_form(query) in forms else SEEN[2]
 
-    before, after = ([(kind(one), is_right(one)) for one in found] for found in groups)
-    return [
-        {
-            "kind": name,
-            "count": sum(of == name for of, _ in before),
-            "before": before.count((name, True)),
-            "after": after.count((name, True)),
-        }
-        for name in SEEN
-    ]
+    return [rights(name, [pair for pair in pairs if kind(pair) == name]) for name in SEEN]
 
 
 def _plain(query: str) -> str:
@@ -111,7 +102,7 @@ def main() -> None:
     steps, before, after = ends(run)
     found: dict[str, object] = {"steps": steps, "before": facts(before, kinds), "after": facts(after, kinds)}
     if is_sql:
-        found["queries"] = how_new(make_task(task["name"], task["options"]).problems("train"), [before, after])
+        found["queries"] = how_new(make_task(task["name"], task["options"]).problems("train"), pairs_of(before, after))
     print(json.dumps(found, indent=1))
     if options.page is not None:
         describe = query_of if is_sql else tests_of

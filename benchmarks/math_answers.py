@@ -71,36 +71,40 @@ def facts(groups: Sequence[ScoredGroup]) -> dict[str, int]:
     }
 
 
-def by_first_answer(before: Sequence[ScoredGroup], after: Sequence[ScoredGroup]) -> list[dict[str, object]]:
-    """How many problems are right before and after, by what the answer before was like: is a gain one of endings?"""
-    right_after = {one.group.prompt.problem.id: is_right(one) for one in after}
-    kinds = {"cut off": is_cut_off, "ended, with a program": has_program, "ended, without": lambda _: True}
-    left = list(before)
-    rows = list[dict[str, object]]()
-    for kind, is_kind in kinds.items():
-        found, left = [one for one in left if is_kind(one)], [one for one in left if not is_kind(one)]
-        after_it = sum(right_after[one.group.prompt.problem.id] for one in found)
-        rows.append({"kind": kind, "count": len(found), "before": sum(map(is_right, found)), "after": after_it})
-    return rows
+Pair = tuple[ScoredGroup, ScoredGroup]
+"""The answers to one problem, before and after."""
+
+
+def pairs_of(before: Sequence[ScoredGroup], after: Sequence[ScoredGroup]) -> list[Pair]:
+    later = {one.group.prompt.problem.id: one for one in after}
+    return [(one, later[one.group.prompt.problem.id]) for one in before]
+
+
+def rights(kind: str, pairs: Sequence[Pair]) -> dict[str, int | str]:
+    before, after = (sum(is_right(pair[side]) for pair in pairs) for side in (0, 1))
+    return {"kind": kind, "count": len(pairs), "before": before, "after": after}
+
+
+def by_first_answer(pairs: Sequence[Pair]) -> list[dict[str, int | str]]:
+    """What the answer before was like: is a gain one of endings?"""
+    cut_off = [pair for pair in pairs if is_cut_off(pair[0])]
+    ended = [pair for pair in pairs if not is_cut_off(pair[0])]
+    return [
+        rights("cut off", cut_off),
+        rights("ended, with a program", [pair for pair in ended if has_program(pair[0])]),
+        rights("ended, without", [pair for pair in ended if not has_program(pair[0])]),
+    ]
 
 
 QUARTERS = ("shortened most", "second quarter", "third quarter", "shortened least, or longer")
 
 
-def by_length(before: Sequence[ScoredGroup], after: Sequence[ScoredGroup]) -> list[dict[str, object]]:
-    """The same, of answers that had ended, by how much shorter they became: what does brevity cost?"""
-    later = {one.group.prompt.problem.id: one for one in after}
-    pairs = [(one, later[one.group.prompt.problem.id]) for one in before if not is_cut_off(one)]
-    pairs.sort(key=lambda pair: (num_tokens(pair[1]) / num_tokens(pair[0]), _id(pair)))
-    rows = list[dict[str, object]]()
-    for place, kind in enumerate(QUARTERS):
-        part = pairs[len(pairs) * place // 4 : len(pairs) * (place + 1) // 4]
-        rights = [sum(is_right(pair[side]) for pair in part) for side in (0, 1)]
-        tokens = [sum(num_tokens(pair[side]) for pair in part) for side in (0, 1)]
-        rows.append(
-            {"kind": kind, "count": len(part), "before": rights[0], "after": rights[1], "tokens": tokens},
-        )
-    return rows
+def by_length(pairs: Sequence[Pair]) -> list[dict[str, int | str]]:
+    """Of answers that had ended, by how much shorter they became: what does brevity cost?"""
+    ended = [pair for pair in pairs if not is_cut_off(pair[0])]
+    ended.sort(key=lambda pair: (num_tokens(pair[1]) / num_tokens(pair[0]), _id(pair)))
+    ends = [len(ended) * place // 4 for place in range(5)]
+    return [rights(kind, ended[ends[place] : ends[place + 1]]) for place, kind in enumerate(QUARTERS)]
 
 
 def question_and_answer(problem: Problem) -> str:
@@ -114,8 +118,7 @@ def side_by_side(
     describe: Callable[[Problem], str] = question_and_answer,
     script: str = Path(__file__).name,
 ) -> str:
-    later = {one.group.prompt.problem.id: one for one in after}
-    pairs = sorted(((one, later[one.group.prompt.problem.id]) for one in before), key=_id)
+    pairs = sorted(pairs_of(before, after), key=_id)
     parts = [f"# {title}\n\nWritten by `benchmarks/{script}`: the first problems of each kind by id.\n"]
     for kind, are_right, count in SHOWN:
         of_kind = [pair for pair in pairs if (is_right(pair[0]), is_right(pair[1])) == are_right]
@@ -126,7 +129,7 @@ def side_by_side(
     return "".join(parts)
 
 
-def _id(pair: tuple[ScoredGroup, ScoredGroup]) -> str:
+def _id(pair: Pair) -> str:
     return pair[0].group.prompt.problem.id
 
 
@@ -155,7 +158,8 @@ def main() -> None:
     options = parse(__doc__)
     steps, before, after = ends(Run(options.run))
     found = {"steps": steps, "before": facts(before), "after": facts(after)}
-    kinds = {"first_answers": by_first_answer(before, after), "lengths": by_length(before, after)}
+    pairs = pairs_of(before, after)
+    kinds = {"first_answers": by_first_answer(pairs), "lengths": by_length(pairs)}
     print(json.dumps(found | kinds, indent=1))
     if options.page is not None:
         options.page.write_text(side_by_side(before, after, options.title), encoding="utf-8")

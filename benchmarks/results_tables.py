@@ -176,17 +176,15 @@ def shares_of_answers(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[d
 def by_kind(rows: Sequence[Row], head: str, of: str) -> str:
     """Right answers by kind of problem: `of` the same files. Runs that agree on what was before share its column."""
     found = [read(row["answers"])[of] for row in rows]
-    befores = [[kind["before"] for kind in kinds] for kinds in found]
-    is_one = all(before == befores[0] for before in befores)
-    cells = [[head, "problems"], *([kind["kind"], str(kind["count"])] for kind in found[0])]
-    for place, (row, kinds) in enumerate(zip(rows, found, strict=True)):
-        if place == 0 or not is_one:
-            cells[0].append("before" if is_one else f"before, {row['label']}")
-            for line, kind in zip(cells[1:], kinds, strict=True):
-                line.append(share(kind["before"] / kind["count"], kind["count"]))
-        cells[0].append(f"after, {row['label']}")
-        for line, kind in zip(cells[1:], kinds, strict=True):
-            line.append(share(kind["after"] / kind["count"], kind["count"]))
+    is_one = all([kind["before"] for kind in kinds] == [kind["before"] for kind in found[0]] for kinds in found)
+    columns = [("before", found[0], "before")] if is_one else []
+    for row, kinds in zip(rows, found, strict=True):
+        sides = ("after",) if is_one else ("before", "after")
+        columns += [(f"{side}, {row['label']}", kinds, side) for side in sides]
+    cells = [[head, "problems", *(title for title, _, _ in columns)]]
+    for place, kind in enumerate(found[0]):
+        counts = [(kinds[place][side], kinds[place]["count"]) for _, kinds, side in columns]
+        cells.append([kind["kind"], str(kind["count"]), *(share(right / count, count) for right, count in counts)])
     return table(cells)
 
 

@@ -166,14 +166,14 @@ def test_what_mathematics_does_otherwise_than_before(tables: ModuleType, tmp_pat
     assert tables.math_answers(seeds).startswith(
         "| of the answers | seed 0, before | seed 0, after | seed 1, after |\n"
     )
-    assert [list(kind.values()) for kind in module.by_first_answer(before, after)] == [
+    pairs = module.pairs_of(before, after)
+    assert [list(kind.values()) for kind in module.by_first_answer(pairs)] == [
         ["cut off", 1, 0, 1],
         ["ended, with a program", 1, 0, 1],
         ["ended, without", 2, 1, 1],
     ]
-    lengths = module.by_length(before, after)
-    assert [kind["count"] for kind in lengths] == [0, 1, 1, 1]
-    assert [kind["tokens"] for kind in lengths] == [[0, 0], [3, 3], [3, 3], [3, 3]]
+    # Three had ended, and all stayed as long: in the order of their ids.
+    assert [list(kind.values())[1:] for kind in module.by_length(pairs)] == [[0, 0, 0], [1, 0, 0], [1, 0, 1], [1, 1, 1]]
     page = module.side_by_side(before, after, "Both")
     assert "## Wrong before, right after: 2 of 4" in page
     assert "## Wrong both times: 1 of 4\n\n**Question 0?** Right: 7." in page
@@ -248,7 +248,7 @@ def test_held_out_queries_that_were_asked_for_in_training(tables: ModuleType, tm
         run_of(2, "SELECT 3", Verdict.WRONG, "other rows: SELECT 3", new),
     ]
     after = [*before[1:], run_of(0, texas, Verdict.CORRECT, texas, texas)]
-    found = module.how_new(train, [before, after])
+    found = module.how_new(train, module.pairs_of(before, after))
     assert [list(kind.values())[1:] for kind in found] == [[1, 0, 1], [1, 0, 0], [1, 0, 0]]
     facts = module.facts(before, module.SQL)
     assert [facts[f"wrong, {kind}"] for kind in ("the query fails", "it finds no rows", "it finds other rows")] == [

@@ -61,6 +61,8 @@ def held_out_gains(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> 
 
 def held_out_ends(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> tuple[EvalRecord, EvalRecord] | None:
     """The evaluation before these steps and the last one among them."""
+    if not steps:
+        return None
     before = [record for record in evals if record.step < steps[0].step]
     inside = [record for record in evals if steps[0].step <= record.step <= steps[-1].step]
     ends = [record for record in (*before[-1:], *inside) if math.isfinite(record.pass_at_1)]

@@ -113,11 +113,13 @@ def hollow_reward(chart: Chart) -> Finding | None:
 
 def held_out_falls(chart: Chart) -> Finding | None:
     """Of any stage, SFT too; where the reward rose meanwhile it is a hollow reward."""
-    ends = held_out_ends(chart.steps, chart.evals) if chart.steps else None
-    low, high = pass_at_1_gain(*ends) if ends else (0.0, 0.0)
-    if not ends or high >= 0:
+    ends = held_out_ends(chart.steps, chart.evals)
+    if ends is None:
         return None
     before, after = ends
+    low, high = pass_at_1_gain(before, after)
+    if high >= 0:
+        return None
     return chart.finding(
         "held_out_falls",
         "sick",

@@ -247,10 +247,12 @@ def _read_run(path: Path, seed: int, failure: str | None) -> SeedRun:
         turn = last_turn(run.events())
         recipe = run.recipe if (path / layout.RECIPE).is_file() else {}
         num_planned = sum(int(stage.get("steps", 0)) for stage in recipe.get("stages", []))
-        pass_rates = _pass_rates(run, evals[-1]) if evals else {}
+        is_finished = turn.get("kind") == "finished"
+        # Of one that goes on they are written at this moment, perhaps.
+        pass_rates = _pass_rates(run, evals[-1]) if is_finished and evals else {}
     except (RunReadError, OSError, TypeError, ValueError, AttributeError) as error:
         return SeedRun(seed, path, Status.DAMAGED, str(error))
-    if turn.get("kind") == "finished":
+    if is_finished:
         return SeedRun(seed, path, Status.FINISHED, "", num_planned, steps, evals, pass_rates)
     if failure is None and turn.get("kind") in ("failed", "rank_lost"):  # the sweep died before it could write it down
         failure = str(turn.get("reason") or "")

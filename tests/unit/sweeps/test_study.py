@@ -145,6 +145,10 @@ def test_answers_of_the_last_evaluation_are_read_where_all_were_kept(sweep: Path
         assert (read().status, read().pass_rates) == (Status.FINISHED, {})
     (path / "eval_rollouts" / f"{record.step:06d}.jsonl").write_text("{nonsense}\n")
     assert read().status is Status.DAMAGED
+    log = RunLog(path)
+    log.write_event("resumed", step=record.step)
+    log.close()
+    assert read().status is Status.UNFINISHED
 
 
 @pytest.mark.parametrize(
