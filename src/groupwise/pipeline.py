@@ -57,6 +57,7 @@ from groupwise.evals.guards import check_guards_fit
 from groupwise.evals.held_out import eval_max_new_tokens
 from groupwise.models.chat import check_fits
 from groupwise.models.export import save_folder
+from groupwise.models.memory import memory_limit_gib
 from groupwise.models.policy import Policy, load_policy
 from groupwise.models.publish import PublishedWeights
 from groupwise.models.replica import HostMemory
@@ -129,6 +130,14 @@ def recipe_of(run_dir: Path) -> Recipe:
 
 def default_run_dir(recipe: Recipe) -> Path:
     return Path("runs") / f"{recipe.name}-{fingerprint(recipe)[:8]}"
+
+
+def memory_limit_of(run_dir: Path) -> float | None:
+    """In GiB, that a run was started with. Sizes of packs and chunks go by it, and so the last bits of every sum."""
+    if not (run_dir / layout.INFO).exists():  # killed as it began
+        return None
+    limit = Run(run_dir).info.get("machine", {}).get("memory_limit_gib")
+    return None if limit is None else float(limit)
 
 
 def _run(
@@ -452,4 +461,5 @@ def _machine(policy: Policy) -> dict[str, Any]:
         "device_name": policy.device_name,
         "num_parameters": num_parameters,
         "num_cores": num_cores(),
+        "memory_limit_gib": memory_limit_gib(policy.device),
     }

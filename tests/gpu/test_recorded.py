@@ -61,10 +61,8 @@ def test_what_is_recorded_is_what_is_not(name: str, keep: Any) -> None:
         plain.forget()
         expected, sums = learn(plain, optimizer, pack)
         hidden, others = learn(recorded, optimizer, pack)
-        # Filled up to another number of tokens: each token goes through the same arithmetic all the same.
         assert torch.equal(hidden, expected)
-        for key, total in sums.items():
-            assert (others[key] - total).norm() <= 1e-3 * total.norm() + 1e-6, key
+        assert [key for key, total in sums.items() if not torch.equal(others[key], total)] == []
     assert plain.recorder.num_bytes == 0
     assert recorded.recorder.num_bytes > 0
 
@@ -85,7 +83,7 @@ def test_adapters_and_scoring_with_others() -> None:
         expected, sums = learn(plain, optimizer, pack)
         hidden, others = learn(recorded, optimizer, pack)
         assert torch.equal(hidden, expected)
-        assert all((others[key] - total).norm() <= 1e-3 * total.norm() + 1e-6 for key, total in sums.items())
+        assert [key for key, total in sums.items() if not torch.equal(others[key], total)] == []
         adapters = {key: weight.detach() for key, weight in trainable_parameters(model).items()}
         others = {key: 2 * weight for key, weight in adapters.items()}
         with torch.no_grad():

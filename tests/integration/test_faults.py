@@ -15,6 +15,7 @@ from groupwise.algo import losses
 from groupwise.cli import main
 from groupwise.config import Recipe, dump_toml, to_table
 from groupwise.engines.native.memory import DeviceMemoryError
+from groupwise.models import memory
 from groupwise.models.policy import load_policy
 from groupwise.runlog.lock import RunLock
 from groupwise.runlog.reader import Run
@@ -175,6 +176,23 @@ def test_a_changed_recipe_or_verifier_is_refused_on_resume(
     (tmp_path / "run" / "recipe.toml").write_text(toml.replace("seed = 0", "seed = 1"))
     assert main(["train", "--resume", str(tmp_path / "run")]) == 2
     assert "fingerprint" in capsys.readouterr().err
+
+
+def test_a_run_goes_on_with_the_memory_that_it_was_started_with(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+    monkeypatch.setattr(memory, "limit_memory", limits.append)
+    pipeline.train(recipe_with(), tmp_path / "run")
+    resume = ["train", "--resume", str(tmp_path / "run")]
+    assert main(resume) == 0  # it had none
+    info = tmp_path / "run" / "run.json"
+    info.write_text(info.read_text().replace('"memory_limit_gib":null', '"memory_limit_gib":24.0'))
+    assert main(resume) == 0
+    assert main([*resume, "--memory-gib", "30"]) == 0
+    info.unlink()  # as if killed before it was written
+    assert main(resume) == 0
+    assert limits == [24.0, 30.0]
 
 
 BAD_INPUT = {

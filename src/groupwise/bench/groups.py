@@ -141,14 +141,13 @@ def bench_groups(work: GroupsWork) -> GroupsResult:
     # A stage keeps its sums where they are, so that the passes over thousands of single rollouts can be recorded. Steps
     # come first: what they need of memory and do not get is then known before the long part.
     policy.begin_stage(OptimizerConfig(), keep_reference=False)
-    _time(policy, engine, asked, groups, max(work.sizes), work, sampling)  # warm-up
-    times = [_time(policy, engine, asked, groups, size, work, sampling) for size in sorted(work.sizes)]
+    sizes = sorted(work.sizes)
+    for size in reversed(sizes):  # warm-up: packs of sizes that were not seen before are recorded
+        _time(policy, engine, asked, groups, size, work, sampling)
+    times = [_time(policy, engine, asked, groups, size, work, sampling) for size in sizes]
     sketch = Sketcher(work.seed)
     gradients = torch.stack([torch.stack(list(_gradients(policy, scored, work, sketch))) for scored in groups])
-    noises = {
-        rule: [measure_noise(rewards, gradients, size, rule, work.seed) for size in sorted(work.sizes)]
-        for rule in RULES
-    }
+    noises = {rule: [measure_noise(rewards, gradients, size, rule, work.seed) for size in sizes] for rule in RULES}
     rollouts = [rollout for scored in groups for rollout in scored.group.rollouts]
     return GroupsResult(
         model=work.model,

@@ -116,10 +116,13 @@ def _train(options: argparse.Namespace) -> int:
     from groupwise import pipeline
 
     if options.resume is not None:
-        start = Start(pipeline.recipe_of(options.resume), options.resume, True, options.accept_verifier)
+        recipe, run_dir, limit = pipeline.recipe_of(options.resume), options.resume, options.memory_gib
+        # What it was started with, unless there is less or more of it now.
+        limit = pipeline.memory_limit_of(run_dir) if limit is None else limit
+        start = Start(recipe, run_dir, True, options.accept_verifier, limit)
     else:
-        start = Start(recipe, options.run_dir or pipeline.default_run_dir(recipe), False, False)
-    start = replace(start, memory_gib=options.memory_gib)
+        run_dir = options.run_dir or pipeline.default_run_dir(recipe)
+        start = Start(recipe, run_dir, False, False, options.memory_gib)
     if options.ray:
         from groupwise.cli.run_on_ray import run_on_ray
 

@@ -45,6 +45,14 @@ def limit_memory(gib: float) -> None:
     torch.cuda.set_per_process_memory_fraction(gib / total, device)
 
 
+def memory_limit_gib(device: torch.device) -> float | None:
+    """What `limit_memory` left this process; None where it may have all."""
+    share = torch.cuda.get_per_process_memory_fraction(device) if device.type == "cuda" else 1.0
+    if share >= 1:
+        return None
+    return round(share * torch.cuda.get_device_properties(device).total_memory / 2**30, 6)
+
+
 def to_host(tensor: Tensor) -> Tensor:
     """A copy in host memory, which the GPU can read and write without a detour."""
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=torch.cuda.is_available())

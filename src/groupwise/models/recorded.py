@@ -167,7 +167,7 @@ class RecordedLayers:
         self._seen: set[bool] = set()
 
     def forget(self) -> None:
-        """The next pass is made as it is."""
+        """The next pass is not recorded."""
         self._seen.clear()
 
     @property
@@ -177,22 +177,29 @@ class RecordedLayers:
         return tokens // _grain(tokens) * _grain(tokens)
 
     def size_for(self, pack: Pack) -> int | None:
-        """What to fill the pack up to, so that it can go through a recording; None where it is better run as it is."""
+        """What to fill the pack up to, so that it can go through a recording; None where it is better run as it is.
+
+        Also for the pass that is not recorded because it is the first: gradients of weights are sums over all tokens,
+        whose last bits depend on how many there are, and a run that is resumed has its first pass elsewhere.
+        """
         tokens = capacity(len(pack.token_ids))
         if tokens > self.most_tokens:
             return None
         learns = torch.is_grad_enabled()
         if learns and not all(getattr(weight, "grad_sum_stays", False) for weight in self._weights()):
             return None
-        # The first pass of its kind is made as it is: kernels are compiled then, and what does not fit is found out.
-        if learns in self._seen:
-            return tokens
-        self._seen.add(learns)
-        return None
+        return tokens
 
     def __call__(self, x: Tensor, rotary: Rotary, pack: Pack) -> Tensor | None:
-        """[T, S], of a pack that was filled up; None where it has too many segments."""
+        """[T, S], of a pack that was filled up; None where it is to be run without a recording.
+
+        It is where it has too many segments, and in the first pass of its kind: kernels are compiled then, and what
+        does not fit is found out.
+        """
         key = self._key(x.shape[0])
+        if key[1] not in self._seen:
+            self._seen.add(key[1])
+            return None
         recording = self._recordings.get(key)
         if recording is not None and recording.weights != weight_addresses(self._layers):
             del self._recordings[key]

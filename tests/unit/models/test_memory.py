@@ -11,7 +11,7 @@ from torch import Tensor
 
 from groupwise.config import ConfigError, OptimizerConfig, make_recipe
 from groupwise.data.batch import Example
-from groupwise.models.memory import exchange, laid_out_alike, limit_memory
+from groupwise.models.memory import exchange, laid_out_alike, limit_memory, memory_limit_gib
 from groupwise.models.policy import Policy, load_policy
 
 
@@ -103,3 +103,8 @@ def test_a_limit_needs_a_gpu_that_has_so_much(monkeypatch: pytest.MonkeyPatch) -
             limit_memory(wrong)
     limit_memory(25)
     assert shares == [0.25]
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: shares[0])
+    assert memory_limit_gib(torch.device("cuda")) == 25
+    shares[0] = 1.0
+    assert memory_limit_gib(torch.device("cuda")) is None
+    assert memory_limit_gib(torch.device("cpu")) is None

@@ -126,8 +126,29 @@ def test_recorded_passes_learn_what_others_learn(lora: bool, keep: Any) -> None:
         with torch.no_grad():  # an update: the weights change where they are
             for weight in trainable_parameters(model).values():
                 weight.mul_(1.01)
-    # The first went as it is; then both passes were recorded once.
+    # The first was not recorded; then both passes were, once.
     assert decoder.recorder.count == 2
+
+
+def test_the_first_pass_has_the_bits_of_those_that_are_recorded() -> None:
+    """In a run that is resumed another one is the first. It is filled up too: a sum over more tokens rounds anew."""
+    model = make("tiny-qwen3")
+    straighten(model, PlainOps())
+    sums = offer_sums(model)
+    decoder = Decoder(model)
+    pack = make_pack(0, 230)
+    assert len(pack.token_ids) < capacity(len(pack.token_ids))
+    found, counts = [], []
+    for _ in range(2):
+        assert decoder.recorded.size_for(pack) == capacity(len(pack.token_ids))
+        for total in sums.values():
+            total.zero_()
+        hidden = decoder(pack, is_recorded=True)
+        hidden.square().sum().backward()
+        found.append([hidden.detach().clone(), *(total.clone() for total in sums.values())])
+        counts.append(decoder.recorder.count)
+    assert counts == [0, 2]
+    assert all(torch.equal(first, second) for first, second in zip(*found, strict=True))
 
 
 def test_scoring_is_recorded_by_itself() -> None:
