@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from groupwise.audit.held_out_gain import held_out_ends, held_out_gains, pass_at_1_gain
 from groupwise.doctor.chart import Chart
 from groupwise.doctor.finding import Change, Finding
 from groupwise.doctor.series import has_risen, persistent, values_of
 from groupwise.stats import mean
+from groupwise.types import StepRecord
 
+PART = "reward/part/"
+"""Before the name of a part of the score, in metrics."""
 FAILED_SHARE = 0.01
 """A single rollout now and then is no disease."""
 SICK_FAILED_SHARE = 0.05
@@ -95,8 +98,7 @@ def hollow_reward(chart: Chart) -> Finding | None:
         coefficient = chart.setting("kl.coefficient", 0.0)
         change = chart.change("kl.coefficient", 2 * coefficient if coefficient else 0.04, advice)
     else:
-        advice = "it is paid for parts of the score, not for being right: let them fade; see `groupwise audit RUN`"
-        change = chart.change("reward.format_anneal_steps", max(1, chart.planned_steps // 2), advice)
+        change = _pay_less(chart, steps)
     return chart.finding(
         "hollow_reward",
         "sick" if gain.held_out_gain < HOLLOW_SHARE * gain.reward_gain else "watch",
@@ -109,6 +111,32 @@ def hollow_reward(chart: Chart) -> Finding | None:
         change=change,
         figures={"reward_gain": gain.reward_gain, "held_out_gain": gain.held_out_gain},
     )
+
+
+def _pay_less(chart: Chart, steps: Sequence[StepRecord]) -> Change:
+    """For the part of the score that came to earn most, while the policy was right no more often."""
+    half = len(steps) // 2
+    weights = {
+        name: chart.setting(f"reward.part_weights.{name}", 1.0)
+        for name in sorted({key.removeprefix(PART) for one in steps for key in one.metrics if key.startswith(PART)})
+        if name != "correct"
+    }
+
+    def gained(name: str) -> float:
+        before, after = (
+            mean([one.metrics.get(PART + name, 0.0) for one in some]) for some in (steps[:half], steps[half:])
+        )
+        return float(weights[name] * (after - before))
+
+    most = max(weights, key=gained, default=None)
+    if most is None or most in chart.setting("reward.format_parts", ()):
+        advice = "it is paid for parts of the score, not for being right: let them fade; see `groupwise audit RUN`"
+        return chart.change("reward.format_anneal_steps", max(1, chart.planned_steps // 2), advice)
+    advice = (
+        f"it is paid for `{most}`, not for being right: pay half for that, or nothing for any part but `correct`; "
+        "see `groupwise audit RUN`"
+    )
+    return chart.change(f"reward.part_weights.{most}", weights[most] / 2, advice)
 
 
 def held_out_falls(chart: Chart) -> Finding | None:

@@ -166,6 +166,29 @@ def test_a_score_that_falls_is_told_once_and_chance_is_let_be(make: Any, tmp_pat
     assert found("paid", 0.01, 0.08) == ["hollow_reward"]
 
 
+def test_what_is_paid_for_is_named(make: Any, tmp_path: Path) -> None:
+    """As in a run of Countdown that divided two numbers of a size, to be near a third one (docs/lab-log.md)."""
+
+    def advised(name: str, part: str, **reward: Any) -> tuple[str, Any, str]:
+        def paid(number: int) -> dict[str, float]:
+            parts = {"reward/part/format": 0.05, "reward/part/near": 0.1, "reward/part/correct": 0.05}
+            return {"reward/mean": 0.2 + 0.01 * number} | parts | {f"reward/part/{part}": 0.01 * number}
+
+        recipe = make.recipe(stage__reward=reward) if reward else make.recipe()
+        (finding,) = examine(read_charts(Run(make.run(tmp_path / name, paid, recipe=recipe, evals=lambda n: 0.05))))
+        assert finding.disease == "hollow_reward"
+        return finding.change.key, finding.change.value, finding.change.advice
+
+    key, value, advice = advised("near", "near")
+    assert (key, value) == ("stages.0.reward.part_weights.near", 0.5)
+    assert "paid for `near`" in advice
+    assert advised("less", "near", part_weights={"near": 0.5})[:2] == ("stages.0.reward.part_weights.near", 0.25)
+    faded = advised("format", "format", format_parts=["tag", "format"])
+    assert faded[0] == "stages.0.reward.format_anneal_steps"
+    unpaid = advised("unpaid", "near", part_weights={"near": 0.0}, format_parts=["tag", "format"])
+    assert unpaid[0] == "stages.0.reward.format_anneal_steps"
+
+
 def test_kl_that_is_far_from_the_first_step_on_has_not_jumped(make: Any, tmp_path: Path) -> None:
     (finding,) = examine(read_charts(Run(make.run(tmp_path / "run", lambda n: {"kl/ref_k3": 3.0}))))
     assert finding.disease == "kl_spike"
