@@ -1,8 +1,9 @@
 """What a model that learned Countdown does: which held-out problems it solves, and with which operations.
 
     python benchmarks/countdown_answers.py RUN
+    python benchmarks/countdown_answers.py RUN --step 80
 
-Reads the rollouts of the run's last evaluation and prints JSON.
+Reads the rollouts of an evaluation, by default the run's last, and prints JSON.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ def is_sum(numbers: Sequence[int], target: int) -> bool:
     return any(sum(sign * number for sign, number in zip(row, numbers, strict=True)) == target for row in signs)
 
 
-def answers(run: Run) -> dict[str, object]:
+def answers(run: Run, step: int) -> dict[str, object]:
     problems: Counter[str] = Counter()
     solved: Counter[str] = Counter()
     with_products = right_with_products = 0
-    step = run.evals()[-1].step
     for scored in run.eval_rollouts(step):
         meta = scored.group.prompt.problem.meta
         needed = "sums are enough" if is_sum(meta["nums"], meta["target"]) else "a product is needed"
@@ -49,7 +49,11 @@ def answers(run: Run) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
-    print(json.dumps(answers(Run(parser.parse_args().run)), indent=1))
+    parser.add_argument("--step", type=int)
+    options = parser.parse_args()
+    run = Run(options.run)
+    step = run.evals()[-1].step if options.step is None else options.step
+    print(json.dumps(answers(run, step), indent=1))
 
 
 if __name__ == "__main__":

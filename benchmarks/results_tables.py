@@ -94,7 +94,7 @@ def seeds(rows: Sequence[Row]) -> str:
 
 def reach(rows: Sequence[Row]) -> str:
     """Seconds of training to a score: what `groupwise reach --json` printed."""
-    cells = [["", "score", "reached by", "training time", "95 % interval"]]
+    cells = [["", "score", "reached by", "training time, mean", "95 % interval", "by seed"]]
     for row in rows:
         for found in read(row["reach"])["rows"]:
             span, interval = "–", "–"
@@ -103,7 +103,8 @@ def reach(rows: Sequence[Row]) -> str:
                 span = f"{middle:.0f} s"
                 interval = "–" if low is None else f"{low:.0f} to {high:.0f} s"
             count = f"{found['num_reached']} of {len(found['runs'])}"
-            cells.append([row["label"], f"{100 * found['score']:.0f} %", count, span, interval])
+            each = ", ".join("–" if one["step"] is None else f"{one['train_s']:.0f}" for one in found["runs"]) + " s"
+            cells.append([row["label"], f"{100 * found['score']:.0f} %", count, span, interval, each])
     return table(cells)
 
 
@@ -211,6 +212,21 @@ def groups(rows: Sequence[Row]) -> str:
     return table(cells)
 
 
+def doublings(rows: Sequence[Row]) -> str:
+    """What a group twice as large costs and buys, from the same file."""
+    cells = [["G", "sampling", "learning", "twice the group costs", *(f"buys, {row['label']}" for row in rows)]]
+    sizes = read(rows[0]["groups"])["sizes"]
+    for before, one in zip([None, *sizes], sizes, strict=False):
+        seconds = [f"{one[key]:.2f} s" for key in ("sample_s", "learn_s")]
+        if before is None:
+            cells.append([str(one["size"]), *seconds, *[""] * (1 + len(rows))])
+            continue
+        spent, spent_before = (each["sample_s"] + each["learn_s"] for each in (one, before))
+        bought = [one["signal_to_noise"][row["rule"]] / before["signal_to_noise"][row["rule"]] for row in rows]
+        cells.append([str(one["size"]), *seconds, *(f"{ratio:.2f} ×" for ratio in (spent / spent_before, *bought))])
+    return table(cells)
+
+
 def slopes(rows: Sequence[Row]) -> str:
     """Of log variance against log group size, from the same file: −1 is 1/G."""
     cells = [["", "slope of the advantage's variance", "slope of the gradient's"]]
@@ -270,6 +286,7 @@ KINDS: Mapping[str, Callable[..., str]] = {
     "by_kind": by_kind,
     "scores": scores,
     "groups": groups,
+    "doublings": doublings,
     "slopes": slopes,
 }
 

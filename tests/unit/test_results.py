@@ -110,14 +110,15 @@ def test_seeds_and_time_to_a_score(tables: ModuleType, tmp_path: Path) -> None:
     shown = tables.seeds([{"label": "it", "runs": "0 1 2"}]).splitlines()[-1]
     # Student's t with two degrees of freedom: 4.303 * 0.1 / sqrt(3).
     assert shown == "| it | 10.0 % | 50.0, 60.0, 70.0 % | 60.0 % (35.2 to 84.8) | 1,000 | 1.0 min |"
+    runs = [{"step": 10, "train_s": seconds} for seconds in (55.2, 60.0, 66.0)]
     rows = [
-        {"score": 0.4, "num_reached": 3, "runs": [{}] * 3, "seconds": [60.4, 50.2, 70.9]},
-        {"score": 0.5, "num_reached": 1, "runs": [{}] * 3, "seconds": None},
+        {"score": 0.4, "num_reached": 3, "runs": runs, "seconds": [60.4, 50.2, 70.9]},
+        {"score": 0.5, "num_reached": 1, "runs": [runs[0], *[{"step": None, "train_s": 99.0}] * 2], "seconds": None},
     ]
     (tmp_path / "reach.json").write_text(json.dumps({"rows": rows}))
     assert tables.reach([{"label": "it", "reach": "reach.json"}]).splitlines()[-2:] == [
-        "| it | 40 % | 3 of 3 | 60 s | 50 to 71 s |",
-        "| it | 50 % | 1 of 3 | – | – |",
+        "| it | 40 % | 3 of 3 | 60 s | 50 to 71 s | 55, 60, 66 s |",
+        "| it | 50 % | 1 of 3 | – | – | 55, –, – s |",
     ]
 
 
@@ -195,6 +196,7 @@ def test_group_sizes(tables: ModuleType, tmp_path: Path) -> None:
         {
             "size": size, "dead_share": 1 / size, "advantage_variance": {"r": 1 / size},
             "gradient_variance": {"r": 8 / size}, "signal_to_noise": {"r": 0.001 * size},
+            "sample_s": 1.0, "learn_s": size / 4,
         }
         for size in (4, 8)
     ]  # fmt: skip
@@ -206,6 +208,10 @@ def test_group_sizes(tables: ModuleType, tmp_path: Path) -> None:
         "| 4 | 25 % | 0.2500 | 1.000 | 0.0040 | 0.0013 |",
         "| 8 | 12 % | 0.1250 | 0.500 | 0.0080 | 0.0011 |",
     ]
+    shown = tables.made(kind="doublings", rows=[row]).splitlines()
+    assert shown[0] == "| G | sampling | learning | twice the group costs | buys, it |"
+    # One second more of two, for twice the signal.
+    assert shown[-2:] == ["| 4 | 1.00 s | 1.00 s |  |  |", "| 8 | 1.00 s | 2.00 s | 1.50 × | 2.00 × |"]
     shown = tables.made(kind="slopes", rows=[row]).splitlines()
     assert shown[-1] == "| it | −1.00 (−1.10 to −0.90) | −0.87 (−0.90 to −0.84) |"
 
