@@ -29,6 +29,7 @@ from tests.unit.sweeps.made_up import evaluation
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "benchmarks" / "results_tables.py"
+REPORTS = ROOT / "benchmarks" / "results_reports.py"
 
 
 def script(path: Path) -> ModuleType:
@@ -57,9 +58,32 @@ def write_run(run_dir: Path, scores: list[float], step_s: float) -> None:
     log.close()
 
 
-def test_tables_are_made_of_the_files() -> None:
-    done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False)
+@pytest.mark.parametrize("path", [SCRIPT, REPORTS], ids=["tables", "reports"])
+def test_pages_are_made_of_the_files(path: Path) -> None:
+    done = subprocess.run([sys.executable, path, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_report_that_shows_something_else_is_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reports = script(REPORTS)
+    monkeypatch.setattr(reports, "RESULTS", tmp_path)
+    write_run(tmp_path / "a", [0.1, 0.3], step_s=28.0)
+    (tmp_path / "tables.toml").write_text('[reports]\n"report.html" = ["a"]\n')
+
+    def run(*options: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["results_reports.py", *options])
+        return reports.main(), capsys.readouterr().out
+
+    assert run("--check") == (1, "report.html: stale\n")
+    assert run() == (0, "report.html: written\n")
+    assert run("--check") == (0, "")
+    page = tmp_path / "report.html"
+    page.write_text(page.read_text().replace("<style>", "<style>\n"))
+    assert run("--check") == (0, "")  # how it looks is another matter
+    write_run(tmp_path / "a", [0.1, 0.4], step_s=28.0)
+    assert run("--check") == (1, "report.html: stale\n")
 
 
 def test_before_and_after_and_two_runs_side_by_side(tables: ModuleType, tmp_path: Path) -> None:

@@ -82,10 +82,11 @@ button[aria-pressed="true"] { background: var(--ink); border-color: var(--ink); 
 
 .charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 25rem), 1fr)); gap: 2rem 2.5rem;
   margin: 1.25rem 0; }
-.chart { margin: 0; min-width: 0; break-inside: avoid; display: flex; flex-direction: column; }
-.chart figcaption { font-size: .95rem; line-height: 1.4; flex: 1; }
+.chart { margin: 0; min-width: 0; break-inside: avoid; display: grid; grid-row: span 2; grid-template-rows: subgrid;
+  grid-template-columns: minmax(0, 1fr); row-gap: .4rem; }
+.chart figcaption { font-size: .95rem; line-height: 1.4; }
 .chart .caption { display: block; font-size: .82rem; }
-.plot { position: relative; margin-top: .4rem; }
+.plot { position: relative; }
 .plot svg { display: block; width: 100%; height: auto; touch-action: pan-y; overflow: visible; }
 .plot text { font-size: 11px; fill: var(--dim); font-variant-numeric: tabular-nums; }
 .grid { stroke: var(--line); stroke-width: 1; }
