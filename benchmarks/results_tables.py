@@ -43,7 +43,7 @@ def before_after(rows: Sequence[Row]) -> str:
 
 def summary(rows: Sequence[Row]) -> str:
     """A line an experiment: `runs` that differ in their seed alone, and the difference of the one that ended lowest."""
-    cells = [["", "before", "after, by seed", "difference, paired, of the lowest", "problems", "GPU time, each"]]
+    cells = [["", "before", "after, by seed", "gain of the lowest seed, paired", "problems", "GPU time, each"]]
     for row in rows:
         names = row["runs"].split()
         found = [read(f"{name}.json") for name in names]
