@@ -10,18 +10,15 @@ little early. The table says how many problems there were.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from groupwise.runlog import Run, RunReadError, layout
+from groupwise.runlog.alike import experiment_of
 from groupwise.stats import mean, student_interval
-
-_SAME_RUN = ("seed", "name", "description", "logging", "checkpoints")
-"""Keys of a recipe that may differ between runs of one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ def time_to_scores(paths: Sequence[Path], scores: Sequence[float]) -> list[Row]:
     alike: dict[str, list[Run]] = {}
     for path in (run_dir for given in paths for run_dir in _runs_of(given)):
         run = Run(path)
-        alike.setdefault(_mark(run.recipe), []).append(run)
+        alike.setdefault(experiment_of(run.recipe), []).append(run)
     labels = _labels(list(alike.values()))
     return [
         _row(label, runs, score) for label, runs in zip(labels, alike.values(), strict=True) for score in sorted(scores)
@@ -83,11 +80,6 @@ def _runs_of(path: Path) -> list[Path]:
     if not (path / layout.SWEEP).is_file():
         return [path]
     return sorted(recipe.parent for recipe in path.glob(f"{layout.SWEEP_RUNS}/*/*/{layout.RECIPE}"))
-
-
-def _mark(recipe: Mapping[str, Any]) -> str:
-    kept = {key: value for key, value in recipe.items() if key not in _SAME_RUN}
-    return json.dumps(kept, sort_keys=True, default=str)
 
 
 def _labels(rows: Sequence[Sequence[Run]]) -> list[str]:

@@ -8,11 +8,20 @@ which is wider. Shares are between 0 and 1 here and become per cent and points i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from groupwise.reports.sources import Panel, RunSource
-from groupwise.stats import difference_interval, mean, mean_interval, paired_interval, wilson_interval
+from groupwise.runlog.alike import experiment_of
+from groupwise.stats import (
+    difference_interval,
+    mean,
+    mean_interval,
+    paired_interval,
+    student_interval,
+    wilson_interval,
+)
 from groupwise.types import EvalRecord
 
 
@@ -52,6 +61,47 @@ class Gain:
         return (
             f"held-out pass@1 {percent(self.before.value)} → {percent(self.after.value)}, {points(self.difference)} "
             f"points (95 % interval {points(self.low)} to {points(self.high)}, {how}), {self.num_problems} problems"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SeedsGain:
+    """Of runs that differ in their seed alone."""
+
+    runs: tuple[str, ...]
+    """Their labels."""
+    gains: tuple[Gain, ...]
+    low: float
+    """Student's 95 % interval of the mean difference: over seeds, not over problems ..."""
+    high: float
+
+    @property
+    def difference(self) -> float:
+        return mean([gain.difference for gain in self.gains])
+
+    @property
+    def verdict(self) -> str:
+        """What all of them say: the interval over seeds knows nothing of the problems, which they share."""
+        verdicts = {gain.verdict for gain in self.gains}
+        return verdicts.pop() if len(verdicts) == 1 else "unclear"
+
+    def headline(self) -> str:
+        """As in: Better with 2 of 3 seeds, no clear change with 1."""
+        words = {"better": "better", "worse": "worse", "unclear": "no clear change"}
+        counts = Counter(words[gain.verdict] for gain in self.gains)
+        (word, count), *others = [(word, counts[word]) for word in words.values() if counts[word]]
+        return ", ".join(
+            [f"{word[:1].upper()}{word[1:]} with {count} of {len(self.gains)} seeds"]
+            + [f"{word} with {count}" for word, count in others]
+        )
+
+    def sentence(self) -> str:
+        before = mean([gain.before.value for gain in self.gains])
+        scores = ", ".join(f"{100 * gain.after.value:.1f}" for gain in self.gains)
+        return (
+            f"held-out pass@1 {percent(before)} → {scores} %, {points(self.difference)} points in the mean "
+            f"(95 % interval {points(self.low)} to {points(self.high)}, over {len(self.gains)} seeds), "
+            f"{min(gain.num_problems for gain in self.gains)} problems"
         )
 
 
@@ -115,6 +165,23 @@ def run_gain(run: RunSource) -> Gain | None:
     if first.step in panels and last.step in panels:
         return paired_gain(panels[first.step], panels[last.step])
     return unpaired_gain(first, last)
+
+
+def seeds_gains(runs: Sequence[RunSource]) -> list[SeedsGain]:
+    """Of the runs that are one recipe with several seeds, where all of them got equally far."""
+    alike: dict[str, list[RunSource]] = {}
+    for run in runs:
+        alike.setdefault(experiment_of(run.recipe), []).append(run)
+    found = []
+    for same in alike.values():
+        gains = [gain for run in same if (gain := run_gain(run)) is not None]
+        # A seed that was run twice is no second draw.
+        is_fair = len({run.recipe.get("seed") for run in same}) == len(same) == len(gains)
+        if len(same) < 2 or not is_fair or len({run.evals[-1].step for run in same}) > 1:
+            continue
+        low, high = student_interval([gain.difference for gain in gains])
+        found.append(SeedsGain(tuple(run.label for run in same), tuple(gains), low, high))
+    return found
 
 
 def stage_gains(run: RunSource) -> list[tuple[str, Gain]]:

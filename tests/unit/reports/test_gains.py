@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.reports.gains import run_gain, stage_gains
+from groupwise.reports.gains import run_gain, seeds_gains, stage_gains
+from groupwise.reports.report import make_report
 from groupwise.reports.sources import read_sources
 from groupwise.stats import paired_interval
 from groupwise.types import StepRecord, Verdict
@@ -70,3 +71,52 @@ def test_each_stage_starts_where_the_one_before_ended(make: Any, tmp_path: Path)
 def test_one_evaluation_is_no_gain(make: Any, tmp_path: Path) -> None:
     path = make.run(tmp_path / "run", STEPS, [(make.evaluation(0, 0.1, 0.0, 0.2), [])])
     assert run_gain(read_sources([path]).runs[0]) is None
+
+
+def seeds_of(make: Any, folder: Path, scores: list[float], recipes: list[str]) -> list[Path]:
+    """Runs from 0.5 to these scores, give or take 0.1, without completions."""
+    paths = []
+    for number, (score, recipe) in enumerate(zip(scores, recipes, strict=True)):
+        ends = [make.evaluation(0, 0.5, 0.4, 0.6), make.evaluation(2, score, score - 0.1, score + 0.1)]
+        path = make.run(folder / f"run-{number}", STEPS, [(end, []) for end in ends], recipe=recipe)
+        for file in (path / "eval_rollouts").iterdir():
+            file.unlink()
+        paths.append(path)
+    return paths
+
+
+def test_seeds_of_a_recipe_are_summed_up(make: Any, tmp_path: Path) -> None:
+    # Names may differ, and an older version may not have written an empty table.
+    recipes = ['seed = 0\nname = "a"', 'seed = 1\nname = "b"\n[model.options]', "seed = 2", "seed = 3\n[model]\nx = 1"]
+    paths = seeds_of(make, tmp_path, [0.8, 0.9, 0.55, 0.1], recipes)
+    (found,) = seeds_gains(read_sources(paths).runs)
+    assert found.runs == ("run-0", "run-1", "run-2")
+    # Student's t with two degrees of freedom: 0.25 ± 4.3027 * 0.18028 / sqrt(3).
+    assert (found.low, found.high) == pytest.approx((-0.19784, 0.69784), abs=1e-5)
+    assert found.headline() == "Better with 2 of 3 seeds, no clear change with 1"
+    assert found.verdict == "unclear"
+    assert found.sentence() == (
+        "held-out pass@1 50.0 % → 80.0, 90.0, 55.0 %, +25.0 points in the mean "
+        "(95 % interval −19.8 to +69.8, over 3 seeds), 4 problems"
+    )
+    cards = make_report(paths).twin["sections"]["summary"]["cards"]
+    assert [card["label"] for card in cards] == ["3 seeds: run-0, run-1, run-2", "run-0", "run-1", "run-2", "run-3"]
+
+
+def test_seeds_that_agree_do_not_outvote_the_problems(make: Any, tmp_path: Path) -> None:
+    """All are asked the same problems, and start from one model: their luck with these is shared."""
+    paths = seeds_of(make, tmp_path, [0.52, 0.53, 0.52], ["seed = 0", "seed = 1", "seed = 2"])
+    (found,) = seeds_gains(read_sources(paths).runs)
+    assert found.low > 0
+    assert (found.verdict, found.headline()) == ("unclear", "No clear change with 3 of 3 seeds")
+
+
+def test_what_is_no_set_of_seeds(make: Any, tmp_path: Path) -> None:
+    twice = seeds_of(make, tmp_path / "twice", [0.8, 0.9], ["seed = 0", "seed = 0"])
+    assert seeds_gains(read_sources(twice).runs) == []
+    alone = seeds_of(make, tmp_path / "alone", [0.8, 0.9], ["seed = 0\nx = 1", "seed = 1\nx = 2"])
+    assert seeds_gains(read_sources(alone).runs) == []
+    going_on = seeds_of(make, tmp_path / "going-on", [0.8, 0.9], ["seed = 0", "seed = 1"])
+    lines = (going_on[0] / "evals.jsonl").read_text().replace('"step":2', '"step":1')
+    (going_on[0] / "evals.jsonl").write_text(lines)
+    assert seeds_gains(read_sources(going_on).runs) == []

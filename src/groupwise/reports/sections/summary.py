@@ -1,4 +1,4 @@
-"""Did it work? One sentence a run, with its interval; what each stage brought; what is missing."""
+"""Did it work? One sentence a run and for all seeds of a recipe, with its interval; what each stage brought; gaps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from groupwise.reports.behaviours import BEHAVIOURS, behaviours_in
 from groupwise.reports.gains import (
     VERDICT_WORDS,
     Gain,
+    SeedsGain,
     paired_gain,
     pass_rates,
     percent,
     points,
     run_gain,
+    seeds_gains,
     share_of,
     stage_gains,
 )
@@ -31,7 +33,8 @@ class Summary:
 
     def render(self, material: Material) -> Content:
         runs, results = material.sources.runs, material.sources.results
-        cards = [_run_card(run) for run in runs]
+        cards = [_seeds_card(gain) for gain in seeds_gains(runs)]
+        cards += [_run_card(run) for run in runs]
         cards += [_result_card(results[0], other) for other in results[1:]]
         if len(results) == 1:
             cards.append(_alone_card(results[0]))
@@ -50,6 +53,13 @@ class Summary:
         if rows:
             html += table(["stage", "before", "after", "change, 95 % interval"], rows, "What each stage brought")
         return Content({"cards": cards}, html)
+
+
+def _seeds_card(gain: SeedsGain) -> dict[str, Any]:
+    card = _card(f"{len(gain.runs)} seeds: {', '.join(gain.runs)}", gain)
+    card["headline"] = gain.headline()
+    card["notes"].append("The interval is Student's, over seeds: what other held-out problems would do is not in it.")
+    return card
 
 
 def _run_card(run: RunSource) -> dict[str, Any]:
@@ -95,7 +105,7 @@ def _alone_card(result: ResultSource) -> dict[str, Any]:
     return card
 
 
-def _card(label: str, gain: Gain | None) -> dict[str, Any]:
+def _card(label: str, gain: Gain | SeedsGain | None) -> dict[str, Any]:
     table_of = None if gain is None else asdict(gain) | {"difference": gain.difference, "verdict": gain.verdict}
     return {
         "label": label,
