@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.runlog import Run, RunReadError, layout
-from groupwise.runlog.alike import experiment_of
+from groupwise.runlog.alike import by_experiment
 from groupwise.stats import mean, student_interval
 
 
@@ -65,13 +65,9 @@ class Row:
 
 def time_to_scores(paths: Sequence[Path], scores: Sequence[float]) -> list[Row]:
     """A row for each recipe and score, in the order given."""
-    alike: dict[str, list[Run]] = {}
-    for path in (run_dir for given in paths for run_dir in _runs_of(given)):
-        run = Run(path)
-        alike.setdefault(experiment_of(run.recipe), []).append(run)
-    labels = _labels(list(alike.values()))
+    rows = by_experiment(Run(run_dir) for given in paths for run_dir in _runs_of(given))
     return [
-        _row(label, runs, score) for label, runs in zip(labels, alike.values(), strict=True) for score in sorted(scores)
+        _row(label, runs, score) for label, runs in zip(_labels(rows), rows, strict=True) for score in sorted(scores)
     ]
 
 

@@ -28,8 +28,7 @@ from groupwise.types import (
 from tests.unit.sweeps.made_up import evaluation
 
 ROOT = Path(__file__).parent.parent.parent
-SCRIPT = ROOT / "benchmarks" / "results_tables.py"
-REPORTS = ROOT / "benchmarks" / "results_reports.py"
+SCRIPT = ROOT / "benchmarks" / "results_pages.py"
 
 
 def script(path: Path) -> ModuleType:
@@ -58,32 +57,37 @@ def write_run(run_dir: Path, scores: list[float], step_s: float) -> None:
     log.close()
 
 
-@pytest.mark.parametrize("path", [SCRIPT, REPORTS], ids=["tables", "reports"])
-def test_pages_are_made_of_the_files(path: Path) -> None:
-    done = subprocess.run([sys.executable, path, "--check"], capture_output=True, text=True, check=False)
+def test_pages_are_made_of_the_files() -> None:
+    done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_report_that_shows_something_else_is_stale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_pages_that_say_something_else_are_stale(
+    tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    reports = script(REPORTS)
-    monkeypatch.setattr(reports, "RESULTS", tmp_path)
-    write_run(tmp_path / "a", [0.1, 0.3], step_s=28.0)
-    (tmp_path / "tables.toml").write_text('[reports]\n"report.html" = ["a"]\n')
+    monkeypatch.setattr(tables, "ROOT", tmp_path.parent)
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    here = tmp_path.name
+    for number in (0, 1):
+        write_run(tmp_path / str(number), [0.1, 0.3], step_s=28.0)
+    (tmp_path.parent / "README.md").write_text("# No table\n")
+    (tmp_path / "README.md").write_text("<!-- table: it -->\n<!-- end of table -->\n")
+    spec = '[it]\nkind = "seeds"\nrows = [{ label = "it", runs = "0 1" }]\n[reports]\n"report.html" = ["0", "1"]\n'
+    (tmp_path / "tables.toml").write_text(spec)
 
-    def run(*options: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["results_reports.py", *options])
-        return reports.main(), capsys.readouterr().out
+    def run(*options: str) -> tuple[int, list[str]]:
+        monkeypatch.setattr(sys, "argv", ["results_pages.py", *options])
+        return tables.main(), capsys.readouterr().out.splitlines()
 
-    assert run("--check") == (1, "report.html: stale\n")
-    assert run() == (0, "report.html: written\n")
-    assert run("--check") == (0, "")
+    assert run("--check") == (1, [f"{here}/README.md: stale", f"{here}/report.html: stale"])
+    assert run() == (0, [f"{here}/README.md: written", f"{here}/report.html: written"])
+    assert run("--check") == (0, [])
+    assert "| it | 10.0 % | 30.0, 30.0 % |" in (tmp_path / "README.md").read_text()
     page = tmp_path / "report.html"
     page.write_text(page.read_text().replace("<style>", "<style>\n"))
-    assert run("--check") == (0, "")  # how it looks is another matter
-    write_run(tmp_path / "a", [0.1, 0.4], step_s=28.0)
-    assert run("--check") == (1, "report.html: stale\n")
+    assert run("--check") == (0, [])  # how a report looks is another matter
+    write_run(tmp_path / "1", [0.1, 0.4], step_s=28.0)
+    assert run("--check") == (1, [f"{here}/README.md: stale", f"{here}/report.html: stale"])
 
 
 def test_before_and_after_and_two_runs_side_by_side(tables: ModuleType, tmp_path: Path) -> None:

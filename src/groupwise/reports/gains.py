@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from groupwise.reports.sources import Panel, RunSource
-from groupwise.runlog.alike import experiment_of
+from groupwise.runlog.alike import by_experiment
 from groupwise.stats import (
     difference_interval,
     mean,
@@ -88,12 +88,10 @@ class SeedsGain:
     def headline(self) -> str:
         """As in: Better with 2 of 3 seeds, no clear change with 1."""
         words = {"better": "better", "worse": "worse", "unclear": "no clear change"}
-        counts = Counter(words[gain.verdict] for gain in self.gains)
-        (word, count), *others = [(word, counts[word]) for word in words.values() if counts[word]]
-        return ", ".join(
-            [f"{word[:1].upper()}{word[1:]} with {count} of {len(self.gains)} seeds"]
-            + [f"{word} with {count}" for word, count in others]
-        )
+        counts = Counter(gain.verdict for gain in self.gains)
+        said = [f"{word} with {counts[verdict]}" for verdict, word in words.items() if counts[verdict]]
+        said[0] = f"{said[0].capitalize()} of {len(self.gains)} seeds"
+        return ", ".join(said)
 
     def sentence(self) -> str:
         before = mean([gain.before.value for gain in self.gains])
@@ -169,11 +167,8 @@ def run_gain(run: RunSource) -> Gain | None:
 
 def seeds_gains(runs: Sequence[RunSource]) -> list[SeedsGain]:
     """Of the runs that are one recipe with several seeds, where all of them got equally far."""
-    alike: dict[str, list[RunSource]] = {}
-    for run in runs:
-        alike.setdefault(experiment_of(run.recipe), []).append(run)
     found = []
-    for same in alike.values():
+    for same in by_experiment(runs):
         gains = [gain for run in same if (gain := run_gain(run)) is not None]
         # A seed that was run twice is no second draw.
         is_fair = len({run.recipe.get("seed") for run in same}) == len(same) == len(gains)

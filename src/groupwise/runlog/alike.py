@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 _MAY_DIFFER = ("seed", "name", "description", "logging", "checkpoints")
 """Keys of a recipe that do not make it another experiment."""
 
 
-def experiment_of(recipe: Mapping[str, Any]) -> str:
-    """The same text for recipes that differ in nothing but their seed and what is written down of the run."""
-    kept = {key: value for key, value in recipe.items() if key not in _MAY_DIFFER}
-    return json.dumps(_without_empty_tables(kept), sort_keys=True, default=str)
+class HasRecipe(Protocol):
+    @property
+    def recipe(self) -> Mapping[str, Any]: ...
+
+
+R = TypeVar("R", bound=HasRecipe)
+
+
+def by_experiment(runs: Iterable[R]) -> list[list[R]]:
+    """Runs that differ in nothing but their seed and what is written down of them, together; in the order given."""
+    alike: dict[str, list[R]] = {}
+    for run in runs:
+        kept = {key: value for key, value in run.recipe.items() if key not in _MAY_DIFFER}
+        mark = json.dumps(_without_empty_tables(kept), sort_keys=True, default=str)
+        alike.setdefault(mark, []).append(run)
+    return list(alike.values())
 
 
 def _without_empty_tables(value: Any) -> Any:

@@ -1,10 +1,11 @@
-"""Tables of docs/results from the files that commands wrote: no number is typed in.
+"""Tables and reports of docs/results from the files that commands wrote: no number is typed in.
 
-    python benchmarks/results_tables.py          # writes them into the pages
-    python benchmarks/results_tables.py --check  # status 1 where a table is stale
+    python benchmarks/results_pages.py          # writes them
+    python benchmarks/results_pages.py --check  # status 1 where a page says something else than its files
 
 A page has `<!-- table: NAME -->` and `<!-- end of table -->`; docs/results/tables.toml says what NAME is made of. In
 its rows, `run` is a run directory without rollouts and checkpoints, `compare` what `groupwise compare --json` printed.
+Its `[reports]` are of such runs. Reports of sweeps are not among them: these were made of rollouts.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import json
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from groupwise.reports.report import make_report
 from groupwise.reports.sections.facts import run_cost
 from groupwise.reports.sources import read_sources
 from groupwise.runlog.reader import Run
@@ -25,6 +27,7 @@ from groupwise.stats import mean, student_interval, wilson_interval
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
+REPORT_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 MARK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 Row = Mapping[str, str]
@@ -291,13 +294,24 @@ KINDS: Mapping[str, Callable[..., str]] = {
 }
 
 
-def filled(text: str) -> str:
-    tables: Mapping[str, Any] = tomllib.loads((RESULTS / "tables.toml").read_text(encoding="utf-8"))
-    return MARK.sub(lambda mark: mark[1] + made(**tables[mark[2]]) + mark[3], text)
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each page as it should be."""
+    spec: Mapping[str, Any] = tomllib.loads((RESULTS / "tables.toml").read_text(encoding="utf-8"))
+    for page in (ROOT / "README.md", RESULTS / "README.md"):
+        text = page.read_text(encoding="utf-8")
+        yield page, MARK.sub(lambda mark: mark[1] + made(**spec[mark[2]]) + mark[3], text)
+    for name, runs in spec["reports"].items():
+        yield RESULTS / name, make_report([RESULTS / run for run in runs]).html
 
 
 def made(kind: str, **parts: Any) -> str:
     return KINDS[kind](**parts)
+
+
+def said(page: str) -> str:
+    """By a page; of a report its data, since how it looks is another matter."""
+    data = REPORT_DATA.search(page)
+    return page if data is None else data[1]
 
 
 def main() -> int:
@@ -305,14 +319,13 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     is_stale = False
-    for page in (ROOT / "README.md", RESULTS / "README.md"):
-        before = page.read_text(encoding="utf-8")
-        after = filled(before)
-        if after != before:
+    for page, text in pages():
+        before = page.read_text(encoding="utf-8") if page.exists() else ""
+        if said(before) != said(text):
             is_stale = True
             print(f"{page.relative_to(ROOT)}: {'stale' if options.check else 'written'}")
-            if not options.check:
-                page.write_text(after, encoding="utf-8")
+        if not options.check:
+            page.write_text(text, encoding="utf-8")
     return int(options.check and is_stale)
 
 
