@@ -8,7 +8,6 @@ which is wider. Shares are between 0 and 1 here and become per cent and points i
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,9 +50,7 @@ class Gain:
 
     @property
     def verdict(self) -> str:
-        if self.low > 0:
-            return "better"
-        return "worse" if self.high < 0 else "unclear"
+        return _verdict(self.low, self.high)
 
     def sentence(self) -> str:
         """What the numbers say: "held-out pass@1 6.0 % → 35.0 %, +29.0 points (95 % interval ...), 200 problems"."""
@@ -72,7 +69,8 @@ class SeedsGain:
     """Their labels."""
     gains: tuple[Gain, ...]
     low: float
-    """Student's 95 % interval of the mean difference: over seeds, not over problems ..."""
+    """The 95 % interval of the mean difference: the wider of that over seeds and that over problems, as in a sweep. All
+    seeds were asked the same problems: that they agree does not make the score exact."""
     high: float
 
     @property
@@ -81,25 +79,15 @@ class SeedsGain:
 
     @property
     def verdict(self) -> str:
-        """What all of them say: the interval over seeds knows nothing of the problems, which they share."""
-        verdicts = {gain.verdict for gain in self.gains}
-        return verdicts.pop() if len(verdicts) == 1 else "unclear"
-
-    def headline(self) -> str:
-        """As in: Better with 2 of 3 seeds, no clear change with 1."""
-        words = {"better": "better", "worse": "worse", "unclear": "no clear change"}
-        counts = Counter(gain.verdict for gain in self.gains)
-        said = [f"{word} with {counts[verdict]}" for verdict, word in words.items() if counts[verdict]]
-        said[0] = f"{said[0].capitalize()} of {len(self.gains)} seeds"
-        return ", ".join(said)
+        return _verdict(self.low, self.high)
 
     def sentence(self) -> str:
         before = mean([gain.before.value for gain in self.gains])
         scores = ", ".join(f"{100 * gain.after.value:.1f}" for gain in self.gains)
         return (
             f"held-out pass@1 {percent(before)} → {scores} %, {points(self.difference)} points in the mean "
-            f"(95 % interval {points(self.low)} to {points(self.high)}, over {len(self.gains)} seeds), "
-            f"{min(gain.num_problems for gain in self.gains)} problems"
+            f"(95 % interval {points(self.low)} to {points(self.high)}, over {len(self.gains)} seeds or over problems, "
+            f"whichever is wider), {min(gain.num_problems for gain in self.gains)} problems"
         )
 
 
@@ -108,6 +96,12 @@ VERDICT_WORDS = {
     "worse": "The model got worse",
     "unclear": "No clear change: the interval holds 0",
 }
+
+
+def _verdict(low: float, high: float) -> str:
+    if low > 0:
+        return "better"
+    return "worse" if high < 0 else "unclear"
 
 
 def percent(share: float) -> str:
@@ -174,7 +168,9 @@ def seeds_gains(runs: Sequence[RunSource]) -> list[SeedsGain]:
         is_fair = len({run.recipe.get("seed") for run in same}) == len(same) == len(gains)
         if len(same) < 2 or not is_fair or len({run.evals[-1].step for run in same}) > 1:
             continue
-        low, high = student_interval([gain.difference for gain in gains])
+        over_seeds = student_interval([gain.difference for gain in gains])
+        over_problems = mean([gain.low for gain in gains]), mean([gain.high for gain in gains])
+        low, high = max(over_seeds, over_problems, key=lambda ends: ends[1] - ends[0])
         found.append(SeedsGain(tuple(run.label for run in same), tuple(gains), low, high))
     return found
 

@@ -33,7 +33,7 @@ class Summary:
 
     def render(self, material: Material) -> Content:
         runs, results = material.sources.runs, material.sources.results
-        cards = [_seeds_card(gain) for gain in seeds_gains(runs)]
+        cards = [_card(f"{len(gain.runs)} seeds: {', '.join(gain.runs)}", gain) for gain in seeds_gains(runs)]
         cards += [_run_card(run) for run in runs]
         cards += [_result_card(results[0], other) for other in results[1:]]
         if len(results) == 1:
@@ -53,13 +53,6 @@ class Summary:
         if rows:
             html += table(["stage", "before", "after", "change, 95 % interval"], rows, "What each stage brought")
         return Content({"cards": cards}, html)
-
-
-def _seeds_card(gain: SeedsGain) -> dict[str, Any]:
-    card = _card(f"{len(gain.runs)} seeds: {', '.join(gain.runs)}", gain)
-    card["headline"] = gain.headline()
-    card["notes"].append("The interval is Student's, over seeds: what other held-out problems would do is not in it.")
-    return card
 
 
 def _run_card(run: RunSource) -> dict[str, Any]:
