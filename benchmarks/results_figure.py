@@ -1,12 +1,17 @@
 """The picture on top of docs/results: held-out pass@1 over steps, with bands, from the runs that are kept there.
 
-    python benchmarks/results_figure.py
+    python benchmarks/results_figure.py          # draws it
+    python benchmarks/results_figure.py --check  # status 1 where it was drawn from something else than the files say
 
-`[figure]` of docs/results/tables.toml says which runs.
+`figure.panels` of docs/results/tables.toml says which runs. What was drawn is noted in the picture's file.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
+import json
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -17,25 +22,45 @@ from groupwise.stats import mean
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 COLOURS = {"blue": "#0072b2", "light blue": "#56b4e9", "orange": "#d55e00", "light orange": "#e69f00"}
+NOTE = "Drawn from"
+"""Of a PNG: the key of the text that tells what was drawn."""
+
+Curve = list[tuple[int, float, float, float]]
+"""(step, pass@1, low, high) of each evaluation."""
+
+
+def read_panels() -> list[dict[str, Any]]:
+    """As tables.toml has them, with a curve for each run."""
+    spec = tomllib.loads((RESULTS / "tables.toml").read_text(encoding="utf-8"))
+    panels: list[dict[str, Any]] = spec["figure"]["panels"]
+    for line in (line for panel in panels for line in panel["lines"]):
+        line["curves"] = [
+            [(one.step, one.pass_at_1, one.low, one.high) for one in Run(RESULTS / run).evals()] for run in line["runs"]
+        ]
+    return panels
+
+
+def digest(panels: list[dict[str, Any]]) -> str:
+    return hashlib.sha256(json.dumps(panels, sort_keys=True).encode()).hexdigest()
 
 
 def draw_panel(axes: Any, panel: dict[str, Any]) -> None:
     from matplotlib.ticker import PercentFormatter
 
     for line in panel["lines"]:
-        colour = COLOURS[line["colour"]]
-        curves = [Run(RESULTS / run).evals() for run in line["runs"]]
-        for evals in curves:
-            x, y = [record.step for record in evals], [record.pass_at_1 for record in evals]
-            low, high = [record.low for record in evals], [record.high for record in evals]
+        colour, curves = COLOURS[line["colour"]], line["curves"]
+        for curve in curves:
+            x, y, low, high = zip(*curve, strict=True)
             axes.fill_between(x, low, high, color=colour, alpha=0.18 / len(curves), linewidth=0)
             axes.plot(x, y, color=colour, linewidth=1.8 if len(curves) == 1 else 1.1, marker="o", markersize=2.5)
-        ends = [evals[-1].pass_at_1 for evals in curves]
+        ends = [curve[-1][1] for curve in curves]
         text = " to ".join(f"{100 * end:.1f}" for end in sorted({min(ends), max(ends)}))
         axes.annotate(
-            f"{line['label']}\n{text} %", (curves[0][-1].step, mean(ends)), xytext=(6, line.get("raise", 0)),
+            f"{line['label']}\n{text} %", (curves[0][-1][0], mean(ends)), xytext=(6, line.get("raise", 0)),
             textcoords="offset points", color=colour, va="center", fontsize=8.5,
         )  # fmt: skip
+    for note in panel.get("notes", ()):
+        axes.annotate(note["text"], (note["step"], note["value"]), color="#555555", ha="center", fontsize=8.5)
     axes.set_title(panel["title"], loc="left", fontsize=10)
     axes.set_xlabel("step")
     axes.set_ylabel("held-out pass@1")
@@ -47,13 +72,33 @@ def draw_panel(axes: Any, panel: dict[str, Any]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def main() -> None:
-    spec = tomllib.loads((RESULTS / "tables.toml").read_text(encoding="utf-8"))["figure"]
-    figure = new_figure((4.8 * len(spec["panels"]), 3.8))
-    for axes, panel in zip(figure.subplots(1, len(spec["panels"])), spec["panels"], strict=True):
+def draw(panels: list[dict[str, Any]], path: Path) -> None:
+    figure = new_figure((4.8 * len(panels), 3.8))
+    for axes, panel in zip(figure.subplots(1, len(panels)), panels, strict=True):
         draw_panel(axes, panel)
-    figure.savefig(RESULTS / spec["file"], dpi=140)
+    figure.savefig(path, dpi=140, metadata={NOTE: digest(panels)})
+
+
+def is_stale(panels: list[dict[str, Any]], path: Path) -> bool:
+    from PIL import Image  # comes with matplotlib
+
+    with Image.open(path) as picture:
+        return bool(picture.info.get(NOTE) != digest(panels))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    panels, path = read_panels(), RESULTS / "held-out.png"
+    if not options.check:
+        draw(panels, path)
+        return 0
+    if is_stale(panels, path):
+        print(f"{path.name}: stale")
+        return 1
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -112,18 +112,40 @@ def reach(rows: Sequence[Row]) -> str:
 
 
 def diversity(rows: Sequence[Row]) -> str:
-    """How much rollouts of a group differ, in the mean over steps `first` to `last` of a run."""
+    """How much rollouts of a group differ, in the mean over steps `first` to `last`, by seed."""
     cells = [["", "steps", "groups with signal", "rollouts like another of their group", "entropy, nats a token"]]
     for row in rows:
         first, last = int(row["first"]), int(row["last"])
-        steps = [record.metrics for record in Run(RESULTS / row["run"]).steps() if first <= record.step <= last]
+        runs = [[metrics for step, metrics in rl_steps(name) if first <= step <= last] for name in row["runs"].split()]
         signal, identical, entropy = (
-            mean([metrics[key] for metrics in steps])
+            [mean([metrics[key] for metrics in steps]) for steps in runs]
             for key in ("groups/signal_share", "rollouts/identical_share", "policy/entropy_nats")
         )
-        shares = f"{100 * signal:.0f} %", f"{100 * identical:.0f} %"
-        cells.append([row["label"], f"{first} to {last}", *shares, f"{entropy:.2f}"])
+        shares = (", ".join(f"{100 * value:.0f}" for value in values) + " %" for values in (signal, identical))
+        cells.append([row["label"], f"{first} to {last}", *shares, ", ".join(f"{value:.2f}" for value in entropy)])
     return table(cells)
+
+
+def signal(rows: Sequence[Row]) -> str:
+    """What was drawn, and how much of it had something to learn from, by seed."""
+    cells = [["", "rollouts, thousands", "groups", "groups with signal", "of these a step, last 20 steps"]]
+    for row in rows:
+        columns: list[list[str]] = [[], [], [], []]
+        for name in row["runs"].split():
+            steps = [metrics for _, metrics in rl_steps(name)]
+            lively = [metrics["groups/signal_share"] * metrics["groups/count"] for metrics in steps]
+            rollouts, groups = (sum(metrics[key] for metrics in steps) for key in ("rollouts/count", "groups/count"))
+            texts = f"{rollouts / 1000:.0f}", f"{groups:,.0f}", f"{sum(lively):,.0f}", f"{mean(lively[-20:]):.0f}"
+            for column, text in zip(columns, texts, strict=True):
+                column.append(text)
+        cells.append([row["label"], *map("; ".join, columns)])
+    return table(cells)
+
+
+def rl_steps(name: str) -> list[tuple[int, Mapping[str, float]]]:
+    """Of a run: its steps that drew rollouts, with their metrics."""
+    records = Run(RESULTS / name).steps()
+    return [(record.step, record.metrics) for record in records if "groups/signal_share" in record.metrics]
 
 
 def countdown_answers(rows: Sequence[Row]) -> str:
@@ -283,6 +305,7 @@ KINDS: Mapping[str, Callable[..., str]] = {
     "seeds": seeds,
     "reach": reach,
     "diversity": diversity,
+    "signal": signal,
     "countdown_answers": countdown_answers,
     "math_answers": math_answers,
     "code_answers": code_answers,

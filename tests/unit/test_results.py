@@ -29,6 +29,7 @@ from tests.unit.sweeps.made_up import evaluation
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "benchmarks" / "results_pages.py"
+FIGURE_SCRIPT = ROOT / "benchmarks" / "results_figure.py"
 
 
 def script(path: Path) -> ModuleType:
@@ -60,6 +61,24 @@ def write_run(run_dir: Path, scores: list[float], step_s: float) -> None:
 def test_pages_are_made_of_the_files() -> None:
     done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_picture_is_made_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = script(FIGURE_SCRIPT)
+    assert not figure.is_stale(figure.read_panels(), figure.RESULTS / "held-out.png")
+
+    monkeypatch.setattr(figure, "RESULTS", tmp_path)
+    write_run(tmp_path / "run", [0.1, 0.3], step_s=28.0)
+    panel = '[[figure.panels]]\ntitle = "it"\nlines = [{ runs = ["run"], label = "it", colour = "blue" }]\n'
+    (tmp_path / "tables.toml").write_text(2 * panel)
+    figure.draw(figure.read_panels(), tmp_path / "held-out.png")
+    assert not figure.is_stale(figure.read_panels(), tmp_path / "held-out.png")
+    (tmp_path / "tables.toml").write_text(2 * panel.replace("blue", "orange"))
+    assert figure.is_stale(figure.read_panels(), tmp_path / "held-out.png")
+    (tmp_path / "tables.toml").write_text(2 * panel)
+    write_run(tmp_path / "second", [0.1, 0.4], step_s=28.0)
+    (tmp_path / "second" / "evals.jsonl").replace(tmp_path / "run" / "evals.jsonl")
+    assert figure.is_stale(figure.read_panels(), tmp_path / "held-out.png")
 
 
 def test_pages_that_say_something_else_are_stale(
@@ -128,8 +147,8 @@ def test_how_much_rollouts_of_a_group_differ(tables: ModuleType, tmp_path: Path)
         metrics = {"groups/signal_share": signal, "rollouts/identical_share": identical, "policy/entropy_nats": entropy}
         log.write_step(StepRecord(step, "grpo", step, metrics))
     log.close()
-    shown = tables.diversity([{"label": "it", "run": "a", "first": "2", "last": "3"}]).splitlines()[-1]
-    assert shown == "| it | 2 to 3 | 38 % | 85 % | 0.20 |"
+    shown = tables.diversity([{"label": "it", "runs": "a a", "first": "2", "last": "3"}]).splitlines()[-1]
+    assert shown == "| it | 2 to 3 | 38, 38 % | 85, 85 % | 0.20, 0.20 |"
 
 
 def test_seeds_and_time_to_a_score(tables: ModuleType, tmp_path: Path) -> None:

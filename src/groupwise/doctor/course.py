@@ -148,13 +148,17 @@ def held_out_falls(chart: Chart) -> Finding | None:
     low, high = pass_at_1_gain(before, after)
     if high >= 0:
         return None
+    newest = chart.evals[-1]
+    is_made_up = newest.step > after.step and newest.pass_at_1 >= before.pass_at_1
+    regained = f"; since then {newest.pass_at_1:.1%} (step {newest.step})" if is_made_up else ""
     return chart.finding(
         "held_out_falls",
-        "sick",
+        "watch" if is_made_up else "sick",
         [(record.step, 0.0) for record in chart.steps if record.step <= after.step],
         seen=f"held-out pass@1 {before.pass_at_1:.1%} (step {before.step}) → {after.pass_at_1:.1%} (step {after.step}; "
-        f"95 % interval of the change {low:+.1%} to {high:+.1%})",
-        means="the model is worse at the task than the stage found it",
+        f"95 % interval of the change {low:+.1%} to {high:+.1%}){regained}",
+        means="the model is worse at the task than the stage found it"
+        + (", and a later stage has made up for that" if is_made_up else ""),
         change=chart.slower(
             "smaller updates; go back to the best checkpoint, and look at what the answers lost: `groupwise compare`"
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -21,6 +22,7 @@ from groupwise.doctor.wording import one_line, say_change
 from groupwise.runlog import Run
 from groupwise.types import StepRecord, Verdict
 
+RESULTS = Path(__file__).parent.parent.parent.parent / "docs" / "results"
 RUSSIAN = "В каждом вагоне по тридцать четыре места, вагонов двенадцать, значит всего мест четыреста восемь."
 RUNNING_ON = "<answer>408</answer> Now the next question: a boat has 3 decks with 20 cabins each. How many are there?"
 
@@ -164,6 +166,21 @@ def test_a_score_that_falls_is_told_once_and_chance_is_let_be(make: Any, tmp_pat
     assert found("falls", 0.0, 0.08) == ["held_out_falls"]
     assert found("chance", 0.0, 0.06) == []
     assert found("paid", 0.01, 0.08) == ["hollow_reward"]
+
+
+def test_a_fall_that_a_later_stage_made_up_for_is_no_sickness() -> None:
+    """Countdown's SFT stage costs 12 points, and GRPO after it wins 18 (docs/results)."""
+    _, distill, _ = read_charts(Run(RESULTS / "countdown" / "staged-refilled-0"))
+    (finding,) = examine([distill])
+    assert (finding.disease, finding.severity) == ("held_out_falls", "watch")
+    assert finding.seen.startswith("held-out pass@1 57.2% (step 80) → 44.8% (step 120")
+    assert finding.seen.endswith("; since then 63.5% (step 200)")
+    # As it was seen while the stage was the last one, and as it would be had the next one not been enough.
+    until = [record for record in distill.evals if record.step <= 120]
+    for evals in (until, [*until, dataclasses.replace(distill.evals[-1], pass_at_1=0.57)]):
+        (finding,) = examine([dataclasses.replace(distill, evals=tuple(evals))])
+        assert (finding.disease, finding.severity) == ("held_out_falls", "sick")
+        assert "since then" not in finding.seen
 
 
 def test_what_is_paid_for_is_named(make: Any, tmp_path: Path) -> None:
