@@ -45,7 +45,12 @@ CASES = (
         ),
     ),
     # Random weights earn no reward: with a distance to the reference there is something to learn.
-    Case("countdown", "countdown-staged", ("model.path=shapes/qwen2.5-1.5b", "stages.0.kl.coefficient=0.02"), times=4),
+    Case(
+        "countdown",
+        str(RECIPES / "countdown-small.toml"),
+        ("model.path=shapes/qwen2.5-1.5b", "stages.0.kl.coefficient=0.02"),
+        times=4,
+    ),
 )
 
 

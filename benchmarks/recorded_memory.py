@@ -1,6 +1,6 @@
 """What recorded passes take of a GPU's memory, one by one, while `groupwise bench step` runs.
 
-    python benchmarks/recorded_memory.py countdown-staged --set model.path=shapes/qwen2.5-1.5b \
+    python benchmarks/recorded_memory.py benchmarks/recipes/countdown-small.toml --set model.path=shapes/qwen2.5-1.5b \
         --set stages.0.kl.coefficient=0.02 --steps 3 --warmup 2
 
 All arguments are those of `groupwise bench step`. Needs a GPU.

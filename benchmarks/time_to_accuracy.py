@@ -1,4 +1,4 @@
-"""Seconds of one GPU until held-out pass@1 reaches fixed scores: shipped recipes, several seeds, one run after another.
+"""Seconds of one GPU until held-out pass@1 reaches fixed scores: one recipe, several seeds, one run after another.
 
     python benchmarks/time_to_accuracy.py countdown --model Qwen2.5-Coder-1.5B-Instruct --out time-to-accuracy
     python benchmarks/time_to_accuracy.py gsm8k --model Qwen2.5-Coder-0.5B-Instruct --out time-to-accuracy
@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+RECIPES = Path(__file__).parent / "recipes"
+
 
 @dataclass(frozen=True)
 class Case:
@@ -26,7 +28,7 @@ class Case:
 
 
 CASES = {
-    "countdown": Case("countdown-staged", "0.3,0.4,0.5", ("evaluation.every_steps=10",)),
+    "countdown": Case(str(RECIPES / "countdown-small.toml"), "0.3,0.4,0.5", ("evaluation.every_steps=10",)),
     "gsm8k": Case(
         "gsm8k",
         "0.32,0.36,0.38",

@@ -11,8 +11,9 @@ from types import ModuleType
 
 import pytest
 
-from groupwise.config import find_recipe, load_recipe
-from groupwise.runlog import RunLog
+from groupwise.config import find_recipe, load_recipe, make_recipe
+from groupwise.runlog import Run, RunLog
+from groupwise.sweeps.folder import changed_keys
 from groupwise.types import (
     Finish,
     Group,
@@ -316,7 +317,23 @@ def test_held_out_queries_that_were_asked_for_in_training(tables: ModuleType, tm
     assert module.query_of(before[0].group.prompt.problem).startswith("**Question?**")
 
 
-def test_time_to_accuracy_runs_the_shipped_recipes_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("recipe", "run"),
+    [
+        ("countdown-staged", "countdown/staged-refilled-2"),
+        ("countdown-single", "countdown/single-refilled-1"),
+        (str(ROOT / "benchmarks" / "recipes" / "countdown-small.toml"), "countdown/staged-1e-6"),
+    ],
+)
+def test_a_recipe_is_what_was_run(recipe: str, run: str) -> None:
+    """But for the model, the seed, how often it was looked at, and keys that move no number."""
+    ran = make_recipe(Run(ROOT / "docs" / "results" / run).recipe)
+    changes = changed_keys(load_recipe(find_recipe(recipe)), ran)
+    free = {"seed", "model.path", "engine.max_batch_rollouts", "checkpoints.every_steps", "verifier.workers"}
+    assert set(changes) <= free
+
+
+def test_time_to_accuracy_runs_recipes_and_goes_on(tmp_path: Path) -> None:
     module = script(ROOT / "benchmarks" / "time_to_accuracy.py")
     for case in module.CASES.values():
         load_recipe(find_recipe(case.recipe), [*case.overrides, "seed=1"])  # the keys are there

@@ -50,18 +50,12 @@ MLP = benchmark(
         'stages.0.optimizer.moments="fp32"', "stages.0.problems_per_step=32",
     ]
 )  # fmt: skip
-COUNTDOWN = shipped(
-    "countdown-staged", QWEN, H200, ["stages.0.kl.coefficient=0.02"], prompt_tokens=250, mean_tokens=255.4
+COUNTDOWN = benchmark(
+    "countdown-small", QWEN, H200, prompt_tokens=250, mean_tokens=255.4, overrides=["stages.0.kl.coefficient=0.02"]
 )
 MANY = ["stages.0.problems_per_step=64", "stages.0.problems_per_update=32", "stages.0.microbatch_tokens=6144"]
-STAGED = shipped(
-    "countdown-staged", QWEN, H200_WITH_50_GIB, [*MANY, "stages.0.rollouts_per_problem=16"],
-    prompt_tokens=121, mean_tokens=230,
-)  # fmt: skip
-SINGLE = shipped(
-    "countdown-single", QWEN, H200_WITH_50_GIB, [*MANY, "stages.0.rollouts_per_problem=16"],
-    prompt_tokens=121, mean_tokens=365,
-)  # fmt: skip
+STAGED = shipped("countdown-staged", QWEN, H200_WITH_50_GIB, [], prompt_tokens=121, mean_tokens=230)
+SINGLE = shipped("countdown-single", QWEN, H200_WITH_50_GIB, [], prompt_tokens=121, mean_tokens=365)
 GSM8K = shipped(
     "gsm8k", QWEN, H200_WITH_50_GIB, [*MANY, "stages.0.kl.coefficient=0.0", "engine.max_batch_rollouts=256"],
     prompt_tokens=130, mean_tokens=300,
