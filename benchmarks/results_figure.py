@@ -25,12 +25,9 @@ COLOURS = {"blue": "#0072b2", "light blue": "#56b4e9", "orange": "#d55e00", "lig
 NOTE = "Drawn from"
 """Of a PNG: the key of the text that tells what was drawn."""
 
-Curve = list[tuple[int, float, float, float]]
-"""(step, pass@1, low, high) of each evaluation."""
-
 
 def read_panels() -> list[dict[str, Any]]:
-    """As tables.toml has them, with a curve for each run."""
+    """As tables.toml has them, with a curve for each run: (step, pass@1, low, high) of its evaluations."""
     spec = tomllib.loads((RESULTS / "tables.toml").read_text(encoding="utf-8"))
     panels: list[dict[str, Any]] = spec["figure"]["panels"]
     for line in (line for panel in panels for line in panel["lines"]):

@@ -126,19 +126,17 @@ def diversity(rows: Sequence[Row]) -> str:
     return table(cells)
 
 
-def signal(rows: Sequence[Row]) -> str:
+def effort(rows: Sequence[Row]) -> str:
     """What was drawn, and how much of it had something to learn from, by seed."""
     cells = [["", "rollouts, thousands", "groups", "groups with signal", "of these a step, last 20 steps"]]
     for row in rows:
-        columns: list[list[str]] = [[], [], [], []]
+        by_seed = []
         for name in row["runs"].split():
             steps = [metrics for _, metrics in rl_steps(name)]
+            drawn, dealt = (sum(metrics[key] for metrics in steps) for key in ("rollouts/count", "groups/count"))
             lively = [metrics["groups/signal_share"] * metrics["groups/count"] for metrics in steps]
-            rollouts, groups = (sum(metrics[key] for metrics in steps) for key in ("rollouts/count", "groups/count"))
-            texts = f"{rollouts / 1000:.0f}", f"{groups:,.0f}", f"{sum(lively):,.0f}", f"{mean(lively[-20:]):.0f}"
-            for column, text in zip(columns, texts, strict=True):
-                column.append(text)
-        cells.append([row["label"], *map("; ".join, columns)])
+            by_seed.append((f"{drawn / 1000:.0f}", f"{dealt:,.0f}", f"{sum(lively):,.0f}", f"{mean(lively[-20:]):.0f}"))
+        cells.append([row["label"], *("; ".join(column) for column in zip(*by_seed, strict=True))])
     return table(cells)
 
 
@@ -305,7 +303,7 @@ KINDS: Mapping[str, Callable[..., str]] = {
     "seeds": seeds,
     "reach": reach,
     "diversity": diversity,
-    "signal": signal,
+    "effort": effort,
     "countdown_answers": countdown_answers,
     "math_answers": math_answers,
     "code_answers": code_answers,

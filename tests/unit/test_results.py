@@ -152,6 +152,19 @@ def test_how_much_rollouts_of_a_group_differ(tables: ModuleType, tmp_path: Path)
     assert shown == "| it | 2 to 3 | 38, 38 % | 85, 85 % | 0.20, 0.20 |"
 
 
+def test_rollouts_and_groups_that_taught(tables: ModuleType, tmp_path: Path) -> None:
+    for seed, share in enumerate((0.5, 0.25)):
+        log = RunLog(tmp_path / str(seed))
+        for step in range(1, 41):
+            count = 8.0 if step <= 20 else 16.0
+            metrics = {"rollouts/count": 100.0, "groups/count": count, "groups/signal_share": share}
+            log.write_step(StepRecord(step, "grpo", step, metrics))
+        log.write_step(StepRecord(41, "sft", 1, {"policy/loss": 1.0}))
+        log.close()
+    shown = tables.effort([{"label": "it", "runs": "0 1"}]).splitlines()[-1]
+    assert shown == "| it | 4; 4 | 480; 480 | 240; 120 | 8; 4 |"
+
+
 def test_seeds_and_time_to_a_score(tables: ModuleType, tmp_path: Path) -> None:
     for seed, final in enumerate((0.5, 0.6, 0.7)):
         write_run(tmp_path / str(seed), [0.1, final], step_s=58.0)
