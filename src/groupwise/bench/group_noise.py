@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -107,21 +107,56 @@ def _measure_problem(
     return figures, mean_weights @ gradients_ND
 
 
-def slope(noises: Sequence[Noise], name: str, seed: int = 0) -> tuple[float, float, float]:
-    """(slope, and its 95 % interval over problems) of log variance against log G: −1 is 1/G."""
+Figure = tuple[float, float, float]
+"""A value, and the ends of its 95 % interval over problems."""
+
+
+def slope(noises: Sequence[Noise], name: str, seed: int = 0) -> Figure:
+    """Of log variance against log G: −1 is 1/G."""
     by_size = [getattr(noise, name).tolist() for noise in noises]
     sizes = [math.log(noise.size) for noise in noises]
-    num_problems = len(by_size[0])
+    return over_problems(
+        lambda chosen: _fitted(sizes, [sum(values[index] for index in chosen) for values in by_size]),
+        num_problems=len(by_size[0]),
+        seed=seed,
+    )
+
+
+def signal_to_noise(noise: Noise, seed: int = 0) -> Figure:
+    """Squared length of a problem's own gradient over the variance of its groups' around it; 0 where none varies."""
+    return over_problems(_signal_to_noise(noise), num_problems=len(noise.signal), seed=seed)
+
+
+def bought(smaller: Noise, larger: Noise, seed: int = 0) -> Figure:
+    """Signal to noise of one size over that of another, on the same problems; NaN where the smaller has no signal."""
+    below, above = _signal_to_noise(smaller), _signal_to_noise(larger)
+
+    def ratio(chosen: Sequence[int]) -> float:
+        divisor = below(chosen)
+        return above(chosen) / divisor if divisor > 0 else math.nan
+
+    return over_problems(ratio, num_problems=len(smaller.signal), seed=seed)
+
+
+def over_problems(statistic: Callable[[Sequence[int]], float], num_problems: int, seed: int) -> Figure:
+    """By the bootstrap: the statistic takes indices of problems. Draws for which it is not finite are left out."""
     draw = random.Random(seed)
-    slopes = []
-    for _ in range(BOOTSTRAP_DRAWS):
-        chosen = [draw.randrange(num_problems) for _ in range(num_problems)]
-        slopes.append(_fitted(sizes, [sum(values[index] for index in chosen) for values in by_size]))
-    known = sorted(value for value in slopes if math.isfinite(value))
-    whole = _fitted(sizes, [sum(values) for values in by_size])
+    drawn = [statistic([draw.randrange(num_problems) for _ in range(num_problems)]) for _ in range(BOOTSTRAP_DRAWS)]
+    known = sorted(value for value in drawn if math.isfinite(value))
+    whole = statistic(range(num_problems))
     if not known:
         return whole, math.nan, math.nan
     return whole, known[int(0.025 * len(known))], known[math.ceil(0.975 * len(known)) - 1]
+
+
+def _signal_to_noise(noise: Noise) -> Callable[[Sequence[int]], float]:
+    signal, variance = noise.signal.tolist(), noise.gradient_variance.tolist()
+
+    def of(chosen: Sequence[int]) -> float:
+        divisor = math.fsum(variance[index] for index in chosen)
+        return math.fsum(signal[index] for index in chosen) / divisor if divisor > 0 else 0.0
+
+    return of
 
 
 def _fitted(x: Sequence[float], sums: Sequence[float]) -> float:

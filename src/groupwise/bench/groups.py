@@ -12,13 +12,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from groupwise.bench.engine import synchronize
-from groupwise.bench.group_noise import Noise, common_signal, measure_noise, slope
+from groupwise.bench.group_noise import Figure, Noise, bought, common_signal, measure_noise, signal_to_noise, slope
 from groupwise.collect import Prompts
 from groupwise.config import ConfigError, OptimizerConfig, VerifierConfig
 from groupwise.data.batch import Example, weigh
@@ -68,7 +69,11 @@ class SizeFigures:
     gradient_variance: dict[str, float]
     signal_to_noise: dict[str, float]
     """Squared length of a problem's own gradient over the variance of its groups' around it."""
-    step_signal_to_noise: dict[str, tuple[float, float, float]]
+    signal_to_noise_interval: dict[str, tuple[float, float]]
+    """95 %, over problems."""
+    bought: dict[str, Figure]
+    """Signal to noise over that of the next smaller size; empty for the smallest."""
+    step_signal_to_noise: dict[str, Figure]
     """That of the gradient which problems have in common, over all noise around it: that of groups, and that problems
     differ, which no size lowers. Of one problem, with an interval over problems; a step with P of them has P times it.
     """
@@ -90,7 +95,7 @@ class GroupsResult:
     pass_at_1: float
     mean_tokens: float
     sizes: tuple[SizeFigures, ...]
-    slopes: dict[str, dict[str, tuple[float, float, float]]]
+    slopes: dict[str, dict[str, Figure]]
     """By rule, of advantage and of gradient variance: log variance against log G, with its interval; −1 is 1/G."""
 
     def to_json(self) -> dict[str, Any]:
@@ -114,6 +119,12 @@ class GroupsResult:
         for name in RULES:
             for kind, (value, low, high) in self.slopes[name].items():
                 lines.append(f"{name}, {kind} variance: G^{value:.2f} (95 % interval {low:.2f} to {high:.2f})")
+            for smaller, row in pairwise(self.sizes):
+                value, low, high = row.bought[name]
+                said = f"{value:.2f} × the signal to noise (95 % interval {low:.2f} to {high:.2f})"
+                if not smaller.signal_to_noise_interval[name][0] > 0:
+                    said = f"not known: at {smaller.size} these problems do not tell the signal from none"
+                lines.append(f"{name}, {smaller.size} to {row.size}: {said}")
         return "\n".join(lines)
 
 
@@ -157,7 +168,7 @@ def bench_groups(work: GroupsWork) -> GroupsResult:
         num_left_out=len(drawn) - len(groups),
         pass_at_1=_pass_rate(groups),
         mean_tokens=sum(len(rollout.token_ids) for rollout in rollouts) / len(rollouts),
-        sizes=tuple(_figures(index, noises, seconds) for index, seconds in enumerate(times)),
+        sizes=tuple(_figures(index, noises, seconds, work.seed) for index, seconds in enumerate(times)),
         slopes={
             rule: {kind: slope(rows, f"{kind}_variance", work.seed) for kind in ("advantage", "gradient")}
             for rule, rows in noises.items()
@@ -165,19 +176,21 @@ def bench_groups(work: GroupsWork) -> GroupsResult:
     )
 
 
-def _figures(index: int, noises: dict[str, list[Noise]], seconds: tuple[float, float]) -> SizeFigures:
-    def over_problems(name: str) -> dict[str, float]:
+def _figures(index: int, noises: dict[str, list[Noise]], seconds: tuple[float, float], seed: int) -> SizeFigures:
+    def mean_of(name: str) -> dict[str, float]:
         return {rule: float(getattr(rows[index], name).mean()) for rule, rows in noises.items()}
 
-    variance, signal = over_problems("gradient_variance"), over_problems("signal")
+    ratios = {rule: signal_to_noise(rows[index], seed) for rule, rows in noises.items()}
     in_step = {rule: _in_step(rows[index]) for rule, rows in noises.items()}
     num_problems = len(noises[RULES[0]][index].signal)
     return SizeFigures(
         size=noises[RULES[0]][index].size,
-        dead_share=over_problems("dead_share")[RULES[0]],
-        advantage_variance=over_problems("advantage_variance"),
-        gradient_variance=variance,
-        signal_to_noise={rule: signal[rule] / variance[rule] if variance[rule] > 0 else 0.0 for rule in variance},
+        dead_share=mean_of("dead_share")[RULES[0]],
+        advantage_variance=mean_of("advantage_variance"),
+        gradient_variance=mean_of("gradient_variance"),
+        signal_to_noise={rule: value for rule, (value, _, _) in ratios.items()},
+        signal_to_noise_interval={rule: (low, high) for rule, (_, low, high) in ratios.items()},
+        bought={rule: bought(rows[index - 1], rows[index], seed) for rule, rows in noises.items() if index > 0},
         step_signal_to_noise=in_step,
         sample_s=seconds[0],
         learn_s=seconds[1],
@@ -187,7 +200,7 @@ def _figures(index: int, noises: dict[str, list[Noise]], seconds: tuple[float, f
     )
 
 
-def _in_step(noise: Noise) -> tuple[float, float, float]:
+def _in_step(noise: Noise) -> Figure:
     common, low, high = common_signal(noise.gradients)
     # Of groups around their problem's gradient, and of those around what they have in common.
     variance = float(noise.gradient_variance.mean()) + float(noise.signal.mean()) - common

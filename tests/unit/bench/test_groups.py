@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
 
 from groupwise.bench import groups as bench
-from groupwise.bench.group_noise import Noise, common_signal, measure_noise, slope
+from groupwise.bench.group_noise import Noise, bought, common_signal, measure_noise, signal_to_noise, slope
 from groupwise.bench.groups import SKETCH, GroupsWork, Sketcher
 from groupwise.cli import main
 from groupwise.config import ConfigError
@@ -94,6 +95,41 @@ def test_the_slope_of_one_over_g_is_minus_one() -> None:
     assert slope(noises, "gradient_variance")[0] == pytest.approx(-2.0)
 
 
+def test_what_a_larger_group_buys_has_an_interval_over_problems() -> None:
+    """Gradients r + noise, less the mean: signal to noise goes with G − 1, so that 4 to 8 buys 7/3."""
+    rewards, noise = made_up(num_problems=60, num_rollouts=32, width=3)
+    gradients = rewards[:, :, None] + 3 * noise
+    small, large = (measure_noise(rewards, gradients, size, "group_mean") for size in (4, 8))
+    value, low, high = bought(small, large)
+    assert low < value < high
+    assert low < 7 / 3 < high
+    assert high - low < 1.5
+    for one in (small, large):
+        ratio, low, high = signal_to_noise(one)
+        assert ratio == pytest.approx(float(one.signal.sum() / one.gradient_variance.sum()))
+        assert 0 < low < ratio < high
+    assert value == pytest.approx(signal_to_noise(large)[0] / signal_to_noise(small)[0])
+    # The same factor with each problem: nothing to be unsure of.
+    twice = replace(small, signal=2 * small.signal)
+    assert bought(small, twice) == pytest.approx((2.0, 2.0, 2.0))
+    silent = replace(small, signal=torch.zeros_like(small.signal))
+    assert all(math.isnan(figure) for figure in bought(silent, small))
+    assert signal_to_noise(replace(silent, gradient_variance=silent.signal)) == (0.0, 0.0, 0.0)
+
+
+def test_the_interval_of_signal_to_noise_holds_it() -> None:
+    """Problems whose variances are drawn, and whose signal is a fifth of them in the mean."""
+    hits = 0
+    for seed in range(200):
+        dice = torch.Generator().manual_seed(seed)
+        variance = 0.5 + torch.rand(40, generator=dice).double()
+        signal = variance * (0.2 + 0.3 * torch.randn(40, generator=dice).double())
+        found = Noise(4, variance, variance, signal, variance, variance[:, None])
+        _, low, high = signal_to_noise(found, seed)
+        hits += low < 0.2 < high
+    assert 0.88 <= hits / 200 <= 0.99
+
+
 @pytest.mark.parametrize("bundle_bytes", [1 << 28, 10_000])
 def test_a_sketch_keeps_inner_products(bundle_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "EXCHANGE_BYTES", bundle_bytes)
@@ -142,10 +178,13 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     table = json.loads(capsys.readouterr().out)
     assert {row["size"] for row in table["sizes"]} == {2, 4}
     assert set(table["slopes"]) == {"group_mean_std", "group_mean"}
+    assert [list(row["bought"]) for row in table["sizes"]] == [[], ["group_mean_std", "group_mean"]]
     for row in table["sizes"]:
         for rule, (ratio, _, _) in row["step_signal_to_noise"].items():
             per_s = row["step_signal_to_noise_per_s"][rule]
             assert per_s * (row["sample_s"] + row["learn_s"]) == pytest.approx(2 * ratio)
+    assert main([*asked, "--sizes", "2,4"]) == 0
+    assert "group_mean, 2 to 4: not known: at 2 these problems do not tell" in capsys.readouterr().out
     assert main([*asked, "--sizes", "4"]) == 2
     assert "--sizes 4: name at least two" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--problems 1"):
