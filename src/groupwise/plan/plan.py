@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from groupwise.config import ConfigError, LoraConfig, Recipe, RlStage
+from groupwise.config import ConfigError, LoraConfig, Recipe, RlStage, SftStage
 from groupwise.plan.gpus import CONTEXT_GIB, MEASURED, Gpu
 from groupwise.plan.memory import Memory, checkpoint_bytes, longest_pack, most_tokens, plan_memory, usual_pack
 from groupwise.plan.shapes import ModelShape
@@ -50,6 +50,8 @@ class StagePlan:
     tokens: float
     """Of the completions of a step."""
     mean_tokens: float
+    max_draws: int
+    """How often a step draws as many rollouts if no group has signal: rounds of refilling, groups that grow."""
     scaling: Mapping[str, float]
     """What twice of something makes of a step's time."""
 
@@ -60,6 +62,11 @@ class StagePlan:
     @property
     def step_s(self) -> float:
         return sum(self.phases_s.values())
+
+    @property
+    def longest_step_s(self) -> float:
+        """With all that may be drawn anew. Too much for a step that learns from all its groups, which draws once."""
+        return self.step_s + (self.max_draws - 1) * self.phases_s.get("sample", 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +95,22 @@ class Plan:
         return sum(stage.steps * stage.step_s for stage in self.stages) + self.evaluation_s
 
     @property
+    def longest_run_s(self) -> float:
+        return sum(stage.steps * stage.longest_step_s for stage in self.stages) + self.evaluation_s
+
+    @property
     def run_tokens(self) -> float:
         return sum(stage.steps * stage.tokens for stage in self.stages)
 
     def to_json(self) -> dict[str, Any]:
         stages = [
             asdict(stage)
-            | {"fits": stage.fits, "step_s": stage.step_s}
+            | {"fits": stage.fits, "step_s": stage.step_s, "longest_step_s": stage.longest_step_s}
             | {"most": _memory_json(stage.most), "usual": _memory_json(stage.usual)}
             for stage in self.stages
         ]
-        totals = {"fits": self.fits, "run_s": self.run_s, "run_tokens": self.run_tokens}
+        totals = {"fits": self.fits, "run_tokens": self.run_tokens}
+        totals |= {"run_s": self.run_s, "longest_run_s": self.longest_run_s}
         model = asdict(self.shape) | {"parameters": self.shape.parameters}
         return asdict(self) | {"stages": stages, "shape": model} | totals
 
@@ -163,8 +175,15 @@ def plan_stage(work: Work, speed: Speed) -> StagePlan:
         rollouts=work.rollouts,
         tokens=work.completion_tokens,
         mean_tokens=work.mean_tokens,
+        max_draws=max_draws(work.stage),
         scaling=scaling(timed, speed, sum(phases_s.values())),
     )
+
+
+def max_draws(stage: RlStage | SftStage) -> int:
+    if not isinstance(stage, RlStage):
+        return 1
+    return (1 + stage.refill_rounds) * max(1, stage.max_rollouts_per_problem // stage.rollouts_per_problem)
 
 
 # ---- what fits ----
@@ -333,10 +352,6 @@ def notes_on(works: Sequence[Work], *, is_calibrated: bool) -> list[str]:
         f"time is that of the native engine, and engine.name is {first.engine.name!r}": first.engine.name != "native",
         "optimizer.offload: the time of a step on the host was not measured": any(
             work.stage.optimizer.offload for work in works
-        ),
-        "groups without signal are drawn anew (refill_rounds, max_rollouts_per_problem), which is not counted": any(
-            isinstance(work.stage, RlStage) and (work.stage.refill_rounds or work.stage.max_rollouts_per_problem)
-            for work in works
         ),
     }
     return [note for note, holds in found.items() if holds]

@@ -32,6 +32,11 @@ def print_plan(plan: Plan) -> None:
     console.print()
     evaluations = f"of which evaluations {span(plan.evaluation_s)}"
     console.print(f"The run: {span(plan.run_s)}, {evaluations}; {count(plan.run_tokens)} tokens drawn.")
+    if plan.longest_run_s > plan.run_s:
+        console.print(
+            "Groups without signal are drawn anew (refill_rounds, max_rollouts_per_problem): if none ever has any, the "
+            f"run takes {span(plan.longest_run_s)}."
+        )
     console.print(
         f"A checkpoint: {_size(plan.checkpoint_bytes)} at most; {_size(plan.disk_bytes)} of disk for those that are "
         "kept (checkpoints.keep_last, checkpoints.keep_best) and the one that is being written."

@@ -120,12 +120,16 @@ def test_a_plan_of_stages_is_json_and_text(capsys: pytest.CaptureFixture[str]) -
     assert twin["run_tokens"] == 5 * 16 * 128 + 10 * 64 * 128
     assert twin["run_s"] == pytest.approx(sum(s["steps"] * s["step_s"] for s in twin["stages"]) + twin["evaluation_s"])
     assert set(twin["stages"][0]["phases_s"]) == {"update", "rest"}
-    assert any("refill_rounds" in note for note in plan.notes)
+    drawn_anew = plan.stages[1].max_draws - 1  # dapo's rounds of refilling
+    assert drawn_anew == 4
+    longer = 10 * drawn_anew * twin["stages"][1]["phases_s"]["sample"]
+    assert twin["longest_run_s"] == pytest.approx(twin["run_s"] + longer)
     print_plan(plan)
     shown = capsys.readouterr().out
     assert "sft: does not fit:" in shown
     assert "It would with" in shown
     assert "completions of 128, 128 tokens in the mean (--mean-tokens)" in shown
+    assert "if none ever has any, the run takes" in " ".join(shown.split())
 
 
 def test_a_plan_that_fits_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +139,18 @@ def test_a_plan_that_fits_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_plan(plan)
     shown = capsys.readouterr().out
     assert "grpo: fits: at most" in shown
+    assert "drawn anew" not in shown
     assert "rollouts_per_problem" in shown
+
+
+def test_groups_that_grow_and_are_refilled_draw_most() -> None:
+    def draws(**stage: int) -> int:
+        return make_plan(small_recipe(**stage), SMOLLM, H200, prompt_tokens=100).stages[0].max_draws
+
+    assert draws() == 1
+    assert draws(refill_rounds=2) == 3
+    assert draws(max_rollouts_per_problem=32) == 4  # groups of 8
+    assert draws(refill_rounds=2, max_rollouts_per_problem=16) == 6
 
 
 def test_time_grows_with_what_there_is_to_do() -> None:
