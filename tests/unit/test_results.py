@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -201,6 +202,29 @@ def answer(problem: int, text: str, verdict: Verdict, finish: Finish = Finish.ST
     prompt = Prompt(Problem(f"p{problem}", (Message("user", f"Question {problem}?\nBox it."),), "7"), (1,))
     group = Group(prompt, (Rollout((1, 2, 3), (0.0, 0.0, 0.0), text, finish, 0),))
     return ScoredGroup(group, (Score(0.0, verdict),), (0.0,), (0.0,), has_signal=False)
+
+
+def test_answers_of_several_evaluations_beside_each_other(tmp_path: Path) -> None:
+    def solved(problem: int, text: str, verdict: Verdict) -> ScoredGroup:
+        scored = answer(problem, text, verdict)
+        asked = replace(scored.group.prompt.problem, meta={"nums": [problem, 4], "target": 9})
+        return replace(scored, group=replace(scored.group, prompt=replace(scored.group.prompt, problem=asked)))
+
+    log = RunLog(tmp_path / "run")
+    first = [solved(5, "let me think", Verdict.UNPARSED), solved(3, "<answer>3\n| 4</answer>", Verdict.WRONG)]
+    log.write_eval(evaluation(0, 0, 2), first)
+    # In another order; problems are found by id.
+    last = [solved(3, "<answer>3 + 4</answer>", Verdict.WRONG), solved(5, "<answer>5 + 4</answer>", Verdict.CORRECT)]
+    log.write_eval(evaluation(8, 1, 2), last)
+    log.close()
+    module = script(ROOT / "benchmarks" / "countdown_answers.py")
+    steps = dict(map(module.named_step, ("0=before", "8=after")))
+    assert module.beside_each_other(Run(tmp_path / "run"), steps, count=2).splitlines()[-4:] == [
+        "| numbers | target | before, step 0 | after, step 8 |",
+        "|---|---|---|---|",
+        "| 3 4 | 9 | `3 ¦ 4` | `3 + 4` |",
+        "| 5 4 | 9 | none after 3 tokens | `5 + 4` ✓ |",
+    ]
 
 
 def test_what_mathematics_does_otherwise_than_before(tables: ModuleType, tmp_path: Path) -> None:
