@@ -187,6 +187,8 @@ dl { margin: 0 0 1rem; display: grid; grid-template-columns: repeat(auto-fill, m
   gap: .75rem 1.5rem; font-size: .9rem; }
 dt { color: var(--dim); font-size: .8rem; }
 dd { margin: 0; overflow-wrap: anywhere; }
+.verdict-card dl { grid-template-columns: repeat(auto-fill, minmax(min(100%, 18rem), 1fr)); }
+.verdict-card dl div:last-child { grid-column: 1 / -1; }  /* a key that is split cannot be copied */
 footer { margin-top: 4rem; padding-top: 1rem; border-top: 1px solid var(--line); }
 
 dialog { width: min(60rem, calc(100vw - 1.5rem)); max-height: calc(100vh - 2rem); padding: 0; color: var(--ink);
