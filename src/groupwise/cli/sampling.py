@@ -169,4 +169,6 @@ def _bench_groups(options: argparse.Namespace) -> int:
 def _print_timing(timing: Any, options: argparse.Namespace) -> None:
     import json
 
-    print(json.dumps(timing.to_json()) if options.json else timing, flush=True)
+    from groupwise.runlog.files import plain
+
+    print(json.dumps(plain(timing.to_json()), allow_nan=False) if options.json else timing, flush=True)
