@@ -23,7 +23,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 
 docs: $(INSTALLED)
-	$(BIN)/python -m groupwise.reference docs/reference
+	$(BIN)/python -m groupwise.cli.describe docs/reference
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from math_answers import Pair, ends, is_right, pairs_of, parse, rights, side_by_side, text_of
 
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
 from groupwise.tasks import make_task
 from groupwise.tasks.sql_jsonl import query_form
 from groupwise.types import Problem, ScoredGroup

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from groupwise.checkpoint import _on_cpu
+from groupwise.models.checkpoint_store import _on_cpu
 
 NUMBERS = 18_000_000
 """Of a tensor, in fp32."""

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from groupwise.rewards.extract import last_tag
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
 from groupwise.types import ScoredGroup, Verdict
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from groupwise.algo.logprobs import head_logprobs, token_entropy, token_logprobs
-from groupwise.kernels.head import TritonRows
+from groupwise.kernels.output_head import TritonRows
 
 TOKENS, SIZE = 8192, 1536
 Logprobs = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from groupwise.bench.engine import make_shape
+from groupwise.bench.engine_speed import make_shape
 from groupwise.models.tiny import make_tokenizer
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from groupwise.rewards.process.equations import find_equations
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
 from groupwise.types import Finish, Problem, ScoredGroup, Verdict
 
 SHOWN = (

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from math_verify import parse, verify  # type: ignore[import-untyped]
 
-from groupwise.rewards.math import equality, score
+from groupwise.rewards.math import equality, score_math
 from groupwise.rewards.math.normalize import normalize
 from groupwise.rewards.numbers import gold_number, parse_number
 from groupwise.tasks import Task, make_task
@@ -146,7 +146,7 @@ def _reasoning(problem: Problem) -> str:
 
 
 def clear_caches() -> None:
-    for function in (equality._judge, equality._read_gold, equality._gold_tree, score._gold_number, gold_number):
+    for function in (equality._judge, equality._read_gold, equality._gold_tree, score_math._gold_number, gold_number):
         function.cache_clear()
 
 

@@ -17,9 +17,9 @@ from typing import ClassVar
 
 from math_bench import Case, load_problems, mixed_cases, wrong_latex_cases
 
+from groupwise.scoring.scorer import PooledScorer, ScoreFunction
 from groupwise.tasks.task import Task
 from groupwise.types import Problem, Score
-from groupwise.verifiers.scorer import PooledScorer, ScoreFunction
 from groupwise.workers import Limits
 
 BOMBS = (

@@ -16,9 +16,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from groupwise.reports.plots import new_figure
-from groupwise.runlog.reader import Run
-from groupwise.stats import mean
+from groupwise.base.stats import mean
+from groupwise.runs.reader import Run
+from groupwise.web.report.plots import new_figure
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 COLOURS = {"blue": "#0072b2", "light blue": "#56b4e9", "orange": "#d55e00", "light orange": "#e69f00"}

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from groupwise.reports.report import make_report
-from groupwise.reports.sections.facts import run_cost
-from groupwise.reports.sources import read_sources
-from groupwise.runlog.reader import Run
-from groupwise.stats import mean, student_interval, wilson_interval
+from groupwise.base.stats import mean, student_interval, wilson_interval
+from groupwise.runs.reader import Run
+from groupwise.web.report.inputs import read_sources
+from groupwise.web.report.report import make_report
+from groupwise.web.report.sections.facts import run_cost
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"

@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from groupwise.rewards.json.score import compile_schema, score_document, score_json
-from groupwise.rewards.sql.score import score_sql
+from groupwise.rewards.json.score_json import compile_schema, score_document, score_json
+from groupwise.rewards.sql.score_sql import score_sql
 from groupwise.tasks.sql_jsonl import SqlJsonl
 from groupwise.types import Score, Verdict
 

@@ -24,6 +24,6 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 def _no_sandbox_is_left() -> Iterator[None]:
     """Whoever scores code in the test's own process leaves a sandbox, and other tests count processes."""
     yield
-    scoring = sys.modules.get("groupwise.rewards.code.score")
+    scoring = sys.modules.get("groupwise.rewards.code.score_code")
     if scoring is not None:
         scoring.close_shared_sandboxes()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -12,166 +14,136 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "groupwise"
 
-# What each part may import of groupwise. A part is a folder or a file of src/groupwise.
-ALLOWED = {
-    "types": set(),
-    "stats": set(),
-    "inert": set(),
-    "seeds": set(),
-    "algo": set(),
-    "control": set(),
-    "sandbox": {"sandbox"},
-    "workers": {"workers"},
-    "config": {"config"},
-    "rewards": {"types", "config", "rewards", "sandbox"},
-    "tasks": {"types", "config", "rewards", "tasks"},
-    "runlog": {"types", "runlog"},
-    "checkpoint": {"runlog"},
-    "kernels": {"kernels"},
-    "distributed": {"config", "distributed"},
-    "engines": {"types", "engines", "kernels"},
-    "data": {"types", "config", "seeds", "runlog", "tasks", "data"},
-    "models": {"distributed", "types", "config", "algo", "data", "kernels", "runlog", "checkpoint", "models"},
-    "verifiers": {"types", "config", "rewards", "runlog", "tasks", "verifiers", "workers"},
-    "scoring": {"types", "config", "algo", "rewards"},
-    "collect": {"distributed", "types", "config", "seeds", "data", "engines", "models", "scoring", "verifiers"},
-    "credit": {"types", "config", "algo", "scoring"},
-    "stepmetrics": {"types", "config", "algo", "stats", "scoring"},
-    "update": {"types", "config", "algo", "data", "models"},
-    "rehearsal": {"config", "data", "models"},
-    "evals": {
-        "distributed",
-        "types",
-        "config",
-        "seeds",
-        "stats",
-        "engines",
-        "models",
-        "scoring",
-        "collect",
-        "verifiers",
-        "checkpoint",
-        "data",
-        "evals",
-        "rewards",
-        "runlog",
-    },
-    "training": {"types", "config", "checkpoint", "collect", "control", "data", "engines", "evals", "models"}
-    | {"runlog", "tasks", "traces", "verifiers"},
-    "traces": {"types", "algo", "data", "models"},
-    "grpo": {"types", "config", "algo", "collect", "credit", "data", "models", "scoring", "stepmetrics"}
-    | {"seeds", "training", "update"},
-    "sft": {"types", "config", "data", "models", "runlog", "seeds", "stepmetrics", "tasks", "training", "update"},
-    "pipeline": {
-        "distributed",
-        "",
-        "config",
-        "checkpoint",
-        "collect",
-        "control",
-        "data",
-        "engines",
-        "evals",
-        "grpo",
-        "models",
-    }
-    | {"audit", "doctor", "rehearsal", "runlog", "sft", "tasks", "training", "verifiers", "workers"},
-    "evaluate": {"types", "config", "collect", "control", "engines", "evals", "models", "pipeline", "rewards"}
-    | {"", "runlog", "tasks", "verifiers"},
-    "compare": {"types", "config", "evals", "runlog", "stats"},
-    "reports": {"inert", "types", "stats", "runlog", "audit", "doctor", "evals", "reports"},
-    "audit": {"inert", "types", "stats", "runlog", "rewards", "audit"},
-    "doctor": {"types", "stats", "runlog", "audit", "doctor"},
-    "dashboard": {"inert", "types", "runlog", "doctor", "evals", "reports", "dashboard"},
-    "reach": {"runlog", "stats"},
-    "reference": {"config", "runlog", "tasks"},
-    "sample": {"types", "config", "engines", "models", "rewards", "seeds", "tasks", "verifiers", "workers"},
-    "bench": {"", "types", "config", "algo", "collect", "data", "engines", "evals", "evaluate", "grpo", "models"}
-    | {"pipeline", "runlog", "stats", "tasks", "update", "verifiers", "bench"},
-    "plan": {"config", "models", "tasks", "bench", "plan"},
-    "sweeps": {"inert", "types", "stats", "config", "runlog", "reports", "plan", "workers", "sweeps"},
-    "demo": {"", "types", "config", "pipeline", "reports", "runlog"},
-    "cli": None,
-    "__main__": {"cli"},
-    "__init__": set(),
-}
-
-WITHOUT_TORCH = (
-    "types",
-    "stats",
-    "seeds",
-    "config",
+# From the bottom up. A part is a folder or a file of src/groupwise, and may import the parts of the lines before its
+# own.
+LAYERS = (
+    "base types",
+    "config algo kernels workers sandbox",
+    "distributed runs",
     "rewards",
-    "sandbox",
-    "workers",
-    "verifiers",
-    "audit",
-    "doctor",
-    "dashboard",
-    "compare",
     "tasks",
-    "runlog",
-    "reports",
-    "reach",
-    "reference",
-    "cli",
-    "control",
-    "plan",
+    "data",
+    "models",
+    "engines",
+    "scoring",
+    "evals",
+    "train audit",
+    "bench doctor",
+    "plan web",
     "sweeps",
+    "cli",
+    "__main__",
 )
-STANDARD_LIBRARY_ONLY = ("types", "stats", "seeds", "config")
+# What looks at runs reads their files and never meets the trainer.
+READERS = {"audit": "base types runs rewards", "doctor": "base types runs audit", "web": "base types runs audit doctor"}
+IN_THE_ROOT = {"__init__", "__main__", "types"}
+
+WITH_TORCH = ["algo", "bench", "data", "distributed", "engines", "evals", "kernels", "models", "scoring", "train"]
+"""The parts that may import torch. All others, and every command's module, import without it."""
+TORCH_FREE_IN_THEM = ("scoring.scorer", "scoring.validate", "scoring.verify", "evals.compare", "evals.reach")
+STANDARD_LIBRARY_ONLY = ("types", "config", "base.seeds", "base.stats", "base.signals", "base.harmless")
 
 MAX_LOOP_LINES = 300
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 80
 
-MODULES = sorted(path for path in SOURCE.rglob("*.py"))
+MODULES = sorted(SOURCE.rglob("*.py"))
 PYTHON_FILES = MODULES + sorted((ROOT / "tests").rglob("*.py"))
 
 
-def part_of(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def name_of(path: Path) -> str:
+    """ "groupwise.models.policy"; of a package, "groupwise.models"."""
+    return ".".join(("groupwise", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def part_of(module: str) -> str:
+    return [*module.split("."), "__init__"][1]
 
 
 def imported_modules(path: Path) -> set[str]:
+    """What a module imports, also inside functions; not what its annotations alone need."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    tree.body = [
+        node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
+    ]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            found.add(node.module or "")
-            if node.module == "groupwise":
-                found |= {f"groupwise.{alias.name}" for alias in node.names}
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
     return found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_point_down(path: Path) -> None:
-    part = part_of(path)
-    assert part in ALLOWED, f"{part} is new: say in ALLOWED what it may import"
-    allowed = ALLOWED[part]
-    ours = {name for name in imported_modules(path) if name.split(".")[0] == "groupwise"}
-    parts = {name.split(".")[1] if "." in name else "" for name in ours}
-    if allowed is not None:
-        assert parts <= allowed, f"{part} must not import {', '.join(sorted(parts - allowed))}"
-    if part in STANDARD_LIBRARY_ONLY:
-        foreign = {name.split(".")[0] for name in imported_modules(path)} - {"groupwise"}
-        assert foreign <= set(sys.stdlib_module_names), f"{part} is for the standard library alone"
+NAMES = {name_of(path): path for path in MODULES}
+OURS = {name: {found for found in imported_modules(path) if found in NAMES} - {name} for name, path in NAMES.items()}
+
+
+def test_every_part_has_its_layer_and_imports_point_down() -> None:
+    rank = {part: number for number, line in enumerate(LAYERS) for part in line.split()}
+    parts = {part_of(name) for name in NAMES} - {"__init__"}
+    assert parts == set(rank)
+    wrong = [
+        f"{name} imports {other}"
+        for name, others in OURS.items()
+        for other in others
+        if part_of(name) not in ("__init__", part_of(other))
+        and other != "groupwise"
+        and rank[part_of(other)] >= rank[part_of(name)]
+    ]
+    assert wrong == []
+
+
+def test_no_modules_import_each_other() -> None:
+    """A package's `__init__` gathers names of its own modules, which may import each other through it."""
+    gathering = {name for name, path in NAMES.items() if path.stem == "__init__"}
+    TopologicalSorter({name: others - gathering for name, others in OURS.items() if name not in gathering}).prepare()
+
+
+def test_what_looks_at_runs_reads_their_files_alone() -> None:
+    for part, allowed in READERS.items():
+        used = {part_of(other) for name in OURS if part_of(name) == part for other in OURS[name]}
+        assert used <= {*allowed.split(), part}, part
+
+
+def test_the_root_holds_the_records_and_the_api_alone() -> None:
+    assert {path.stem for path in SOURCE.glob("*.py")} == IN_THE_ROOT
+
+
+def test_no_two_modules_and_no_two_public_classes_share_a_name() -> None:
+    """A command's file is named after the command, which may be the name of what it commands."""
+    stems = Counter(path.stem for path in MODULES if part_of(name_of(path)) != "cli" and not path.stem.startswith("__"))
+    assert [stem for stem, count in stems.items() if count > 1] == []
+    classes = Counter(
+        node.name
+        for path in MODULES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in classes.items() if count > 1] == []
 
 
 def test_what_needs_no_torch_does_not_import_it() -> None:
     modules = [
-        "groupwise." + ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-        for path in MODULES
-        if part_of(path) in WITHOUT_TORCH
+        name
+        for name in NAMES
+        if part_of(name) not in WITH_TORCH or name.removeprefix("groupwise.") in TORCH_FREE_IN_THEM
     ]
     code = f"import sys, importlib\nfor m in {modules!r}: importlib.import_module(m)\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
+@pytest.mark.parametrize("part", STANDARD_LIBRARY_ONLY)
+def test_the_bottom_is_made_of_the_standard_library_alone(part: str) -> None:
+    for name, path in NAMES.items():
+        if name == f"groupwise.{part}" or name.startswith(f"groupwise.{part}."):
+            foreign = {found.split(".")[0] for found in imported_modules(path)} - {"groupwise"}
+            assert foreign <= set(sys.stdlib_module_names), name
+
+
 def test_the_loop_fits_on_a_few_screens() -> None:
-    assert len((SOURCE / "grpo.py").read_text().splitlines()) < MAX_LOOP_LINES
+    assert len((SOURCE / "train" / "grpo.py").read_text().splitlines()) < MAX_LOOP_LINES
 
 
 @pytest.mark.parametrize("path", PYTHON_FILES, ids=lambda path: str(path.relative_to(ROOT)))

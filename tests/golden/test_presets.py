@@ -19,14 +19,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from groupwise.collect import Collected
 from groupwise.config import RlStage, make_recipe
 from groupwise.data.batch import Example, Microbatch, make_microbatches
 from groupwise.distributed.world import Alone
-from groupwise.grpo import choose_examples, make_batch, policy_loss
-from groupwise.scoring import shape_group
+from groupwise.scoring.shaping import shape_group
+from groupwise.train.collect import Collected
+from groupwise.train.grpo import choose_examples, make_batch, policy_loss
+from groupwise.train.update import update_policy
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, UpdateStats, Verdict
-from groupwise.update import update_policy
 
 A0, A1, A2, B0, B1 = COMPLETIONS = ((0, 1), (2,), (3, 4, 5), (6, 7), (8, 9, 10))
 LENGTH = [2, 2, 1, 3, 3, 3, 2, 2, 3, 3, 3]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from groupwise import pipeline
 from groupwise.config import load_recipe
-from groupwise.rehearsal import DoesNotFit
+from groupwise.train import pipeline
+from groupwise.train.rehearsal import DoesNotFit
 
 REFUSED = 3
 

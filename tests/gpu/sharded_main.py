@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from groupwise import pipeline
 from groupwise.config import load_recipe
 from groupwise.distributed.world import join_world
 from groupwise.models.replica import Replica
+from groupwise.train.pipeline import carry_out
+from groupwise.train.request import RunRequest
 
 
 def watch_replica(seen: list[tuple[int, int]]) -> None:
@@ -40,7 +41,7 @@ def main(recipe: Path, run_dir: Path, out: Path) -> None:
     assert not world.is_alone
     seen: list[tuple[int, int]] = []
     watch_replica(seen)
-    assert pipeline.train(load_recipe(recipe), run_dir, world=world)
+    assert carry_out(RunRequest(load_recipe(recipe), run_dir, world=world))
     out.write_text(json.dumps(seen))
     world.close()
 

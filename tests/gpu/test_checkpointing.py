@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.bench import update as bench
-from groupwise.bench.update import UpdateWork, bench_update
+from groupwise.bench import update_speed as bench
+from groupwise.bench.update_speed import UpdateWork, bench_update
 from groupwise.types import UpdateStats
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -12,12 +12,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from groupwise import checkpoint, pipeline
 from groupwise.config import Recipe, dump_toml, to_table
+from groupwise.models import checkpoint_store as checkpoint
 from groupwise.models.export import export_run
 from groupwise.models.lora import merged_state_dict
 from groupwise.models.policy import load_policy
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
+from groupwise.train import pipeline
 from tests.gpu.limited_main import REFUSED
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with
 from tests.integration.test_ranks import ENVIRONMENT

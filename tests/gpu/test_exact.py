@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from groupwise import pipeline
 from groupwise.algo.losses import SURROGATES, SurrogateInputs
 from groupwise.config import Recipe
 from groupwise.models import optimizer
+from groupwise.train import pipeline
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with, whole_result
 from tests.integration.test_exact_resume import run_until
 

@@ -155,7 +155,7 @@ def test_attention(heads: int, kv_heads: int, size: int, window: int, length: in
 
 
 def test_memory_comes_back_at_the_same_address() -> None:
-    from groupwise.engines.native.memory import ReleasableMemory
+    from groupwise.engines.native.device_memory import ReleasableMemory
 
     memory = ReleasableMemory(torch.device("cuda"))
     tensor = memory.tensor((3, 1 << 20), torch.float32)
@@ -218,8 +218,8 @@ def test_attention_within_a_pack_and_its_gradients(heads: int, kv_heads: int, si
 
 
 def test_heads_are_turned_as_one_by_one() -> None:
+    from groupwise.kernels.layer_training import turn_heads
     from groupwise.kernels.pointwise import rotate
-    from groupwise.kernels.training import turn_heads
 
     for heads, kv_heads, size in ((12, 2, 128), (9, 3, 64), (4, 4, 80)):
         joined = noise(70, (heads + 2 * kv_heads) * size)
@@ -236,8 +236,8 @@ def test_heads_are_turned_as_one_by_one() -> None:
 @pytest.mark.parametrize("size", [576, 1536, 64])
 @pytest.mark.parametrize("has_around", [False, True])
 def test_the_gradient_of_a_norm(size: int, has_around: bool) -> None:
+    from groupwise.kernels.layer_training import norm, norm_backward
     from groupwise.kernels.pointwise import rms_norm
-    from groupwise.kernels.training import norm, norm_backward
 
     x, weight, grad = noise(3000, size).requires_grad_(), noise(size).requires_grad_(), noise(3000, size)
     around = noise(3000, size) if has_around else None
@@ -252,8 +252,8 @@ def test_the_gradient_of_a_norm(size: int, has_around: bool) -> None:
 
 
 def test_the_gradient_of_the_gate() -> None:
+    from groupwise.kernels.layer_training import gate, gate_backward
     from groupwise.kernels.pointwise import silu_mul
-    from groupwise.kernels.training import gate, gate_backward
 
     joined, grad = noise(50, 2 * 1536), noise(50, 1536)
     parts = [part.contiguous().requires_grad_() for part in joined.chunk(2, dim=1)]
@@ -266,7 +266,7 @@ def test_the_gradient_of_the_gate() -> None:
 
 
 def test_products_add_up_in_fp32() -> None:
-    from groupwise.kernels.training import add_product
+    from groupwise.kernels.layer_training import add_product
 
     left, right = noise(5000, 96), noise(5000, 64)
     total = torch.full((96, 64), 1e4, device="cuda")
@@ -278,7 +278,7 @@ def test_products_add_up_in_fp32() -> None:
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_rows_of_logits(temperature: float) -> None:
     from groupwise.algo.logprobs import TorchRows
-    from groupwise.kernels.head import TritonRows
+    from groupwise.kernels.output_head import TritonRows
 
     logits = torch.randn(33, 50000, device="cuda") * 4
     logits[2, 10:] = -float("inf")

@@ -15,21 +15,21 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from groupwise import pipeline
 from groupwise.algo.logprobs import head_logprobs, token_logprobs
 from groupwise.config import LoraConfig, ModelConfig, Recipe
 from groupwise.data.batch import Example, Microbatch, Rectangle, make_microbatches
 from groupwise.data.pack import Pack
 from groupwise.engines.engine import Request
-from groupwise.engines.native.engine import NativeEngine
-from groupwise.engines.native.runner import Runner
+from groupwise.engines.native.decode import Runner
+from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.kernels.seam import attending
 from groupwise.models.fused import fuse, packed_hidden
 from groupwise.models.head import own_logits
 from groupwise.models.load import load_model, recompute_activations
 from groupwise.models.lora import add_lora
 from groupwise.models.tiny import make_tokenizer
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
+from groupwise.train import pipeline
 from groupwise.types import Group, Problem, Prompt, SamplingParams
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with
 
@@ -76,7 +76,7 @@ def sample(model: Any, requests: list[Request], rows: int, **options: Any) -> li
 
 
 def learner_logprobs(model: Any, microbatch: Microbatch) -> torch.Tensor:
-    from groupwise.kernels.head import TritonRows
+    from groupwise.kernels.output_head import TritonRows
 
     assert isinstance(microbatch.inputs, Pack)
     hidden = packed_hidden(model, microbatch.inputs)

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.mark.parametrize("shape", [(64, 80), (4097,), (3, 41, 37), (1000, 1000)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_kernel_makes_the_steps_of_the_plain_form(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    from groupwise.kernels.moments import step_codes_cuda
+    from groupwise.kernels.eight_bit_moments import step_codes_cuda
 
     torch.manual_seed(0)
     config = OptimizerConfig(weight_decay=0.1)

@@ -12,14 +12,14 @@ import pytest
 import torch
 from torch import nn
 
-from groupwise import pipeline
 from groupwise.config import LoraConfig, ModelConfig, Recipe
 from groupwise.models.fused import fuse
 from groupwise.models.load import load_model
 from groupwise.models.lora import add_lora, trainable_parameters
 from groupwise.models.policy import AGREEMENT, load_policy
 from groupwise.models.quantized import QuantizedLinear, quantize
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
+from groupwise.train import pipeline
 from tests.gpu.test_native_cuda import logprob_gap, make_model, make_requests, sample, sharpen
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with
 

@@ -15,8 +15,8 @@ from groupwise.models import recorded as recorded_module
 from groupwise.models.fused import PackedDecoder, fuse
 from groupwise.models.load import load_model, recompute_activations
 from groupwise.models.lora import add_lora, trainable_parameters
-from groupwise.models.memory import exchange
 from groupwise.models.optimizer import MasterAdamW
+from groupwise.models.placement import exchange
 from groupwise.models.policy import Policy
 from tests.gpu.test_native_cuda import CONFIGS, make_model
 

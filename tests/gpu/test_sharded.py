@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise import pipeline
-from groupwise.checkpoint import CheckpointStore
 from groupwise.config import Recipe, dump_toml, to_table
-from groupwise.runlog.reader import Run
+from groupwise.models.checkpoint_store import CheckpointStore
+from groupwise.runs.reader import Run
+from groupwise.train import pipeline
 from tests.integration.conftest import GRPO, TINY_MODEL, recipe_with
 from tests.integration.test_ranks import ENVIRONMENT, command
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.checkpoint import CheckpointStore
 from groupwise.config import Recipe, make_recipe
+from groupwise.models.checkpoint_store import CheckpointStore
 from tests.integration.browser import Browser, running_browser
 
 TINY_MODEL = {

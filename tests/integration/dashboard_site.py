@@ -11,11 +11,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from groupwise.dashboard.library import Library, run_id
-from groupwise.dashboard.page import PAGE
-from groupwise.dashboard.server import DashboardServer
-from groupwise.runlog import Run, RunLog
+from groupwise.runs import Run, RunLog
 from groupwise.types import GroupTrace, ScoredGroup, StepRecord, TokenTrace
+from groupwise.web.dashboard.library import Library, run_id
+from groupwise.web.dashboard.loopback_server import DashboardServer
+from groupwise.web.dashboard.watch_page import PAGE
 from tests.integration.browser import Browser
 from tests.integration.synthetic_run import RECIPE, write_synthetic_run
 

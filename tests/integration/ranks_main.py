@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from groupwise import pipeline
 from groupwise.config import load_recipe
 from groupwise.distributed.world import join_world
-from groupwise.training import Training
+from groupwise.train.pipeline import carry_out, recipe_of
+from groupwise.train.request import RunRequest
+from groupwise.train.training import Training
 
 
 def signal_at(step: int, number: int) -> None:
@@ -32,9 +33,10 @@ def main(recipes: Path, runs: Path, to_resume: Path) -> None:
         if world.rank == 1 and name in os.environ:
             signal_at(int(os.environ[name]), getattr(signal, name))
     for path in sorted(recipes.glob("*.toml")):
-        assert pipeline.train(load_recipe(path), runs / path.stem, world=world) == ("SIGTERM" not in os.environ)
+        request = RunRequest(load_recipe(path), runs / path.stem, world=world)
+        assert carry_out(request) == ("SIGTERM" not in os.environ)
     for path in sorted(to_resume.iterdir()):
-        assert pipeline.resume(path, world=world)
+        assert carry_out(RunRequest(recipe_of(path), path, is_resumed=True, world=world))
     world.close()
 
 

@@ -6,8 +6,8 @@ import math
 import random
 from pathlib import Path
 
-from groupwise.runlog import RunLog
-from groupwise.stats import wilson_interval
+from groupwise.base.stats import wilson_interval
+from groupwise.runs import RunLog
 from groupwise.types import (
     EvalRecord,
     Finish,

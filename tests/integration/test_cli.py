@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from groupwise import pipeline
 from groupwise.cli import main
+from groupwise.cli.demo import show_result
+from groupwise.cli.describe import pages
 from groupwise.config import Recipe
-from groupwise.demo import show_result
-from groupwise.reference import pages
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
+from groupwise.train import pipeline
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 

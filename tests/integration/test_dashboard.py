@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.inert import visible
-from groupwise.runlog import RunLog
+from groupwise.base.harmless import visible
+from groupwise.runs import RunLog
 from groupwise.types import StepRecord
 from tests.integration.browser import CHROMIUM, NO_CHROMIUM, Browser
 from tests.integration.dashboard_site import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.runlog import RunLog
+from groupwise.runs import RunLog
 from groupwise.types import StepRecord
 from tests.integration.browser import CHROMIUM, NO_CHROMIUM, Browser
 from tests.integration.dashboard_site import count, curve, serving, text, write_long_run

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from groupwise import pipeline
+from groupwise.cli.watchers import watchers
 from groupwise.config import Recipe
 from groupwise.doctor import examine, read_charts
-from groupwise.runlog import Run
+from groupwise.runs import Run
+from groupwise.train import pipeline
 
 STAGE: dict[str, Any] = {
     "algorithm": "grpo",
@@ -71,7 +72,7 @@ def test_a_sick_recipe_is_found_out(
 ) -> None:
     recipe = recipe_with(**({"stages": [STAGE], "evaluation": {"every_steps": 0}} | SICK[disease]))
     with caplog.at_level(logging.WARNING, logger="groupwise.doctor"):
-        assert pipeline.train(recipe, tmp_path / "run")
+        assert pipeline.train(recipe, tmp_path / "run", watchers())
     run = Run(tmp_path / "run")
     live = [event["disease"] for event in run.events() if event["kind"] == "finding"]
     assert live == [disease]

@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise import cli, pipeline
+from groupwise import cli
 from groupwise.config import ConfigError, ModelConfig, Recipe
+from groupwise.evals.evaluate import Questions, evaluate, make_engine
 from groupwise.evals.general_text import PASSAGES
 from groupwise.evals.guards import perplexity_estimate
-from groupwise.evals.results import COMPLETIONS, Result, read_groups, read_result
 from groupwise.evals.subject import Subject, open_subject
-from groupwise.evaluate import Questions, evaluate, make_engine
 from groupwise.models.export import export_run
 from groupwise.models.load import load_model
 from groupwise.models.policy import Policy
+from groupwise.runs.results import COMPLETIONS, Result, read_groups, read_result
+from groupwise.train import pipeline
 from groupwise.types import Verdict
 
 from .conftest import GRPO, SFT, TINY_MODEL

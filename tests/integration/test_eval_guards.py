@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise import pipeline
-from groupwise.checkpoint import CheckpointStore
+from groupwise.audit.held_out_watch import HeldOutWatch
 from groupwise.config import ConfigError, GuardsConfig, Recipe
 from groupwise.evals.guards import judge
-from groupwise.runlog.reader import Run
-from groupwise.training import Training
+from groupwise.models.checkpoint_store import CheckpointStore
+from groupwise.runs.reader import Run
+from groupwise.train import pipeline
+from groupwise.train.training import Training
 
 from .conftest import GRPO, TINY_MODEL, whole_result
 
@@ -171,7 +172,7 @@ def test_reward_that_rises_alone_is_flagged(
     """The reward is the share of even bytes; with one held-out problem pass@1 cannot surely rise."""
     stages = [GRPO | {"steps": 16, "optimizer": {"learning_rate": 0.02}}]
     recipe = recipe_with(stages=stages, evaluation={"num_problems": 1})
-    assert pipeline.train(recipe, tmp_path / "run")
+    assert pipeline.train(recipe, tmp_path / "run", [HeldOutWatch()])
     run = Run(tmp_path / "run")
     rewards = [record.metrics["reward/mean"] for record in run.steps()]
     flagged = events(run.path, "hollow_reward")

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise import pipeline
 from groupwise.config import Recipe, dump_toml, parse_recipe, to_table
-from groupwise.training import Training
+from groupwise.train import pipeline
+from groupwise.train.training import Training
 from groupwise.types import UpdateStats
 
 from .conftest import GRPO, SFT, TINY_MODEL, metrics_lines, whole_result
@@ -120,7 +120,7 @@ def test_random_sigkills_leave_no_run_that_cannot_resume(recipe_with: Callable[.
     toml = dump_toml(to_table(recipe))
     context = multiprocessing.get_context("forkserver")
     # The server has everything imported, so a child trains within milliseconds of its start.
-    context.set_forkserver_preload(["groupwise.pipeline", "tests.integration.toy_task", "torch.optim.adamw"])
+    context.set_forkserver_preload(["groupwise.train.pipeline", "tests.integration.toy_task", "torch.optim.adamw"])
     dice = random.Random(0)
     num_kills, num_runs = 0, 0
     while num_kills < NUM_KILLS:
@@ -174,7 +174,7 @@ def test_sigterm_while_tokens_are_drawn_stops_at_once(
 
     In an evaluation the model holds its moving average; what is saved must be the weights themselves.
     """
-    from groupwise.engines.native import runner
+    from groupwise.engines.native import decode
 
     # A step draws 6 tokens, so the eighth draw is in the second step or in the evaluation after the first.
     evaluation = {"at_start": False, "every_steps": 1 if where == "evaluation" else 0, "num_problems": 4}
@@ -182,7 +182,7 @@ def test_sigterm_while_tokens_are_drawn_stops_at_once(
         model=TINY_MODEL | {"ema_decay": 0.5}, stages=[GRPO], evaluation=evaluation | {"use_ema": True}
     )
     pipeline.train(recipe, tmp_path / "whole")
-    original, count = runner.draw_tokens, 0
+    original, count = decode.draw_tokens, 0
 
     def signalling(*arguments: object) -> object:
         nonlocal count
@@ -194,7 +194,7 @@ def test_sigterm_while_tokens_are_drawn_stops_at_once(
         return original(*arguments)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "draw_tokens", signalling)
+        patch.setattr(decode, "draw_tokens", signalling)
         assert pipeline.train(recipe, tmp_path / "stopped") is False
     assert pipeline.resume(tmp_path / "stopped")
     assert whole_result(tmp_path / "stopped") == whole_result(tmp_path / "whole")

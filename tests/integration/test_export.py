@@ -10,12 +10,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from groupwise import pipeline
 from groupwise.cli import main
 from groupwise.config import Recipe
 from groupwise.evals.subject import open_subject
 from groupwise.models.policy import load_policy
-from groupwise.training import Training
+from groupwise.train import pipeline
+from groupwise.train.training import Training
 
 from .conftest import GRPO, TINY_MODEL
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise import pipeline
 from groupwise.algo import losses
 from groupwise.cli import main
 from groupwise.config import Recipe, dump_toml, to_table
-from groupwise.engines.native.memory import DeviceMemoryError
-from groupwise.models import memory
+from groupwise.engines.native.device_memory import DeviceMemoryError
+from groupwise.models import placement
 from groupwise.models.policy import load_policy
-from groupwise.runlog.lock import RunLock
-from groupwise.runlog.reader import Run
-from groupwise.training import TrainingFailed
+from groupwise.runs.lock import RunLock
+from groupwise.runs.reader import Run
+from groupwise.train import pipeline
+from groupwise.train.training import TrainingFailed
 from groupwise.types import Verdict
 
 from .conftest import GRPO, metrics_lines, state_digest
@@ -59,7 +59,7 @@ def test_a_verifier_that_fails_is_an_error_and_never_a_wrong_answer(
     "error",
     [
         torch.OutOfMemoryError(
-            "CUDA out of memory. Tried to allocate 510.00 MiB. GPU 0 has a total capacity of 139.80 GiB of which "
+            "CUDA out of placement. Tried to allocate 510.00 MiB. GPU 0 has a total capacity of 139.80 GiB of which "
             "121.94 MiB is free. Process 4670 has 85.80 GiB memory in use. Of the allocated memory 30.93 GiB is "
             "allocated by PyTorch. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF"
         ),
@@ -182,7 +182,7 @@ def test_a_run_goes_on_with_the_memory_that_it_was_started_with(
     recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[float] = []
-    monkeypatch.setattr(memory, "limit_memory", limits.append)
+    monkeypatch.setattr(placement, "limit_memory", limits.append)
     pipeline.train(recipe_with(), tmp_path / "run")
     resume = ["train", "--resume", str(tmp_path / "run")]
     assert main(resume) == 0  # it had none

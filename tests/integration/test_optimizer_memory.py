@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise import pipeline
-from groupwise.checkpoint import CheckpointStore
 from groupwise.config import Recipe
+from groupwise.models.checkpoint_store import CheckpointStore
+from groupwise.train import pipeline
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, metrics_lines, whole_result
 from tests.integration.test_ranks import stand_at
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from groupwise import pipeline
 from groupwise.config import Recipe
 from groupwise.models.export import export_run
 from groupwise.models.merge import merge_folders
 from groupwise.models.policy import Policy, load_policy
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
+from groupwise.train import pipeline
 
 from .conftest import GRPO, SFT, TINY_MODEL, whole_result
 from .test_exact_resume import run_until

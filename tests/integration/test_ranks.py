@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise import pipeline
-from groupwise.checkpoint import CheckpointStore
 from groupwise.config import make_recipe
 from groupwise.config.build import to_table
 from groupwise.config.presets import ALGORITHMS
 from groupwise.config.recipe import dump_toml
-from groupwise.runlog.reader import Run
+from groupwise.models.checkpoint_store import CheckpointStore
+from groupwise.runs.reader import Run
+from groupwise.train import pipeline
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, eval_lines, metrics_lines
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise import pipeline
 from groupwise.config import make_recipe
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
+from groupwise.train import pipeline
 
 MODELS = os.environ.get("GROUPWISE_MODELS", "")
 FILES = sorted(Path(MODELS).rglob("SmolLM2-135M-Instruct*.gguf")) if MODELS else []

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import groupwise
-from groupwise import pipeline
 from groupwise.config import dump_toml, fingerprint, load_recipe, parse_recipe, to_table
-from groupwise.rewards.code.score import shared_sandbox
-from groupwise.runlog.reader import Run
+from groupwise.rewards.code.score_code import shared_sandbox
+from groupwise.runs.reader import Run
 from groupwise.sandbox import SandboxUnavailable
+from groupwise.train import pipeline
 
 from .conftest import TINY_MODEL
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from groupwise.base.harmless import visible
 from groupwise.cli import main
-from groupwise.evals.results import Result, append_group, write_result
-from groupwise.inert import visible
-from groupwise.reports.report import SECTIONS, make_report
-from groupwise.runlog import Run, RunReadError, group_to_json
+from groupwise.runs import Run, RunReadError, group_to_json
+from groupwise.runs.results import Result, append_group, write_result
+from groupwise.web.report.report import SECTIONS, make_report
 from tests.integration.synthetic_run import HOSTILE, write_synthetic_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

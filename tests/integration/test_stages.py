@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise import pipeline, training
-from groupwise.checkpoint import CheckpointStore
 from groupwise.config import ConfigError, Recipe
 from groupwise.data.demonstrations import from_rollouts
+from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.plan.gpus import GPUS
-from groupwise.plan.plan import make_plan
+from groupwise.plan.make_plan import make_plan
 from groupwise.plan.shapes import find_shape
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
+from groupwise.train import pipeline
+from groupwise.train import session as training
 from groupwise.types import Finish, Verdict
 
 from .conftest import GRPO, SFT, TINY_MODEL, metrics_lines

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from groupwise import pipeline
 from groupwise.cli import main
 from groupwise.config import Recipe, dump_toml, to_table
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
+from groupwise.train import pipeline
 
 from .conftest import GRPO, SFT, metrics_lines
 

@@ -28,12 +28,12 @@ from groupwise.engines.engine import Request
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.engines.sampling import truncate
 from groupwise.engines.vllm.backend import VllmError
-from groupwise.engines.vllm.engine import VllmEngine
+from groupwise.engines.vllm.vllm_engine import VllmEngine
 from groupwise.models.export import save_folder
 from groupwise.models.policy import Policy, load_policy
 from groupwise.models.publish import PublishedWeights
-from groupwise.pipeline import make_engine
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
+from groupwise.train.pipeline import make_engine
 from groupwise.types import Group, Problem, Prompt, Rollout, SamplingParams
 from tests.integration.conftest import GRPO, TINY_MODEL
 

@@ -15,9 +15,9 @@ import pytest
 
 import groupwise
 from groupwise import cli
+from groupwise.cli.describe import pages
 from groupwise.config import ConfigError, Recipe, build, load_recipe, make_recipe, parse_recipe
-from groupwise.reference import pages
-from groupwise.runlog import METRICS, Run, metric
+from groupwise.runs import METRICS, Run, metric
 from groupwise.tasks import make_task, task_class
 from groupwise.types import Verdict
 

@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from groupwise.config import find_recipe, load_recipe, make_recipe
-from groupwise.runlog import Run, RunLog
+from groupwise.runs import Run, RunLog
 from groupwise.sweeps.folder import changed_keys
 from groupwise.types import (
     Finish,

@@ -7,22 +7,22 @@ here asks a verifier again. Nothing imports torch.
 from __future__ import annotations
 
 from groupwise.audit.agreement import Agreement, agreement
+from groupwise.audit.audit_checks import AuditExample, AuditFinding
 from groupwise.audit.chains import Chain
-from groupwise.audit.findings import Example, Finding
 from groupwise.audit.held_out_gain import HeldOutGain
+from groupwise.audit.label_page import PAGE, write_page
 from groupwise.audit.labels import Label, LabelError, merge_labels, read_labels
-from groupwise.audit.page import PAGE, write_page
+from groupwise.audit.show_audit import show_agreement, show_audit
 from groupwise.audit.survey import Audit, AuditError, audit_run
-from groupwise.audit.terminal import show_agreement, show_audit
 
 __all__ = [
     "PAGE",
     "Agreement",
     "Audit",
     "AuditError",
+    "AuditExample",
+    "AuditFinding",
     "Chain",
-    "Example",
-    "Finding",
     "HeldOutGain",
     "Label",
     "LabelError",

@@ -14,13 +14,13 @@ from typing import Any, cast
 
 from groupwise.audit.chains import Chain, Source, make_chain
 from groupwise.audit.labels import Label, read_labels, split_chain_id
-from groupwise.runlog.reader import Run
-from groupwise.stats import wilson_interval
+from groupwise.base.stats import wilson_interval
+from groupwise.runs.reader import Run
 from groupwise.types import ScoredGroup, Verdict
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class AgreementShare:
     name: str
     """ "verdict right: all", "verdict right: correct", "reasoning sound: correct" ..."""
     agreed: int
@@ -42,7 +42,7 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    shares: tuple[Share, ...]
+    shares: tuple[AgreementShare, ...]
     """That of all verdicts, then one for each verdict, then those of the reasoning; only where there are labels."""
     disagreements: tuple[Disagreement, ...]
     """Where a person calls the verdict wrong."""
@@ -81,9 +81,9 @@ def agreement(run_dir: Path) -> Agreement:
     )
 
 
-def _share(name: str, answers: list[str | None]) -> Share:
+def _share(name: str, answers: list[str | None]) -> AgreementShare:
     agreed, total = answers.count("right"), answers.count("right") + answers.count("wrong")
-    return Share(name, agreed, total, *wilson_interval(agreed, total))
+    return AgreementShare(name, agreed, total, *wilson_interval(agreed, total))
 
 
 def find_chains(run: Run, labels: Mapping[str, Label]) -> dict[str, Chain]:

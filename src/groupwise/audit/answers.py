@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from groupwise.rewards.process.score import arithmetic_steps, split_steps
+from groupwise.rewards.process.score_process import arithmetic_steps, split_steps
 
 MIN_REASONING_WORDS = 8
 """Fewer words beside the answer, and no equation: "So the final answer is 7" is no reasoning."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
 from groupwise.types import ScoredGroup, Verdict
 
 T = TypeVar("T")

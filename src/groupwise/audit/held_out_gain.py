@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from groupwise.stats import Z_95, difference_interval, mean, std
+from groupwise.base.stats import Z_95, difference_interval, mean, std
 from groupwise.types import EvalRecord, StepRecord
 
 MIN_STEPS = 8

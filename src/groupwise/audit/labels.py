@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.runlog.files import append_line, encode_line, read_lines, repair_tail, write_failure
-from groupwise.runlog.reader import Run
+from groupwise.runs.files import append_line, encode_line, read_lines, repair_tail, write_failure
+from groupwise.runs.reader import Run
 
 FOLDER = "audit"
 LABELS = "labels.jsonl"

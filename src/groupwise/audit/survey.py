@@ -15,10 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.audit.answers import Reading, read_completion
+from groupwise.audit.audit_checks import (
+    CHECKS,
+    MIN_SHARED_CHARS,
+    AuditExample,
+    AuditFinding,
+    AuditSubject,
+    make_example,
+    make_finding,
+)
 from groupwise.audit.chains import Chain, Reservoir, Source, groups_of, make_chain, prompt_text, spread_evenly
-from groupwise.audit.findings import CHECKS, MIN_SHARED_CHARS, Example, Finding, Subject, make_example, make_finding
 from groupwise.audit.held_out_gain import HeldOutGain, held_out_gains
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
 from groupwise.types import ScoredGroup, Verdict
 
 FORMAT = "groupwise-audit/1"
@@ -39,7 +47,7 @@ class Audit:
     num_problems: int
     verdicts: dict[str, int]
     """How many rollouts have each verdict."""
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     gains: tuple[HeldOutGain, ...]
     chains: tuple[Chain, ...]
     """For people to label, in a random order."""
@@ -92,7 +100,7 @@ def audit_run(
 
 @dataclass(slots=True)
 class _Tally:
-    examples: Reservoir[Example]
+    examples: Reservoir[AuditExample]
     count: int = 0
     total: int = 0
 
@@ -133,12 +141,12 @@ class _Survey:
             if text not in readings:
                 readings[text] = read_completion(prompt, text)
             other = self.other_problem(text, problem_id)
-            subject = Subject(score, readings[text], copies[text], other, len(text))
+            subject = AuditSubject(score, readings[text], copies[text], other, len(text))
             self.num_rollouts += 1
             self.tell(step, problem_id, number, subject, text)
             self.strata[score.verdict].offer(partial(make_chain, self.source, step, group_number, scored, number))
 
-    def tell(self, step: int, problem_id: str, number: int, subject: Subject, text: str) -> None:
+    def tell(self, step: int, problem_id: str, number: int, subject: AuditSubject, text: str) -> None:
         for check in CHECKS:
             if not check.asks(subject):
                 continue
@@ -161,7 +169,7 @@ class _Survey:
         self.tallies["same_for_other_problem"].count += seen.count - 1
         return seen.problem_id
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[AuditFinding, ...]:
         made = []
         for check in CHECKS:
             tally = self.tallies[check.name]

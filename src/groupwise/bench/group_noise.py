@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from groupwise.algo.advantages import GROUP_RULES
-from groupwise.stats import student_quantile
+from groupwise.base.stats import student_quantile
 
 DEALS = 64
 """How often the rollouts of a problem are dealt into groups; more would measure the same rollouts again."""

@@ -7,7 +7,19 @@ import os
 import sys
 from collections.abc import Sequence
 
-from groupwise.cli import completions, doctor, evals, new, plan, reports, sampling, sweeps, train, verifiers, watch
+from groupwise.cli import (
+    doctor,
+    evals,
+    new,
+    plan,
+    reports,
+    sampling,
+    shell_completions,
+    sweeps,
+    train,
+    verifiers,
+    watch,
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,6 +56,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="groupwise", description="Teach a language model to reason, and prove it.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (train, evals, verifiers, sampling, reports, doctor, watch, plan, sweeps, new, completions):
+    for family in (train, evals, verifiers, sampling, reports, doctor, watch, plan, sweeps, new, shell_completions):
         family.add_commands(commands)
     return parser

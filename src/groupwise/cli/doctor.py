@@ -20,9 +20,9 @@ def _doctor(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from groupwise.doctor import examine, read_charts
-    from groupwise.doctor.terminal import show
+    from groupwise.doctor.show_findings import show
     from groupwise.doctor.vitals import vital_signs
-    from groupwise.runlog import Run
+    from groupwise.runs import Run
 
     run = Run(options.run)
     charts = read_charts(run)

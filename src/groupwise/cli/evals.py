@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groupwise.cli.libraries import quiet_libraries
-from groupwise.cli.numbers import parse_numbers
+from groupwise.cli.number_lists import parse_numbers
 
 if TYPE_CHECKING:
-    from groupwise.compare import Comparison
-    from groupwise.evals.results import Result
-    from groupwise.evaluate import Progress, Questions
+    from groupwise.evals.compare import Comparison
+    from groupwise.evals.evaluate import ProgressCallback, Questions
+    from groupwise.runs.results import Result
 
 NUM_SHOWN = 5
 """Examples in the terminal; --json tells all."""
@@ -73,10 +73,10 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _eval(options: argparse.Namespace) -> int:
     import json
 
-    from groupwise.control import StopControl
-    from groupwise.evals.results import result_to_json
+    from groupwise.base.signals import StopControl
+    from groupwise.evals.evaluate import check_task, evaluate, make_engine
     from groupwise.evals.subject import open_subject
-    from groupwise.evaluate import check_task, evaluate, make_engine
+    from groupwise.runs.results import result_to_json
 
     # Read before a model is loaded: a typo is answered at once.
     ks = tuple(sorted(set(parse_numbers(options.k or "1", "--k", "1,4,8", int))))
@@ -105,7 +105,7 @@ def _eval(options: argparse.Namespace) -> int:
 
 def _questions(options: argparse.Namespace, ks: tuple[int, ...], subject: Any) -> list[Questions]:
     from groupwise.config import ConfigError
-    from groupwise.evaluate import Questions, task_options
+    from groupwise.evals.evaluate import Questions, task_options
 
     tasks = options.tasks or ([subject.recipe.task.name] if subject.recipe else [])
     if not tasks:
@@ -134,7 +134,7 @@ def _questions(options: argparse.Namespace, ks: tuple[int, ...], subject: Any) -
 
 
 @contextmanager
-def _progress(task: str) -> Iterator[Progress]:
+def _progress(task: str) -> Iterator[ProgressCallback]:
     from rich.console import Console
     from rich.progress import Progress as Bar
 
@@ -149,8 +149,8 @@ def _show(task: str, result: Result, folder: Path) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from groupwise.evals.results import say_estimate
-    from groupwise.runlog.text import printable
+    from groupwise.base.harmless import printable
+    from groupwise.runs.results import say_estimate
 
     sampling = result.sampling
     how = "greedy" if sampling["temperature"] == 0 else f"{sampling['n']} at temperature {sampling['temperature']:g}"
@@ -191,8 +191,8 @@ def _template_options(given: list[str]) -> dict[str, Any]:
 def _compare(options: argparse.Namespace) -> int:
     import json
 
-    from groupwise.compare import compare, read_side
     from groupwise.config import ConfigError
+    from groupwise.evals.compare import compare, read_side
 
     if len(options.sides) < 2:
         raise ConfigError("compare: name two results or more; the first is what the others are compared with")
@@ -209,8 +209,8 @@ def _compare(options: argparse.Namespace) -> int:
 
 
 def _show_comparison(found: Comparison) -> None:
-    from groupwise.evals.results import say_value
-    from groupwise.runlog.text import printable
+    from groupwise.base.harmless import printable
+    from groupwise.runs.results import say_value
 
     print(f"{found.verdict}.")
     test = "McNemar's exact test" if found.test == "mcnemar" else "paired bootstrap"
@@ -232,9 +232,9 @@ def _show_comparison(found: Comparison) -> None:
 def _contamination(options: argparse.Namespace) -> int:
     import json
 
+    from groupwise.base.harmless import printable
     from groupwise.config import apply_override
     from groupwise.evals.contamination import find_contamination
-    from groupwise.runlog.text import printable
     from groupwise.tasks import make_task
 
     other = options.held_out or options.task

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from groupwise.rewards.extract import last_tag
 from groupwise.tasks.generated import check_counts, generate_split
-from groupwise.tasks.sources import stable_id
+from groupwise.tasks.rows import stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score, Verdict
 

@@ -13,7 +13,7 @@ from groupwise.plan.prompts import USUAL_TOKENS
 if TYPE_CHECKING:
     from groupwise.config import Recipe
     from groupwise.plan.gpus import Gpu
-    from groupwise.plan.plan import Plan
+    from groupwise.plan.make_plan import Plan
     from groupwise.plan.timing import Speed
 
 
@@ -49,9 +49,9 @@ def _plan(options: argparse.Namespace) -> int:
     recipe = load_recipe(find_recipe(options.recipe), options.overrides)
     measured = None if options.against is None else read_measured(options.against)
     gpu, speed = _gpu_and_speed(options, None if measured is None else str(measured["device"]))
-    from groupwise.plan.plan import make_plan
+    from groupwise.plan.make_plan import make_plan
     from groupwise.plan.shapes import find_shape
-    from groupwise.plan.terminal import print_plan
+    from groupwise.plan.show_plan import print_plan
 
     quiet_libraries()
     mean_tokens = options.mean_tokens if measured is None else options.mean_tokens or measured["mean_tokens"]

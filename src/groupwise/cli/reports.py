@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from groupwise.cli.numbers import parse_numbers
+from groupwise.cli.number_lists import parse_numbers
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -26,9 +26,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _report(options: argparse.Namespace) -> int:
+    from groupwise.base.harmless import printable
     from groupwise.config import ConfigError
-    from groupwise.reports.report import PAGE, make_report, write_report
-    from groupwise.runlog.text import printable
+    from groupwise.web.report.report import PAGE, make_report, write_report
 
     path = options.paths[0] / PAGE if options.out is None else options.out
     if path.suffix.lower() not in (".html", ".htm"):
@@ -39,11 +39,11 @@ def _report(options: argparse.Namespace) -> int:
         print(printable(f"{card['label']}: {card['headline']}. {card['sentence']}"))
     print(f"{path} ({path.stat().st_size / 1e6:.1f} MB), {twin_path}")
     if options.plots is not None:
-        from groupwise.reports.plots import write_plots
+        from groupwise.web.report.plots import write_plots
 
         print(f"{len(write_plots(report.charts, report.runs, options.plots))} files in {options.plots}")
     if options.csv is not None:
-        from groupwise.reports.csv_files import write_csv_files
+        from groupwise.web.report.csv_files import write_csv_files
 
         print(f"{len(write_csv_files(report.charts, report.runs, options.csv))} files in {options.csv}")
     return 0
@@ -57,10 +57,10 @@ def _reach(options: argparse.Namespace) -> int:
     from rich.markup import escape
     from rich.table import Table
 
+    from groupwise.base.harmless import printable
     from groupwise.config import ConfigError
-    from groupwise.reach import time_to_scores
-    from groupwise.reports.sections.facts import duration
-    from groupwise.runlog.text import printable
+    from groupwise.evals.reach import time_to_scores
+    from groupwise.web.report.sections.facts import duration
 
     scores = parse_numbers(options.scores, "--scores", "0.3,0.4", float)
     if not all(0 < score <= 1 for score in scores):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from groupwise.cli.libraries import quiet_libraries
 
 if TYPE_CHECKING:
-    from groupwise.cli.train import Start
+    from groupwise.train.request import RunRequest
     from groupwise.types import EvalRecord, StepRecord
     from groupwise.workers import Limits
-    from groupwise.workers.ray_hosts import RayPool, Share
+    from groupwise.workers.ray_hosts import RayPool, WorkerShare
 
 
 class NewsSink:
@@ -36,17 +36,22 @@ class NewsSink:
 class RankWork:
     """What one rank does: the run, with verifier workers where there is room for them."""
 
-    start: Start
-    shares: Sequence[Share]
+    request: RunRequest
+    shares: Sequence[WorkerShare]
 
     def __call__(self, tell: Callable[[Any], None]) -> bool:
+        from groupwise.cli.watchers import watchers
         from groupwise.distributed.world import join_world
-        from groupwise.verifiers.scorer import make_scorer
+        from groupwise.scoring.scorer import make_scorer
+        from groupwise.train.pipeline import carry_out
 
         quiet_libraries()
         world = join_world()
         try:
-            return self.start.carry_out([NewsSink(tell)], world, partial(make_scorer, make_pool=self._make_pool))
+            with_pool = partial(make_scorer, make_pool=self._make_pool)
+            return carry_out(
+                replace(self.request, sinks=[NewsSink(tell), *watchers()], world=world, make_scorer=with_pool)
+            )
         finally:
             world.close()
 
@@ -56,16 +61,16 @@ class RankWork:
         return RayPool(function, self.shares, limits)
 
 
-def run_on_ray(start: Start, num_ranks: int | None, address: str | None) -> bool:
+def run_on_ray(request: RunRequest, num_ranks: int | None, address: str | None) -> bool:
     """Whether the run finished; otherwise it was asked to stop, and saved."""
     from groupwise.distributed.ray_cluster import ray_ranks
-    from groupwise.runlog.progress import Progress
+    from groupwise.runs.progress import Progress
     from groupwise.workers import usual_workers
     from groupwise.workers.ray_hosts import spread_workers
 
-    recipe = start.recipe
+    recipe = request.recipe
     with ray_ranks(num_ranks, address=address, use_gpus=recipe.model.device != "cpu") as ranks:
-        ranks.check_folder(start.run_dir)
+        ranks.check_folder(request.run_dir)
         cpus, workers = ranks.free_cpus(), recipe.verifier.workers
         workers_each = usual_workers(sum(cpus.values()), ranks.size) if workers == "auto" else workers
         shares = spread_workers(ranks.size, workers_each, cpus)
@@ -76,7 +81,7 @@ def run_on_ray(start: Start, num_ranks: int | None, address: str | None) -> bool
         progress = Progress(recipe.total_steps)
         try:
             results = ranks.run(
-                [RankWork(start, mine) for mine in shares], lambda news: getattr(progress, news[0])(news[1])
+                [RankWork(request, mine) for mine in shares], lambda news: getattr(progress, news[0])(news[1])
             )
         finally:
             progress.close()

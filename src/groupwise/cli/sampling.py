@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from groupwise.cli.libraries import quiet_libraries
-from groupwise.cli.numbers import parse_numbers
+from groupwise.cli.number_lists import parse_numbers
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -81,9 +81,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _sample(options: argparse.Namespace) -> int:
     import json
 
+    from groupwise.base.harmless import printable
     from groupwise.config import ConfigError
-    from groupwise.runlog.text import printable
-    from groupwise.sample import choose, judge, sample
+    from groupwise.evals.sample import choose, judge, sample
     from groupwise.tasks import make_task
     from groupwise.types import SamplingParams
 
@@ -117,7 +117,7 @@ def _sample(options: argparse.Namespace) -> int:
 
 
 def _bench_engine(options: argparse.Namespace) -> int:
-    from groupwise.bench.engine import TABLE_HEADING, bench_engine
+    from groupwise.bench.engine_speed import TABLE_HEADING, bench_engine
 
     quiet_libraries()
     counts = parse_numbers(options.sequences, "--sequences", "64,256", int)
@@ -135,7 +135,7 @@ def _bench_step(options: argparse.Namespace) -> int:
 
     # Read before torch is imported: a typo is answered at once.
     recipe = load_recipe(find_recipe(options.recipe), options.overrides)
-    from groupwise.bench.step import bench_step
+    from groupwise.bench.step_speed import bench_step
 
     quiet_libraries()
     timing = bench_step(recipe, steps=options.steps, warmup_steps=options.warmup, memory_gib=options.memory_gib)
@@ -146,7 +146,7 @@ def _bench_step(options: argparse.Namespace) -> int:
 def _bench_update(options: argparse.Namespace) -> int:
     from dataclasses import fields
 
-    from groupwise.bench.update import UpdateWork, bench_update
+    from groupwise.bench.update_speed import UpdateWork, bench_update
 
     quiet_libraries()
     work = UpdateWork(**{field.name: getattr(options, field.name) for field in fields(UpdateWork)})
@@ -157,7 +157,7 @@ def _bench_update(options: argparse.Namespace) -> int:
 def _bench_groups(options: argparse.Namespace) -> int:
     from dataclasses import fields
 
-    from groupwise.bench.groups import GroupsWork, bench_groups
+    from groupwise.bench.group_size import GroupsWork, bench_groups
 
     quiet_libraries()
     sizes = tuple(parse_numbers(options.sizes, "--sizes", "4,8,16", int))
@@ -169,6 +169,6 @@ def _bench_groups(options: argparse.Namespace) -> int:
 def _print_timing(timing: Any, options: argparse.Namespace) -> None:
     import json
 
-    from groupwise.runlog.files import plain
+    from groupwise.runs.files import plain
 
     print(json.dumps(plain(timing.to_json()), allow_nan=False) if options.json else timing, flush=True)

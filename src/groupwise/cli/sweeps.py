@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from groupwise.sweeps.arms import Arm, Sweep
     from groupwise.sweeps.machine import ArmPlan
-    from groupwise.sweeps.runner import Progress, StopSwitch
+    from groupwise.sweeps.run_jobs import JobProgress, StopSwitch
     from groupwise.sweeps.spec import SweepSpec
 
 
@@ -85,7 +85,7 @@ def _dry_run(spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], options: argpar
     import json
 
     from groupwise.sweeps.arms import json_value
-    from groupwise.sweeps.search import check_search
+    from groupwise.sweeps.optuna_search import check_search
 
     if spec.search is not None:
         check_search(spec.search, sweep)
@@ -124,7 +124,7 @@ def _begins_with(arm: Arm) -> str:
 
 
 def _print_total(sweep: Sweep, plans: Sequence[ArmPlan | str]) -> None:
-    from groupwise.runlog.progress import duration
+    from groupwise.runs.progress import duration
 
     reasons = list(dict.fromkeys(plan for plan in plans if isinstance(plan, str)))
     for reason in reasons[:3]:
@@ -166,7 +166,7 @@ def _plan_json(plan: ArmPlan | str) -> dict[str, Any]:
 
 
 def _plan_words(plan: ArmPlan | str) -> str:
-    from groupwise.runlog.progress import duration
+    from groupwise.runs.progress import duration
 
     if isinstance(plan, str):
         return ""
@@ -184,8 +184,8 @@ def _carry_out(
     from groupwise.sweeps.display import Display
     from groupwise.sweeps.folder import jobs_of, prepare, refuse_strangers
     from groupwise.sweeps.machine import place
-    from groupwise.sweeps.runner import Runner, StopSwitch
-    from groupwise.sweeps.search import check_search, run_search
+    from groupwise.sweeps.optuna_search import check_search, run_search
+    from groupwise.sweeps.run_jobs import JobRunner, StopSwitch
 
     refuse_strangers(folder)
     if spec.search is not None:
@@ -196,7 +196,7 @@ def _carry_out(
     with _locked(folder):
         placement, reason = place(sweep, recipes, jobs)
         display = Display(num_runs)
-        runner = Runner(
+        runner = JobRunner(
             folder, placement=placement, stop=stop, watcher=display, keeps_checkpoints=spec.keep_checkpoints
         )
         try:
@@ -218,7 +218,7 @@ def _carry_out(
 
 @dataclass(frozen=True)
 class Ended:
-    runs: Sequence[Progress]
+    runs: Sequence[JobProgress]
     is_all: bool
     """Whether these are all runs that were asked for; a search that was stopped has not thought of all."""
     best: Arm | None = None
@@ -227,7 +227,7 @@ class Ended:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    from groupwise.runlog.lock import RunInUse, RunLock, read_holder
+    from groupwise.runs.lock import RunInUse, RunLock, read_holder
 
     with ExitStack() as stack:
         try:
@@ -247,7 +247,7 @@ def _conclude(folder: Path, ended: Ended, stop: StopSwitch, options: argparse.Na
     import json
     import signal
 
-    from groupwise.sweeps.runner import summary_of
+    from groupwise.sweeps.run_jobs import summary_of
 
     runs = ended.runs
     counts = summary_of(runs)
@@ -277,7 +277,7 @@ def _conclude(folder: Path, ended: Ended, stop: StopSwitch, options: argparse.Na
     return 0 if is_complete else 1
 
 
-def _print_runs(runs: Sequence[Progress]) -> None:
+def _print_runs(runs: Sequence[JobProgress]) -> None:
     from rich.console import Console
 
     from groupwise.sweeps.display import runs_table
@@ -300,7 +300,7 @@ def _analyse(folder: Path, options: argparse.Namespace) -> int:
 
 
 def _report(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    from groupwise.sweeps.page import write_sweep_csv, write_sweep_plots, write_sweep_report
+    from groupwise.sweeps.sweep_page import write_sweep_csv, write_sweep_plots, write_sweep_report
 
     report = write_sweep_report(folder)
     if options.plots is not None:
@@ -311,7 +311,7 @@ def _report(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    from groupwise.runlog.text import printable
+    from groupwise.base.harmless import printable
 
     for finding in report["findings"]:
         print(printable(f"- {finding}"))

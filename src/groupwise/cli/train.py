@@ -5,42 +5,15 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groupwise.cli.libraries import quiet_libraries
+from groupwise.cli.watchers import watchers
 
 if TYPE_CHECKING:
-    from groupwise.config import Recipe
-    from groupwise.distributed.world import World
-    from groupwise.runlog.sinks import Sink
-    from groupwise.verifiers.scorer import ScorerMaker
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a command asks for, the same on every rank."""
-
-    recipe: Recipe
-    run_dir: Path
-    is_resumed: bool
-    accept_verifier: bool
-    memory_gib: float | None = None
-
-    def carry_out(self, sinks: Sequence[Sink], world: World, make_scorer: ScorerMaker) -> bool:
-        """True when the run finished, False when it was asked to stop (and saved)."""
-        from groupwise import pipeline
-        from groupwise.models.memory import limit_memory
-
-        if self.memory_gib is not None:
-            limit_memory(self.memory_gib)
-        if not self.is_resumed:
-            return pipeline.train(self.recipe, self.run_dir, sinks, world, make_scorer=make_scorer)
-        return pipeline.resume(
-            self.run_dir, sinks, world, accept_verifier=self.accept_verifier, make_scorer=make_scorer
-        )
+    from groupwise.train.request import RunRequest
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -113,52 +86,54 @@ def _train(options: argparse.Namespace) -> int:
     if options.resume is None:
         # Read before torch is imported: a typo is answered at once.
         recipe = load_recipe(find_recipe(options.recipe), options.overrides)
-    from groupwise import pipeline
+    from groupwise.train import pipeline
+    from groupwise.train.request import RunRequest
 
     if options.resume is not None:
         recipe, run_dir, limit = pipeline.recipe_of(options.resume), options.resume, options.memory_gib
         # What it was started with, unless there is less or more of it now.
         limit = pipeline.memory_limit_of(run_dir) if limit is None else limit
-        start = Start(recipe, run_dir, True, options.accept_verifier, limit)
+        request = RunRequest(recipe, run_dir, True, options.accept_verifier, limit)
     else:
         run_dir = options.run_dir or pipeline.default_run_dir(recipe)
-        start = Start(recipe, run_dir, False, False, options.memory_gib)
+        request = RunRequest(recipe, run_dir, memory_gib=options.memory_gib)
     if options.ray:
         from groupwise.cli.run_on_ray import run_on_ray
 
         # In full: the ranks may run elsewhere.
-        start = replace(start, run_dir=start.run_dir.absolute())
-        return _say_how_it_ended(start, run_on_ray(start, options.ray_ranks, options.ray_address))
-    return _train_here(start)
+        request = replace(request, run_dir=run_dir.absolute())
+        return _say_how_it_ended(request, run_on_ray(request, options.ray_ranks, options.ray_address))
+    return _train_here(request)
 
 
-def _train_here(start: Start) -> int:
+def _train_here(request: RunRequest) -> int:
     """In this process, which may be one of the ranks that `torchrun` started."""
     from groupwise.distributed.world import join_world
-    from groupwise.runlog.progress import Progress
-    from groupwise.verifiers.scorer import make_scorer
+    from groupwise.runs.progress import Progress
+    from groupwise.train.pipeline import carry_out
 
     quiet_libraries()
     world = join_world()
     try:
-        is_finished = start.carry_out([Progress(start.recipe.total_steps)], world, make_scorer)
+        sinks = [Progress(request.recipe.total_steps), *watchers()]
+        is_finished = carry_out(replace(request, sinks=sinks, world=world))
     finally:
         world.close()
     if world.rank > 0:
         return 0 if is_finished else 1
-    return _say_how_it_ended(start, is_finished)
+    return _say_how_it_ended(request, is_finished)
 
 
-def _say_how_it_ended(start: Start, is_finished: bool) -> int:
+def _say_how_it_ended(request: RunRequest, is_finished: bool) -> int:
     if not is_finished:
-        print(f"Stopped and saved. Go on with: groupwise train --resume {start.run_dir}")
+        print(f"Stopped and saved. Go on with: groupwise train --resume {request.run_dir}")
         return 1
-    print(f"Finished: {start.run_dir}")
+    print(f"Finished: {request.run_dir}")
     return 0
 
 
 def _demo(options: argparse.Namespace) -> int:
-    from groupwise.demo import run_demo
+    from groupwise.cli.demo import run_demo
 
     quiet_libraries()
     return run_demo(options.seed, options.run_dir)
@@ -200,7 +175,7 @@ def _as_json(value: Any) -> Any:
 def _tasks(options: argparse.Namespace) -> int:
     import json
 
-    from groupwise.reference import describe_fields, task_options
+    from groupwise.cli.describe import describe_fields, task_options
     from groupwise.tasks import list_tasks, task_class
 
     if options.name is not None:
@@ -236,7 +211,7 @@ def _algorithms(options: argparse.Namespace) -> int:
 def _export(options: argparse.Namespace) -> int:
     from groupwise.config import ConfigError
     from groupwise.models.export import export_model, export_run
-    from groupwise.runlog import layout
+    from groupwise.runs import layout
 
     run = Path(options.source)
     if (run / layout.RECIPE).is_file():

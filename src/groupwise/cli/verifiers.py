@@ -60,8 +60,8 @@ def _add_verifier_options(parser: argparse.ArgumentParser) -> None:
 def _validate(options: argparse.Namespace) -> int:
     import json
 
-    from groupwise.runlog.text import printable
-    from groupwise.verifiers.validate import validate
+    from groupwise.base.harmless import printable
+    from groupwise.scoring.validate import validate
 
     found = validate(_make_task(options), limit=options.limit, workers=options.workers, limits=_limits(options))
     if options.json:
@@ -86,15 +86,15 @@ def _validate(options: argparse.Namespace) -> int:
 def _verify(options: argparse.Namespace) -> int:
     import json
 
-    from groupwise.runlog.text import printable
-    from groupwise.verifiers.scorer import load_process_scorer
-    from groupwise.verifiers.verify import Summary, verify_file
+    from groupwise.base.harmless import printable
+    from groupwise.scoring.scorer import load_process_scorer
+    from groupwise.scoring.verify import VerifySummary, verify_file
 
     load_process_scorer(options.process)
     results = verify_file(
         _make_task(options), options.file, workers=options.workers, limits=_limits(options), process=options.process
     )
-    summary = Summary()
+    summary = VerifySummary()
     for result in results:
         summary.add(result)
         if options.json:
@@ -132,9 +132,9 @@ def _sandbox_run(options: argparse.Namespace) -> int:
     import json
     from dataclasses import asdict
 
+    from groupwise.base.harmless import printable
     from groupwise.config import ConfigError
-    from groupwise.runlog.text import printable
-    from groupwise.sandbox import Limits, Sandbox
+    from groupwise.sandbox import ProgramLimits, Sandbox
 
     texts = []
     for path in (options.file, options.stdin):
@@ -145,7 +145,7 @@ def _sandbox_run(options: argparse.Namespace) -> int:
     if options.seconds <= 0 or options.memory_mb <= 0:
         raise ConfigError("sandbox run: --seconds and --memory-mb must be above 0")
     with Sandbox(options.isolation) as sandbox:
-        limits = Limits(seconds=options.seconds, memory_mb=options.memory_mb)
+        limits = ProgramLimits(seconds=options.seconds, memory_mb=options.memory_mb)
         outcome = sandbox.run(texts[0], stdin=texts[1], limits=limits)
     if options.json:
         print(json.dumps(asdict(outcome)))

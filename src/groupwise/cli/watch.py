@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from groupwise.dashboard.server import DashboardServer
+    from groupwise.web.dashboard.loopback_server import DashboardServer
 
 DEFAULT_FOLDER = Path("runs")
 DEFAULT_PORT = 8470
@@ -33,9 +33,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def _watch(options: argparse.Namespace) -> int:
     """Serves until Ctrl-C, which is how it ends well."""
     from groupwise.config import ConfigError
-    from groupwise.dashboard.library import Library
-    from groupwise.dashboard.page import PAGE
-    from groupwise.dashboard.server import DashboardServer
+    from groupwise.web.dashboard.library import Library
+    from groupwise.web.dashboard.loopback_server import DashboardServer
+    from groupwise.web.dashboard.watch_page import PAGE
 
     if not 0 <= options.port <= 65535:
         raise ConfigError(f"--port {options.port}: take one from 1 to 65535, or 0 for one that is free")
@@ -61,7 +61,7 @@ def _watch(options: argparse.Namespace) -> int:
 def _say(server: DashboardServer, as_json: bool) -> None:
     import json
 
-    from groupwise.runlog import printable
+    from groupwise.runs import printable
 
     runs, warnings = server.library.look()
     if as_json:

@@ -20,9 +20,9 @@ from typing import overload
 import torch
 from torch import Tensor
 
+from groupwise.base.seeds import shuffled
 from groupwise.data.columns import send, whole_numbers
 from groupwise.data.pack import Pack, make_pack, pack_rows
-from groupwise.seeds import shuffled
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from groupwise.config import ConfigError
-from groupwise.runlog.reader import Run
+from groupwise.runs.reader import Run
 from groupwise.tasks import prompt_text
-from groupwise.tasks.sources import Row, load_rows, stable_id
+from groupwise.tasks.rows import Row, load_rows, stable_id
 from groupwise.tasks.task import Demonstrator, Task
 from groupwise.types import Demonstration, Finish, Message, Problem, Rollout, Verdict
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from groupwise.base.seeds import shuffled
 from groupwise.config import ConfigError, CurriculumConfig
-from groupwise.seeds import shuffled
 from groupwise.types import Problem
 
 

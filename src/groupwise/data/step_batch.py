@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from groupwise.data.batch import Example
-from groupwise.runlog.records import group_from_json, group_to_json
+from groupwise.runs.records import group_from_json, group_to_json
 from groupwise.types import ScoredGroup, UpdateStats
 
 

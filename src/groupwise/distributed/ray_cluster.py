@@ -54,13 +54,13 @@ class ClusterFull(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     node_id: str
     address: str
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class RankFailure:
     error: BaseException
     """What the rank raised; Ray's own error where its process died."""
     has_died: bool
@@ -71,10 +71,10 @@ class Failure:
 class Rank:
     """One rank; runs as a Ray actor, whose calls are made in its main thread, where signals are handled."""
 
-    def place(self) -> Place:
+    def place(self) -> RankPlace:
         import ray
 
-        return Place(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address())
+        return RankPlace(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address())
 
     def offer_port(self) -> int:
         """One that is free now, for the others to find this rank at."""
@@ -169,7 +169,7 @@ class RayRanks:
         self._bundle = bundle
         self._is_stopping = False
         self.size = len(actors)
-        self.places: list[Place] = ray.get([actor.place.remote() for actor in actors])
+        self.places: list[RankPlace] = ray.get([actor.place.remote() for actor in actors])
 
     def free_cpus(self) -> dict[str, float]:
         """What the ranks leave of each machine, by its id. Other users of the cluster are not looked at."""
@@ -213,11 +213,11 @@ class RayRanks:
             raise self._blame(failures)
         return [results[rank] for rank in range(self.size)]
 
-    def _await(self, calls: dict[Any, int], on_news: Tell) -> tuple[dict[int, Any], dict[int, Failure]]:
+    def _await(self, calls: dict[Any, int], on_news: Tell) -> tuple[dict[int, Any], dict[int, RankFailure]]:
         import ray
 
         results: dict[int, Any] = {}
-        failures: dict[int, Failure] = {}
+        failures: dict[int, RankFailure] = {}
         deadline = float("inf")
         news = self._desk.next_news.remote()
         with _stop_requests() as stop:
@@ -233,7 +233,7 @@ class RayRanks:
                         continue
                     rank = calls.pop(call)
                     outcome = _outcome(call)
-                    if isinstance(outcome, Failure):
+                    if isinstance(outcome, RankFailure):
                         failures[rank] = outcome
                         deadline = min(deadline, time.monotonic() + GRACE_S)
                     else:
@@ -242,7 +242,7 @@ class RayRanks:
             on_news(item)
         return results, failures
 
-    def _blame(self, failures: Mapping[int, Failure]) -> Exception:
+    def _blame(self, failures: Mapping[int, RankFailure]) -> Exception:
         rank = to_blame(failures)
         failure = failures[rank]
         if isinstance(failure.error, ConfigError):
@@ -290,7 +290,7 @@ def check_address(address: str) -> None:
         ) from None
 
 
-def to_blame(failures: Mapping[int, Failure]) -> int:
+def to_blame(failures: Mapping[int, RankFailure]) -> int:
     """The rank that failed first, as far as one can tell: who died, then who raised, then who missed another."""
 
     def order(rank: int) -> int:
@@ -311,9 +311,9 @@ def _outcome(call: Any) -> Any:
     try:
         return ray.get(call)
     except RayTaskError as error:
-        return Failure(error.cause, has_died=False, traceback=str(error))
+        return RankFailure(error.cause, has_died=False, traceback=str(error))
     except RayError as error:
-        return Failure(error, has_died=True)
+        return RankFailure(error, has_died=True)
 
 
 class _StopRequests:

@@ -8,9 +8,19 @@ up, and a policy whose reward rises is let be. Nothing here imports torch.
 
 from __future__ import annotations
 
-from groupwise.doctor.chart import Chart, read_charts
-from groupwise.doctor.diseases import DISEASES, Disease, examine
+from groupwise.doctor.chart import StageHistory, read_charts
+from groupwise.doctor.checks import DISEASES, Disease, examine
 from groupwise.doctor.finding import Change, Finding, Severity
 from groupwise.doctor.live import LiveDoctor
 
-__all__ = ["DISEASES", "Change", "Chart", "Disease", "Finding", "LiveDoctor", "Severity", "examine", "read_charts"]
+__all__ = [
+    "DISEASES",
+    "Change",
+    "Disease",
+    "Finding",
+    "LiveDoctor",
+    "Severity",
+    "StageHistory",
+    "examine",
+    "read_charts",
+]

@@ -14,8 +14,8 @@ from typing import Any
 
 from groupwise.doctor.finding import Change, Finding, Severity
 from groupwise.doctor.series import Point
-from groupwise.doctor.texts import TextSigns, read_signs
-from groupwise.runlog import Run, RunReadError, layout
+from groupwise.doctor.text_signs import TextSigns, read_signs
+from groupwise.runs import Run, RunReadError, layout
 from groupwise.types import EvalRecord, StepRecord
 
 SAMPLED_STEPS = 8
@@ -23,7 +23,7 @@ SAMPLED_STEPS = 8
 
 
 @dataclass(frozen=True)
-class Chart:
+class StageHistory:
     stage: str
     index: int
     """Of the stage in the recipe."""
@@ -95,7 +95,7 @@ class Chart:
         return Finding(disease, severity, self.stage, points[0][0], points[-1][0], seen, means, change, figures)
 
 
-def read_charts(run: Run) -> tuple[Chart, ...]:
+def read_charts(run: Run) -> tuple[StageHistory, ...]:
     """One for each stage that has begun."""
     steps, evals = run.steps(), tuple(run.evals())
     recipe, info = _recipe_of(run), _info_of(run)
@@ -117,10 +117,10 @@ def make_chart(
     recipe: Mapping[str, Any],
     info: Mapping[str, Any],
     look_at_texts: Callable[[], tuple[TextSigns, ...]],
-) -> Chart:
+) -> StageHistory:
     names = [table.get("name") or table.get("algorithm") for table in recipe.get("stages", ())]
     index = names.index(stage) if stage in names else 0
-    return Chart(stage, index, steps, evals, recipe, info, look_at_texts)
+    return StageHistory(stage, index, steps, evals, recipe, info, look_at_texts)
 
 
 def _recipe_of(run: Run) -> dict[str, Any]:

@@ -1,23 +1,22 @@
-"""The doctor beside a run that trains: the same diseases, over the newest steps, a few steps apart.
+"""The doctor beside a run in training: the same checks, on the newest steps, every few steps and when a stage ends.
 
-Contract: a sink like any other. Each disease is told once per stage, also over a resume: what was told before stands in
-the run's events. Of completions it reads the file of the current step alone. It changes nothing and stops nothing.
+Contract: a watcher of the run's log. Each finding is reported once per stage, also across a resume: earlier findings
+are read from the run's events. It reads the completions of the current step alone, changes nothing and stops nothing.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from groupwise.doctor.chart import make_chart
-from groupwise.doctor.diseases import examine
-from groupwise.doctor.finding import Finding
-from groupwise.doctor.texts import TextSigns, read_signs
+from groupwise.doctor.checks import examine
+from groupwise.doctor.text_signs import TextSigns, read_signs
 from groupwise.doctor.wording import one_line
-from groupwise.runlog import Run, layout
+from groupwise.runs import Run, layout
+from groupwise.runs.writer import RunLog
 from groupwise.types import EvalRecord, StepRecord
 
 logger = logging.getLogger(__name__)
@@ -26,21 +25,27 @@ EVENT = "finding"
 """The kind of the event in events.jsonl; its fields are those of a Finding."""
 EVERY_STEPS = 5
 WINDOW_STEPS = 200
-"""What is looked at; more would make a look at a long run dear."""
+"""How many steps are checked; more would make checks on long runs expensive."""
 KEPT_LOOKS = 8
 
 
 class LiveDoctor:
-    def __init__(self, run_dir: Path, recipe: Mapping[str, Any], tell: Callable[[Finding], None]) -> None:
-        """`tell` keeps a finding with the run; the terminal gets a warning, beside the progress display."""
-        self._run_dir = run_dir
-        self._recipe = recipe
-        self._tell = tell
+    """Write findings as events of the run, and as warnings beside the progress display."""
+
+    _log: RunLog
+
+    def __init__(self) -> None:
+        self._recipe: Mapping[str, Any] = {}
         self._steps: deque[StepRecord] = deque(maxlen=WINDOW_STEPS)
         self._evals: list[EvalRecord] = []
         self._signs: deque[TextSigns] = deque(maxlen=KEPT_LOOKS)
+        self._read_step = -1
+        """The newest step whose completions were read."""
         self._info: Mapping[str, Any] = {}
         self._told: set[tuple[str, str]] | None = None
+
+    def watch(self, log: RunLog) -> None:
+        self._log = log
 
     def write(self, record: StepRecord) -> None:
         if self._told is None:
@@ -55,20 +60,26 @@ class LiveDoctor:
     def write_eval(self, record: EvalRecord) -> None:
         self._evals.append(record)
 
+    def write_event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind == "stage_finished" and self._steps and self._told is not None:
+            self._look(self._steps[-1], self._told)
+
     def close(self) -> None:
         pass
 
     def _recall(self, record: StepRecord) -> set[tuple[str, str]]:
-        """What a run that was resumed had before. The records since are in the files as well, and count once."""
-        run = Run(self._run_dir)
-        self._info = run.info if (self._run_dir / layout.INFO).is_file() else {}
+        """Read what a resumed run recorded before. Records written since are in the files too, and count once."""
+        run = Run(self._log.run_dir)
+        self._recipe = run.recipe if (run.path / layout.RECIPE).is_file() else {}
+        self._info = run.info if (run.path / layout.INFO).is_file() else {}
         self._steps.extend(old for old in run.steps() if old.stage == record.stage and old.step < record.step)
         self._evals = run.evals()
         events = [event for event in run.events() if event.get("kind") == EVENT]
         return {(str(event.get("disease")), str(event.get("stage"))) for event in events}
 
     def _look(self, record: StepRecord, told: set[tuple[str, str]]) -> None:
-        sign = read_signs(Run(self._run_dir), record.step)
+        sign = None if record.step == self._read_step else read_signs(Run(self._log.run_dir), record.step)
+        self._read_step = record.step
         if sign is not None:
             self._signs.append(sign)
         signs = tuple(self._signs)
@@ -78,5 +89,5 @@ class LiveDoctor:
         for finding in examine([chart]):
             if (finding.disease, finding.stage) not in told:
                 told.add((finding.disease, finding.stage))
-                self._tell(finding)
+                self._log.write_event(EVENT, **finding.to_json())
                 logger.warning("%s", one_line(finding))

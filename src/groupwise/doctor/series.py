@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from groupwise.stats import Z_95, mean, std
+from groupwise.base.stats import Z_95, mean, std
 
 Point = tuple[int, float]
 

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from groupwise.doctor.chart import Chart
-from groupwise.doctor.diseases import DISEASES
-from groupwise.doctor.sampling import RECENT_STEPS
+from groupwise.base.stats import mean
+from groupwise.doctor.chart import StageHistory
+from groupwise.doctor.checks import DISEASES
+from groupwise.doctor.sampling_checks import RECENT_STEPS
 from groupwise.doctor.series import Point, middle, values_of
-from groupwise.stats import mean
 
 ZERO_LOSS = 1e-6
 """Rounding leaves this much of a sum that is 0."""
 
 
-def clean_bill(charts: Sequence[Chart]) -> str:
+def clean_bill(charts: Sequence[StageHistory]) -> str:
     """Of a run in which nothing was found; none is given where there was too little to look at."""
     if max((len(chart.steps) for chart in charts), default=0) < RECENT_STEPS:
         return f"Nothing found so far: most of what the doctor looks for takes {RECENT_STEPS} steps of a stage."
     return f"Healthy: none of {len(DISEASES)} diseases found."
 
 
-def vital_signs(chart: Chart) -> list[str]:
+def vital_signs(chart: StageHistory) -> list[str]:
     """Sentences about a stage, for people. [] for a stage that has no policy loss to wonder about."""
     losses = chart.series("policy/loss")
     if not chart.series("reward/mean") or not losses:
@@ -60,7 +60,7 @@ def _about_loss(zero_share: float, usual: float) -> str:
     return f"The loss is {usual:.2g} in the middle; in GRPO its size says almost nothing. Look at these instead:"
 
 
-def _pass_rates(chart: Chart) -> list[Point]:
+def _pass_rates(chart: StageHistory) -> list[Point]:
     return chart.series("score/pass_at_1")
 
 

@@ -6,10 +6,10 @@ import json
 import shlex
 from typing import Any
 
-from groupwise.doctor.diseases import DISEASES
+from groupwise.doctor.checks import DISEASES
 from groupwise.doctor.finding import Change, Finding
-from groupwise.runlog import printable
-from groupwise.runlog.files import plain
+from groupwise.runs import printable
+from groupwise.runs.files import plain
 
 
 def say_change(change: Change) -> str:

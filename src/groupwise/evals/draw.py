@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+from groupwise.base.seeds import seed_of
 from groupwise.engines.engine import Engine, Request
-from groupwise.seeds import seed_of
+from groupwise.scoring.scorer import Scorer, ScoringBatch
 from groupwise.types import Group, Prompt, SamplingParams, Score, ScoredGroup
-from groupwise.verifiers.scorer import Scorer, ScoringBatch
 
 GROUPS_AHEAD = 4
 """So many groups may wait for their scores while others are drawn; what waits is lost to a kill, and drawn again."""

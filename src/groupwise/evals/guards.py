@@ -10,19 +10,19 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from groupwise.collect import Clock, Prompts, sample_and_score
+from groupwise.base.stats import bootstrap_interval, mean
 from groupwise.config import ConfigError, GuardsConfig
 from groupwise.data.batch import Example
 from groupwise.engines.engine import Engine
 from groupwise.evals.draw import make_requests, scored_group
 from groupwise.evals.general_format import GeneralFormat
 from groupwise.evals.general_text import PASSAGES
-from groupwise.evals.results import Estimate
-from groupwise.models.chat import check_fits
+from groupwise.models.chat import Prompts, check_fits
 from groupwise.models.policy import Policy
-from groupwise.stats import bootstrap_interval, mean
+from groupwise.runs.results import Estimate
+from groupwise.scoring.rollouts import Clock, sample_and_score
+from groupwise.scoring.scorer import LocalScorer, ScoreFunction
 from groupwise.types import SamplingParams
-from groupwise.verifiers.scorer import LocalScorer, ScoreFunction
 
 MAX_TOKENS = 4096
 """Of the passages that go through the model at once: memory only."""

@@ -10,15 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from groupwise.collect import Clock, Prompts, sample_and_score
+from groupwise.base.seeds import seed_of
+from groupwise.base.stats import mean, mean_interval, wilson_interval
 from groupwise.config import Recipe, RlStage
 from groupwise.engines.engine import Engine, Request
+from groupwise.models.chat import Prompts
 from groupwise.models.policy import Policy
-from groupwise.scoring import is_truncated
-from groupwise.seeds import seed_of
-from groupwise.stats import mean, mean_interval, wilson_interval
+from groupwise.scoring.rollouts import Clock, sample_and_score
+from groupwise.scoring.scorer import Scorer
+from groupwise.scoring.shaping import is_truncated
 from groupwise.types import EvalRecord, Group, Problem, SamplingParams, Score, ScoredGroup, Verdict
-from groupwise.verifiers.scorer import Scorer
 
 
 def evaluate(

@@ -15,11 +15,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from groupwise.base.stats import bootstrap_interval, mean, mean_interval, wilson_interval
 from groupwise.evals.estimators import majority_at_k, pass_at_k
-from groupwise.evals.results import Estimate, Scores
 from groupwise.rewards.extract import AnswerMark, final_answer
 from groupwise.rewards.math.normalize import normalize
-from groupwise.stats import bootstrap_interval, mean, mean_interval, wilson_interval
+from groupwise.runs.results import Estimate, Scores
 from groupwise.types import Finish, Score, ScoredGroup, Verdict
 
 BREAKDOWNS = ("level", "subject")

@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from groupwise.checkpoint import CheckpointStore
 from groupwise.config import ConfigError, ModelConfig, Recipe, make_recipe
+from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.models.export import find_checkpoint
 from groupwise.models.load import LoadedModel, load_model
 from groupwise.models.policy import Policy, load_policy
-from groupwise.runlog import layout
-from groupwise.runlog.reader import Run
+from groupwise.runs import layout
+from groupwise.runs.reader import Run
 
 ADAPTER = "adapter_config.json"
 _FILES_THAT_MATTER = (".safetensors", ".json", ".jinja", ".model", ".txt")

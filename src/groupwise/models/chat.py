@@ -43,6 +43,19 @@ def encode_prompt(tokenizer: Any, problem: Problem) -> Prompt:
     return Prompt(problem=problem, token_ids=tuple(int(token_id) for token_id in token_ids))
 
 
+class Prompts:
+    """Problems as the model sees them, each encoded once."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._by_id: dict[str, Prompt] = {}
+
+    def __getitem__(self, problem: Problem) -> Prompt:
+        if problem.id not in self._by_id:
+            self._by_id[problem.id] = encode_prompt(self._tokenizer, problem)
+        return self._by_id[problem.id]
+
+
 def encode_completion(tokenizer: Any, text: str, stop_id: int) -> tuple[int, ...]:
     """The ids of a demonstration's completion, with the stop token that a rollout would have ended with.
 

@@ -11,13 +11,13 @@ import os
 import shutil
 from pathlib import Path
 
-from groupwise.checkpoint import CheckpointStore
 from groupwise.config import ConfigError, ModelConfig, make_recipe, nearest
+from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.models.load import LoadedModel, load_model
 from groupwise.models.lora import merged_state_dict
 from groupwise.models.policy import Policy, load_policy
-from groupwise.runlog import layout
-from groupwise.runlog.reader import Run
+from groupwise.runs import layout
+from groupwise.runs.reader import Run
 
 
 def export_run(run_dir: Path, out: Path, *, checkpoint: str = "best", use_ema: bool = False) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from groupwise.data.pack import Pack
 from groupwise.kernels.joined import lay_side_by_side
 from groupwise.kernels.seam import AttentionForm, attend_with
-from groupwise.models.memory import device_bytes
+from groupwise.models.placement import device_bytes
 from groupwise.models.recorded import RecordedLayers, filled
 from groupwise.models.straight import Heads, run_layer, straight_layers, straighten
 
@@ -33,8 +33,8 @@ def fuse(model: Any) -> bool:
     """Put our forms into a model, for good. Whether it can learn from packed sequences, with our attention."""
     if model.device.type != "cuda" or model.dtype != torch.bfloat16:
         return False
-    from groupwise.kernels.head import has_plain_head
-    from groupwise.kernels.training import Ops
+    from groupwise.kernels.layer_training import TritonOps
+    from groupwise.kernels.output_head import has_plain_head
 
     torch.backends.cuda.preferred_blas_library("cublaslt")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = (False, False)
@@ -51,7 +51,7 @@ def fuse(model: Any) -> bool:
     for place in _rotary_places(model):
         if not isinstance(place.apply_rotary_pos_emb, partial):
             place.apply_rotary_pos_emb = partial(_fast_rotary, place.apply_rotary_pos_emb)
-    straighten(model, Ops())
+    straighten(model, TritonOps())
     config = model.config.get_text_config()
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     has_softcap = bool(getattr(config, "attn_logit_softcapping", None))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from groupwise.algo.logprobs import CHUNK_BYTES, Rows, chunk_tokens_of, chunked_logprobs, head_logprobs
 from groupwise.data.batch import Rectangle
-from groupwise.models.memory import device_bytes
+from groupwise.models.placement import device_bytes
 
 CHUNK_SHARE = 1 / 128
 """Of a GPU's memory, for the fp32 logits of a chunk."""
@@ -54,7 +54,7 @@ class Head:
 def _rows(hidden: Tensor) -> Rows | None:
     if not hidden.is_cuda:
         return None
-    from groupwise.kernels.head import TritonRows
+    from groupwise.kernels.output_head import TritonRows
 
     return TritonRows()
 

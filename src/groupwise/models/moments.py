@@ -169,7 +169,7 @@ class EightBitMoments:
             codes.num_steps += 1
             sizes = step_sizes(self._config, learning_rate, codes.num_steps, decays=master.dim() >= 2)
             if master.is_cuda:
-                from groupwise.kernels.moments import step_codes_cuda
+                from groupwise.kernels.eight_bit_moments import step_codes_cuda
 
                 weight = self._weights.get(name)
                 step_codes_cuda(master, master.grad, weight, codes, sizes)

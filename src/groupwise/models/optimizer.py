@@ -27,8 +27,8 @@ from torch.nn import Parameter
 from groupwise.config import OptimizerConfig
 from groupwise.distributed.shards import local
 from groupwise.distributed.world import Alone, World
-from groupwise.models.memory import device_bytes, laid_out_alike, to_host
 from groupwise.models.moments import EightBitMoments, Fp32Moments, Moments
+from groupwise.models.placement import device_bytes, laid_out_alike, to_host
 
 KEPT_SHARE = 1 / 16
 """Of a GPU's memory: sums that take less are kept between updates."""

@@ -28,9 +28,9 @@ from groupwise.models.fused import PackedDecoder, fuse, packed_hidden
 from groupwise.models.head import Head, own_logits, padded_hidden
 from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
 from groupwise.models.lora import add_lora, trainable_parameters
-from groupwise.models.memory import beside, exchange, to_host
 from groupwise.models.optimizer import MasterAdamW, sums_stay
-from groupwise.models.replica import Memory, Replica, skeleton_of
+from groupwise.models.placement import beside, exchange, to_host
+from groupwise.models.replica import Replica, ReplicaMemory, skeleton_of
 from groupwise.models.straight import straight_layers
 
 AGREEMENT = 1e-4
@@ -85,7 +85,7 @@ class Policy:
         """The trained weights in fp32, by name: the adapters alone under LoRA. Of several ranks each has its slices."""
         return self._optimizer.weights
 
-    def replica(self, memory: Memory) -> Replica:
+    def replica(self, memory: ReplicaMemory) -> Replica:
         """A plain model for an engine to draw from, where this one is in slices."""
         assert isinstance(self._shards, Sharded)
         return Replica(self._skeleton, self._shards, memory)

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.distributed.shards import Sharded
-from groupwise.models.memory import laid_out_alike
+from groupwise.models.placement import laid_out_alike
 
 
-class Memory(Protocol):
+class ReplicaMemory(Protocol):
     """Tensors whose memory is handed back and taken again, at the same addresses where that matters."""
 
     @property
@@ -60,7 +60,7 @@ class HostMemory:
 
 
 class Replica:
-    def __init__(self, skeleton: Any, shards: Sharded, memory: Memory) -> None:
+    def __init__(self, skeleton: Any, shards: Sharded, memory: ReplicaMemory) -> None:
         self.model = with_other_weights(skeleton, _Arena(memory, skeleton).take)
         self._shards = shards
         self._memory = memory
@@ -81,7 +81,7 @@ class Replica:
 class _Arena:
     """One piece of memory for all weights of a model: a device hands memory out by megabytes, and norms are small."""
 
-    def __init__(self, memory: Memory, model: nn.Module) -> None:
+    def __init__(self, memory: ReplicaMemory, model: nn.Module) -> None:
         sizes = {(storage := weight.untyped_storage())._cdata: storage.nbytes() for weight in model.parameters()}
         self._bytes = memory.tensor((sum(map(_aligned, sizes.values())),), torch.uint8)
         self._taken = 0

@@ -36,7 +36,7 @@ Rotary = tuple[Tensor, Tensor]
 """cos and sin, [T, D]."""
 
 
-class Ops(Protocol):
+class LayerOps(Protocol):
     """Shapes as in kernels/training.py."""
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
@@ -65,7 +65,7 @@ class PackStep(Protocol):
 class Gradients:
     """Takes the gradients of weights: into their sums, or to be handed to autograd."""
 
-    def __init__(self, ops: Ops) -> None:
+    def __init__(self, ops: LayerOps) -> None:
         self._ops = ops
         self._handed: dict[int, Tensor] = {}
 
@@ -119,7 +119,7 @@ def _adjacent_sums(weights: Sequence[Tensor]) -> Tensor | None:
 class Product:
     """Linear maps of one input, with their adapters."""
 
-    def __init__(self, modules: Sequence[nn.Module], ops: Ops) -> None:
+    def __init__(self, modules: Sequence[nn.Module], ops: LayerOps) -> None:
         self._modules: list[Any] = list(modules)
         self._ops = ops
         self._known: tuple[tuple[object, ...], Joined] | None = None
@@ -191,7 +191,7 @@ def _address(module: Any) -> tuple[int, int]:
 
 
 class StraightLayer:
-    def __init__(self, layer: Any, ops: Ops, keep: Keep) -> None:
+    def __init__(self, layer: Any, ops: LayerOps, keep: Keep) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self.ops, self.keep = ops, keep
         self.size = attention.head_dim
@@ -362,7 +362,7 @@ class _Layer(torch.autograd.Function):
         return (dx, None, None, None, *gradients.handed(weights))
 
 
-def straighten(model: Any, ops: Ops) -> None:
+def straighten(model: Any, ops: LayerOps) -> None:
     """Let the layers of a model that we know run as one operation each, over packs; other passes go their own way."""
     for layer in getattr(model.get_decoder(), "layers", ()):
         if type(layer).__name__ not in KNOWN_LAYERS or not _has_silu(layer.mlp) or not _is_plain(layer):

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config import ConfigError
-from groupwise.plan.plan import StagePlan
+from groupwise.plan.make_plan import StagePlan
 
 MEMORY_TOLERANCE = 0.10
 TIME_TOLERANCE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class PlanCheck:
     name: str
     planned: float
     measured: float
@@ -68,13 +68,13 @@ def read_measured(path: Path) -> dict[str, Any]:
     return found
 
 
-def compare(stage: StagePlan, measured: dict[str, Any]) -> list[Compared]:
-    rows = [Compared("step, s", stage.step_s, measured["step_s"], TIME_TOLERANCE)]
+def compare(stage: StagePlan, measured: dict[str, Any]) -> list[PlanCheck]:
+    rows = [PlanCheck("step, s", stage.step_s, measured["step_s"], TIME_TOLERANCE)]
     rows += [
-        Compared(f"  {phase}", stage.phases_s[phase], seconds, None)
+        PlanCheck(f"  {phase}", stage.phases_s[phase], seconds, None)
         for phase, seconds in measured["phases_s"].items()
         if stage.phases_s.get(phase) and seconds > 0
     ]
     if measured["peak_bytes"]:
-        rows.append(Compared("peak, GiB", stage.usual.peak / 2**30, measured["peak_bytes"] / 2**30, MEMORY_TOLERANCE))
+        rows.append(PlanCheck("peak, GiB", stage.usual.peak / 2**30, measured["peak_bytes"] / 2**30, MEMORY_TOLERANCE))
     return rows

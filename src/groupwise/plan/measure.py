@@ -11,8 +11,8 @@ from typing import Any
 
 from groupwise.config import ConfigError, make_recipe
 from groupwise.plan.gpus import Gpu
-from groupwise.plan.memory import usual_pack
 from groupwise.plan.shapes import ModelShape, shape_of
+from groupwise.plan.stage_memory import usual_pack
 from groupwise.plan.timing import Speed, sample_s, update_s
 from groupwise.plan.work import Work, work_of
 
@@ -38,8 +38,8 @@ class Probed:
 
 def run_probes(gpu: Gpu) -> Probed:
     """`bench engine` and `bench update`, on random weights; a minute or so, with compiling."""
-    from groupwise.bench.engine import SHAPES, bench_engine
-    from groupwise.bench.update import UpdateWork, bench_update
+    from groupwise.bench.engine_speed import SHAPES, bench_engine
+    from groupwise.bench.update_speed import UpdateWork, bench_update
 
     model = LARGE_MODEL if gpu.memory_gib >= LARGE_GIB else SMALL_MODEL
     (sampled,) = bench_engine(model, "native", [SEQUENCES], prompt_tokens=PROMPT, new_tokens=NEW, group_size=GROUP)

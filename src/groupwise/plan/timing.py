@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from groupwise.config import RlStage
 from groupwise.plan.gpus import MEASURED
-from groupwise.plan.memory import filled_tokens, is_recorded, usual_pack, weight_bytes
+from groupwise.plan.stage_memory import filled_tokens, is_recorded, usual_pack, weight_bytes
 from groupwise.plan.work import Work
 
 LAYER_S = 27.6e-6

@@ -29,13 +29,13 @@ AnswerMark = Literal["boxed", "hashes", "final", "tag", "number"]
 MAX_TRIES_FROM_THE_END = 4
 
 
-class Found(NamedTuple):
+class FoundAnswer(NamedTuple):
     start: int
     """Where it begins in the completion: to tell which of two answers comes later."""
     text: str
 
 
-def last_boxed(completion: str) -> Found | None:
+def last_boxed(completion: str) -> FoundAnswer | None:
     """The content of the `\\boxed{}` that opens last among those whose braces balance; `\\boxed 9` is one too."""
     # From the end: nearly always the last box balances. Of many that do not, each would be read to the end again.
     end = len(completion)
@@ -49,7 +49,7 @@ def last_boxed(completion: str) -> Found | None:
     return _last_boxed_in_one_pass(completion)
 
 
-def _box_at(completion: str, start: int) -> Found | None:
+def _box_at(completion: str, start: int) -> FoundAnswer | None:
     """The box that begins exactly here; None where there is none or it stays open."""
     if start and completion[start - 1] == "\\":
         num_backslashes = start - len(completion[:start].rstrip("\\"))
@@ -61,7 +61,7 @@ def _box_at(completion: str, start: int) -> Found | None:
             if token.start() != start:
                 return None
             if token["digit"]:
-                return Found(start, token["digit"])
+                return FoundAnswer(start, token["digit"])
             if not token["box"]:
                 return None
             depth, content_start = 1, token.end()
@@ -70,11 +70,11 @@ def _box_at(completion: str, start: int) -> Found | None:
         elif token["close"]:
             depth -= 1
             if depth == 0:
-                return Found(start, completion[content_start : token.start()])
+                return FoundAnswer(start, completion[content_start : token.start()])
     return None
 
 
-def _last_boxed_in_one_pass(completion: str) -> Found | None:
+def _last_boxed_in_one_pass(completion: str) -> FoundAnswer | None:
     # One stack for all braces; entries are (start of the box or -1 for a plain brace, start of its content).
     open_braces: list[tuple[int, int]] = []
     best: tuple[int, int, int] | None = None
@@ -91,34 +91,34 @@ def _last_boxed_in_one_pass(completion: str) -> Found | None:
                 best = (box_start, content_start, token.start())
     if best is None:
         return None
-    return Found(best[0], completion[best[1] : best[2]])
+    return FoundAnswer(best[0], completion[best[1] : best[2]])
 
 
-def after_hashes(completion: str) -> Found | None:
+def after_hashes(completion: str) -> FoundAnswer | None:
     """The rest of the line after the last `####`, as GSM8K marks its answers."""
     start = completion.rfind("####")
     if start < 0:
         return None
     end = completion.find("\n", start)
-    return Found(start, completion[start + 4 : None if end < 0 else end].strip())
+    return FoundAnswer(start, completion[start + 4 : None if end < 0 else end].strip())
 
 
-def last_tag(completion: str, tag: str = "answer") -> Found | None:
+def last_tag(completion: str, tag: str = "answer") -> FoundAnswer | None:
     """The content of the last complete `<tag>…</tag>`; an element that was cut off does not count."""
     opening, closing = f"<{tag}>", f"</{tag}>"
     start = completion.rfind(opening, 0, max(0, completion.rfind(closing)))
     if start < 0:
         return None
     content = start + len(opening)
-    return Found(start, completion[content : completion.find(closing, content)])
+    return FoundAnswer(start, completion[content : completion.find(closing, content)])
 
 
-def after_final(completion: str) -> Found | None:
+def after_final(completion: str) -> FoundAnswer | None:
     """The rest of the last line that begins with `FINAL:` or `Final answer:`, in capitals or not."""
     last = None
     for match in _FINAL.finditer(completion):
         last = match
-    return None if last is None else Found(last.start(), last[1].rstrip(" \t\r*_"))
+    return None if last is None else FoundAnswer(last.start(), last[1].rstrip(" \t\r*_"))
 
 
 def last_number(completion: str) -> str | None:
@@ -127,7 +127,7 @@ def last_number(completion: str) -> str | None:
     return None if found is None else found.text
 
 
-def _last_number(completion: str) -> Found | None:
+def _last_number(completion: str) -> FoundAnswer | None:
     # A number is found from its first character on, so the search begins where no number can be under way.
     size = 64
     while size < len(completion):
@@ -138,23 +138,23 @@ def _last_number(completion: str) -> Found | None:
     return _last_number_from(completion, 0)
 
 
-def _last_number_from(completion: str, start: int) -> Found | None:
+def _last_number_from(completion: str, start: int) -> FoundAnswer | None:
     last = None
     for match in _NUMBER.finditer(completion, start):
         last = match
-    return None if last is None else Found(last.start(), last[0])
+    return None if last is None else FoundAnswer(last.start(), last[0])
 
 
 def final_answer(
     completion: str, marks: Sequence[AnswerMark] = ("boxed", "hashes"), *, opens_boxes: bool = True
-) -> Found | None:
+) -> FoundAnswer | None:
     """What the first of these marks that is in the completion marks; a box inside of what is marked is opened."""
     for mark in marks:
         found = _FINDERS[mark](completion)
         if found is None:
             continue
         boxed = last_boxed(found.text) if opens_boxes and mark in ("hashes", "final", "tag") else None
-        return found if boxed is None else Found(found.start, boxed.text)
+        return found if boxed is None else FoundAnswer(found.start, boxed.text)
     return None
 
 
@@ -174,7 +174,7 @@ def check_marks(marks: Sequence[AnswerMark], *, key: str = "answer_marks") -> No
         raise ConfigError(f"{key} = {list(marks)}: expected one or more of {', '.join(_FINDERS)}, each once")
 
 
-_FINDERS: dict[AnswerMark, Callable[[str], Found | None]] = {
+_FINDERS: dict[AnswerMark, Callable[[str], FoundAnswer | None]] = {
     "boxed": last_boxed,
     "hashes": after_hashes,
     "final": after_final,

@@ -42,23 +42,23 @@ Not covered:
 
 from groupwise.sandbox.client import UNSAFE, Sandbox, Session, probe
 from groupwise.sandbox.outcome import (
-    Limits,
-    Outcome,
+    ProgramLimits,
+    ProgramOutcome,
+    ProgramStatus,
     SandboxBroken,
     SandboxUnavailable,
     SessionEnded,
-    Status,
 )
 
 __all__ = [
     "UNSAFE",
-    "Limits",
-    "Outcome",
+    "ProgramLimits",
+    "ProgramOutcome",
+    "ProgramStatus",
     "Sandbox",
     "SandboxBroken",
     "SandboxUnavailable",
     "Session",
     "SessionEnded",
-    "Status",
     "probe",
 ]

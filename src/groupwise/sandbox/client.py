@@ -19,14 +19,21 @@ from collections.abc import Callable
 from types import TracebackType
 
 from groupwise.sandbox import kernel, wire
-from groupwise.sandbox.job import Job
+from groupwise.sandbox.job import ProgramJob
 from groupwise.sandbox.link import Link, StartFailed
-from groupwise.sandbox.outcome import Limits, Outcome, SandboxBroken, SandboxUnavailable, SessionEnded, Status
+from groupwise.sandbox.outcome import (
+    ProgramLimits,
+    ProgramOutcome,
+    ProgramStatus,
+    SandboxBroken,
+    SandboxUnavailable,
+    SessionEnded,
+)
 
 UNSAFE = "none: model-written code may read, change and send my files"
 ISOLATIONS = ("namespaces", "landlock")
-DEFAULT_LIMITS = Limits()
-_SELF_CHECK_LIMITS = Limits(seconds=10.0, wall_seconds=60.0)
+DEFAULT_LIMITS = ProgramLimits()
+_SELF_CHECK_LIMITS = ProgramLimits(seconds=10.0, wall_seconds=60.0)
 
 # Run once in every new zygote: prints "isolated" if what must fail fails and what must work works. `colorsys` stands
 # for all modules that are not loaded yet and have to be read from the standard library.
@@ -64,7 +71,7 @@ class Sandbox:
         self._candidates = ISOLATIONS if isolation == "auto" else (isolation,)
         self._resolved = ""
         self._link: Link | None = None
-        self._jobs: dict[int, Job] = {}
+        self._jobs: dict[int, ProgramJob] = {}
         self._num_jobs = 0
         self._lock = threading.RLock()
         _made.add(self)
@@ -74,13 +81,13 @@ class Sandbox:
         """Which one is in use; empty before the first program."""
         return self._resolved
 
-    def run(self, source: str, *, stdin: str = "", limits: Limits = DEFAULT_LIMITS) -> Outcome:
+    def run(self, source: str, *, stdin: str = "", limits: ProgramLimits = DEFAULT_LIMITS) -> ProgramOutcome:
         """Run `source` as `__main__` of a fresh process and wait for its end."""
         with self._lock:
             job = self._begin(source, stdin, limits, has_channel=False)
             return self._finish(job)
 
-    def open(self, source: str, *, limits: Limits = DEFAULT_LIMITS) -> Session:
+    def open(self, source: str, *, limits: ProgramLimits = DEFAULT_LIMITS) -> Session:
         """Start `source` as `__main__` of a fresh process that has a channel to the caller on descriptor 3."""
         with self._lock:
             return Session(self, self._begin(source, "", limits, has_channel=True))
@@ -105,16 +112,16 @@ class Sandbox:
         if getattr(self, "_link", None) is not None and not sys.is_finalizing():
             self.close()
 
-    def _begin(self, source: str, stdin: str, limits: Limits, has_channel: bool) -> Job:
+    def _begin(self, source: str, stdin: str, limits: ProgramLimits, has_channel: bool) -> ProgramJob:
         if self._link is None:
             self._start()
         return self._send_job(source, stdin, limits, has_channel)
 
-    def _send_job(self, source: str, stdin: str, limits: Limits, has_channel: bool) -> Job:
+    def _send_job(self, source: str, stdin: str, limits: ProgramLimits, has_channel: bool) -> ProgramJob:
         assert self._link is not None
         self._num_jobs += 1
         try:
-            job = Job(self._num_jobs, source, stdin, limits, has_channel)
+            job = ProgramJob(self._num_jobs, source, stdin, limits, has_channel)
         except OSError as error:  # out of descriptors, as a rule
             raise SandboxBroken(f"no pipes for another program: {error}") from error
         self._jobs[job.number] = job
@@ -125,7 +132,7 @@ class Sandbox:
             raise SandboxBroken(self._break("it is gone"))
         return job
 
-    def _finish(self, job: Job) -> Outcome:
+    def _finish(self, job: ProgramJob) -> ProgramOutcome:
         """Wait for the end. If the wait itself is interrupted (Ctrl-C), the program is ended and forgotten."""
         try:
             self._wait(lambda: job.is_over)
@@ -137,7 +144,7 @@ class Sandbox:
             raise SandboxBroken(job.broken)
         return job.outcome
 
-    def _wait(self, is_done: Callable[[], bool], listening: Job | None = None) -> None:
+    def _wait(self, is_done: Callable[[], bool], listening: ProgramJob | None = None) -> None:
         """Serve all open programs until `is_done`. Messages are read of the one that is listened to, only."""
         while not is_done():
             assert self._link is not None
@@ -185,7 +192,7 @@ class Sandbox:
         number, status, seconds, cause, peak_bytes = wire.ENDED.unpack(report)
         self._jobs.pop(number).end(status, seconds, wire.Cause(cause), peak_bytes)
 
-    def _kill(self, job: Job) -> None:
+    def _kill(self, job: ProgramJob) -> None:
         """Ask for it; the report of its end comes later."""
         if self._link is not None and not job.is_over and not job.is_kill_sent:
             job.is_kill_sent = True
@@ -237,7 +244,7 @@ class Sandbox:
         except BaseException:  # interrupted: a zygote that has not been checked must not be used
             self._break("interrupted")
             raise
-        if outcome.status == Status.OK and outcome.stdout == "isolated\n":
+        if outcome.status == ProgramStatus.OK and outcome.stdout == "isolated\n":
             return ""
         self._break("self-check failed")
         return f"self-check: {outcome.status} {outcome.detail}: {(outcome.stdout + outcome.stderr).strip()[-500:]}"
@@ -253,7 +260,7 @@ class Sandbox:
 class Session:
     """A program and a channel to it. `with` it, or `close` it: that kills the program if it still runs."""
 
-    def __init__(self, sandbox: Sandbox, job: Job) -> None:
+    def __init__(self, sandbox: Sandbox, job: ProgramJob) -> None:
         self._sandbox = sandbox
         self._job = job
         self._is_closed = False
@@ -286,7 +293,7 @@ class Session:
             assert job.outcome is not None
             raise SessionEnded(job.outcome)
 
-    def close(self) -> Outcome:
+    def close(self) -> ProgramOutcome:
         """Kill the program if it runs. How it ended; again the same when called again."""
         with self._sandbox._lock:
             self._is_closed = True

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 
 from groupwise.sandbox import wire
-from groupwise.sandbox.outcome import Limits, Outcome, Status
+from groupwise.sandbox.outcome import ProgramLimits, ProgramOutcome, ProgramStatus
 
 _READ_BYTES = 65536
 _GRACE_SECONDS = 20.0
@@ -55,15 +55,15 @@ class Output:
         return self.kept.decode("utf-8", errors="replace")
 
 
-class Job:
+class ProgramJob:
     """Made with all descriptors it needs; `descriptors` go to the zygote and are then closed here."""
 
-    def __init__(self, number: int, source: str, stdin: str, limits: Limits, has_channel: bool) -> None:
+    def __init__(self, number: int, source: str, stdin: str, limits: ProgramLimits, has_channel: bool) -> None:
         self.number = number
         self.limits = limits
         self.deadline = time.monotonic() + limits.wall + _GRACE_SECONDS
         """When the zygote, which ends the program earlier, must have failed."""
-        self.outcome: Outcome | None = None
+        self.outcome: ProgramOutcome | None = None
         self.broken = ""
         """Not empty: the sandbox failed, and why."""
         self.is_kill_sent = False
@@ -169,37 +169,44 @@ class Job:
             self.broken = f"a program's process could not be set up: {self.outputs[1].text.strip()[-500:] or 'no fork'}"
             return
         kind, detail = self._judge(status, seconds, cause, peak_bytes)
-        exit_code = os.WEXITSTATUS(status) if os.WIFEXITED(status) and kind in (Status.OK, Status.FAILED) else None
+        exit_code = (
+            os.WEXITSTATUS(status)
+            if os.WIFEXITED(status) and kind in (ProgramStatus.OK, ProgramStatus.FAILED)
+            else None
+        )
         stdout, stderr = (output.text for output in self.outputs)
-        self.outcome = Outcome(kind, stdout, stderr, seconds, exit_code, detail)
+        self.outcome = ProgramOutcome(kind, stdout, stderr, seconds, exit_code, detail)
 
-    def _judge(self, status: int, seconds: float, cause: wire.Cause, peak_bytes: int) -> tuple[Status, str]:
+    def _judge(self, status: int, seconds: float, cause: wire.Cause, peak_bytes: int) -> tuple[ProgramStatus, str]:
         limits = self.limits
         if self.is_over_output:
             which = " and ".join(
                 name for name, one in zip(("stdout", "stderr"), self.outputs, strict=True) if one.is_over
             )
-            return Status.OUTPUT_LIMIT, f"wrote more than {limits.output_bytes} bytes to {which}"
+            return ProgramStatus.OUTPUT_LIMIT, f"wrote more than {limits.output_bytes} bytes to {which}"
         if self.has_oversized_message:
-            return Status.OUTPUT_LIMIT, f"announced a message of more than {wire.MAX_MESSAGE_BYTES} bytes"
+            return ProgramStatus.OUTPUT_LIMIT, f"announced a message of more than {wire.MAX_MESSAGE_BYTES} bytes"
         # Asked of the time itself, so that it does not matter whether we came to kill it before it ended.
         if cause == wire.Cause.CPU or seconds > limits.seconds:
-            return Status.TIMED_OUT, f"used more than {limits.seconds:g} s of CPU time"
+            return ProgramStatus.TIMED_OUT, f"used more than {limits.seconds:g} s of CPU time"
         if cause == wire.Cause.WALL:
-            return Status.TIMED_OUT, f"was still there after {limits.wall:g} s"
+            return ProgramStatus.TIMED_OUT, f"was still there after {limits.wall:g} s"
         if cause == wire.Cause.OWNER:
-            return Status.KILLED, "closed by its owner"
+            return ProgramStatus.KILLED, "closed by its owner"
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             if number in _CRASHES_WITHOUT_MEMORY and peak_bytes > 0.9 * limits.memory_mb * 2**20:
-                return Status.OUT_OF_MEMORY, f"crashed ({_signal_name(number)}) with its {limits.memory_mb} MiB used up"
-            return Status.KILLED, f"killed by {_signal_name(number)}"
+                return (
+                    ProgramStatus.OUT_OF_MEMORY,
+                    f"crashed ({_signal_name(number)}) with its {limits.memory_mb} MiB used up",
+                )
+            return ProgramStatus.KILLED, f"killed by {_signal_name(number)}"
         code = os.WEXITSTATUS(status)
         if code == 0:
-            return Status.OK, "exit code 0"
+            return ProgramStatus.OK, "exit code 0"
         if code == wire.EXIT_MEMORY:
-            return Status.OUT_OF_MEMORY, f"needed more than {limits.memory_mb} MiB"
-        return Status.FAILED, f"exit code {code}"
+            return ProgramStatus.OUT_OF_MEMORY, f"needed more than {limits.memory_mb} MiB"
+        return ProgramStatus.FAILED, f"exit code {code}"
 
 
 def _signal_name(number: int) -> str:

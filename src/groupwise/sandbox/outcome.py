@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Status(StrEnum):
+class ProgramStatus(StrEnum):
     """How a program ended. Each of them is the program's own doing; a failure of the sandbox is an exception."""
 
     OK = "ok"
@@ -21,7 +21,7 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProgramLimits:
     """What one program may use, from its start to its end; for a session, over all of its messages."""
 
     seconds: float = 2.0
@@ -51,10 +51,10 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProgramOutcome:
     """What became of one program. All of it may have been forged by the program, save status limits and seconds."""
 
-    status: Status
+    status: ProgramStatus
     stdout: str
     """At most `output_bytes`, decoded as UTF-8; bytes that are not become U+FFFD. Hostile text."""
     stderr: str
@@ -77,6 +77,6 @@ class SandboxBroken(RuntimeError):
 class SessionEnded(Exception):
     """The program of a session has ended, by itself or by a limit. News of the program, not an error of the caller."""
 
-    def __init__(self, outcome: Outcome) -> None:
+    def __init__(self, outcome: ProgramOutcome) -> None:
         super().__init__(f"{outcome.status}: {outcome.detail}")
         self.outcome = outcome

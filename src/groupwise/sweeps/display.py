@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from groupwise.runlog.screen import Screen
-from groupwise.runlog.text import printable
-from groupwise.sweeps.runner import Progress, summary_of
+from groupwise.base.harmless import printable
+from groupwise.base.screen import Screen
+from groupwise.sweeps.run_jobs import JobProgress, summary_of
 
 if TYPE_CHECKING:
     from rich.console import Group as Renderables
@@ -30,14 +30,14 @@ class Display:
         self._num_runs = num_runs
         self._num_ended = 0
 
-    def changed(self, now: Progress) -> None:
+    def changed(self, now: JobProgress) -> None:
         is_ended = now.status in ("finished", "failed", "stopped")
         self._num_ended += is_ended
         if not self._screen.is_live:
             count = f"[{self._num_ended}/{self._num_runs}]" if is_ended else ""
             self.say(" ".join(filter(None, [now.job.name + ":", now.status, _detail(now), count])))
 
-    def passed(self, runs: Sequence[Progress]) -> None:
+    def passed(self, runs: Sequence[JobProgress]) -> None:
         if self._screen.is_live:
             self._screen.show(self._render(runs))
 
@@ -47,7 +47,7 @@ class Display:
     def close(self) -> None:
         self._screen.end()
 
-    def _render(self, runs: Sequence[Progress]) -> Renderables:
+    def _render(self, runs: Sequence[JobProgress]) -> Renderables:
         from rich.console import Group as Renderables
 
         room = max(1, self._screen.height - _ROOM)
@@ -58,7 +58,7 @@ class Display:
         return Renderables(_text(heading, "bold"), runs_table(shown, is_one_line_each=True))
 
 
-def runs_table(runs: Sequence[Progress], is_one_line_each: bool = False) -> Table:
+def runs_table(runs: Sequence[JobProgress], is_one_line_each: bool = False) -> Table:
     """`is_one_line_each`: what does not fit is cut, so that the height is known."""
     from rich.table import Table
 
@@ -79,7 +79,7 @@ def _text(cell: str, style: str = "") -> Text:
     return Text(printable(cell), style=style)
 
 
-def _detail(run: Progress) -> str:
+def _detail(run: JobProgress) -> str:
     score = "" if run.score is None else f"held-out {run.score:.3f}"
     steps = f"step {run.step}/{run.job.total_steps}"
     if run.status == "waiting":

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from groupwise.sweeps.arm_scores import score_knob
+from groupwise.sweeps.compare_arms import ComparedArms, compare_knob
 from groupwise.sweeps.findings_effects import (
     collapse_findings,
     gap_findings,
@@ -15,11 +17,9 @@ from groupwise.sweeps.findings_effects import (
     speed_findings,
     spread_findings,
 )
-from groupwise.sweeps.findings_words import Finding
+from groupwise.sweeps.findings_words import SweepFinding
 from groupwise.sweeps.findings_worse import score_findings
-from groupwise.sweeps.scores import score_knob
-from groupwise.sweeps.scores_compare import Compared, compare_knob
-from groupwise.sweeps.study import Knob, Study
+from groupwise.sweeps.study import Study, StudyKnob
 
 HEADLINES = ("stops", "harms", "costs", "best", "unclear", "flat", "none")
 """Which kind stands for a knob where there is room for one sentence: the first that is there."""
@@ -27,15 +27,15 @@ HEADLINES = ("stops", "harms", "costs", "best", "unclear", "flat", "none")
 
 @dataclass(frozen=True, slots=True)
 class KnobFindings:
-    compared: Compared
-    findings: tuple[Finding, ...]
+    compared: ComparedArms
+    findings: tuple[SweepFinding, ...]
 
     @property
-    def knob(self) -> Knob:
+    def knob(self) -> StudyKnob:
         return self.compared.scores.knob
 
     @property
-    def headline(self) -> Finding:
+    def headline(self) -> SweepFinding:
         return min(
             (finding for finding in self.findings if finding.kind in HEADLINES),
             key=lambda finding: HEADLINES.index(finding.kind),
@@ -46,7 +46,7 @@ def find_all(study: Study) -> tuple[KnobFindings, ...]:
     return tuple(find(knob) for knob in study.knobs)
 
 
-def find(knob: Knob) -> KnobFindings:
+def find(knob: StudyKnob) -> KnobFindings:
     scores = score_knob(knob)
     compared = compare_knob(scores)
     findings = (

@@ -14,11 +14,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise.runlog.files import finite_or_none
-from groupwise.stats import holm, mean
+from groupwise.base.stats import holm, mean
+from groupwise.runs.files import finite_or_none
+from groupwise.sweeps.arm_scores import (
+    CLIP,
+    GRAD_NORM,
+    KL_FROM_REFERENCE,
+    REWARD,
+    ArmScore,
+    KnobScores,
+    Shares,
+    tail_values,
+)
+from groupwise.sweeps.compare_arms import (
+    ALPHA,
+    ArmComparison,
+    ComparedArms,
+    Spread,
+    adjusted,
+    compare,
+    problems_interval,
+    seed_test,
+    shared_spread,
+    spread_tests,
+)
 from groupwise.sweeps.findings_words import (
     MAX_REASON_CHARS,
-    Finding,
+    SweepFinding,
     cut,
     knob_words,
     label_of,
@@ -29,29 +51,7 @@ from groupwise.sweeps.findings_words import (
     seeds_words,
     subject,
 )
-from groupwise.sweeps.scores import (
-    CLIP,
-    GRAD_NORM,
-    KL_FROM_REFERENCE,
-    REWARD,
-    ArmScore,
-    KnobScores,
-    Shares,
-    tail_values,
-)
-from groupwise.sweeps.scores_compare import (
-    ALPHA,
-    Compared,
-    Comparison,
-    Spread,
-    adjusted,
-    compare,
-    problems_interval,
-    seed_test,
-    shared_spread,
-    spread_tests,
-)
-from groupwise.sweeps.study import Knob, Member, SeedRun, Status, gap_words
+from groupwise.sweeps.study import Member, RunStatus, SeedRun, StudyKnob, gap_words
 
 SIDE_EFFECT_RATIO = 3.0
 COLLAPSE_SHARE = 0.5
@@ -70,14 +70,14 @@ class Quantity:
     """A fraction of the reference's is the finding then, not a multiple."""
 
 
-def speed_findings(compared: Compared) -> list[Finding]:
+def speed_findings(compared: ComparedArms) -> list[SweepFinding]:
     """Between the reference arm and those that end alike."""
     scores = compared.scores
     if len(scores.arms) < 2:
         return []
     reference = scores.reference
     alike = {scores.best.name, *(arm.name for arm in compared.tied)}
-    found: list[tuple[ArmScore, Comparison]] = []
+    found: list[tuple[ArmScore, ArmComparison]] = []
     num_looks = 1
     for arm in scores.arms:
         if arm.name == reference.name or not {arm.name, reference.name} <= alike:
@@ -114,7 +114,7 @@ def _shared_steps(first: ArmScore, second: ArmScore) -> list[int]:
     return sorted(set.intersection(*sets) - {0})[:-1]
 
 
-def _speed_finding(scores: KnobScores, arm: ArmScore, one: Comparison) -> Finding:
+def _speed_finding(scores: KnobScores, arm: ArmScore, one: ArmComparison) -> SweepFinding:
     reference = scores.reference
     is_faster = one.first == arm.name
     steps = [steps_words(scores, member) for member in (arm, reference)]
@@ -131,7 +131,7 @@ def _speed_finding(scores: KnobScores, arm: ArmScore, one: Comparison) -> Findin
         },
         "comparisons": [one.to_json()],
     }
-    return Finding("speed", scores.knob.name, sentence, (arm.name, reference.name), figures)
+    return SweepFinding("speed", scores.knob.name, sentence, (arm.name, reference.name), figures)
 
 
 def steps_words(scores: KnobScores, arm: ArmScore) -> str:
@@ -141,7 +141,7 @@ def steps_words(scores: KnobScores, arm: ArmScore) -> str:
     return "not reached" if math.isinf(steps) else f"{steps:g} steps"
 
 
-def side_effect_findings(compared: Compared) -> list[Finding]:
+def side_effect_findings(compared: ComparedArms) -> list[SweepFinding]:
     scores = compared.scores
     kl_words = "KL from the reference" if scores.kl_metric == KL_FROM_REFERENCE else "KL of a step's updates"
     quantities = (
@@ -153,7 +153,7 @@ def side_effect_findings(compared: Compared) -> list[Finding]:
     return [finding for quantity in quantities for finding in _side_effects(compared, quantity)] if scores.arms else []
 
 
-def _side_effects(compared: Compared, quantity: Quantity) -> list[Finding]:
+def _side_effects(compared: ComparedArms, quantity: Quantity) -> list[SweepFinding]:
     scores = compared.scores
     reference = scores.reference
     level = mean(list(reference.tail(quantity.metric).values()))
@@ -191,7 +191,7 @@ def _excess_p(arm: ArmScore, reference: ArmScore, metric: str) -> float:
 
 def _side_effect_finding(
     scores: KnobScores, quantity: Quantity, level: float, end: str, found: Sequence[tuple[ArmScore, float, float]]
-) -> Finding:
+) -> SweepFinding:
     reference = scores.reference
     arms = [arm for arm, _, _ in found]
     values = [value for _, value, _ in found]
@@ -211,14 +211,14 @@ def _side_effect_finding(
         },
         "p_adjusted": {arm.name: p for arm, _, p in found},
     }
-    return Finding("side_effect", scores.knob.name, sentence, tuple(arm.name for arm in arms), figures)
+    return SweepFinding("side_effect", scores.knob.name, sentence, tuple(arm.name for arm in arms), figures)
 
 
 def _ratios(values: Sequence[float], level: float) -> list[str]:
     return list(dict.fromkeys(plain(value / level) for value in (min(values), max(values))))
 
 
-def spread_findings(scores: KnobScores) -> list[Finding]:
+def spread_findings(scores: KnobScores) -> list[SweepFinding]:
     """Seeds of one arm that disagree far more than those of the others."""
     arms = [arm for arm in scores.arms if len(arm.seeds) > 1]
     findings = []
@@ -234,11 +234,11 @@ def spread_findings(scores: KnobScores) -> list[Finding]:
                 "p_adjusted": test.p_adjusted,
                 "final_by_seed": {a.name: {str(seed): v for seed, v in a.final.by_seed.items()} for a in arms},
             }
-            findings.append(Finding("spread", scores.knob.name, sentence, (arm.name,), figures))
+            findings.append(SweepFinding("spread", scores.knob.name, sentence, (arm.name,), figures))
     return findings
 
 
-def collapse_findings(knob: Knob) -> list[Finding]:
+def collapse_findings(knob: StudyKnob) -> list[SweepFinding]:
     findings = []
     for member in knob.members:
         for run in member.arm.runs:
@@ -257,15 +257,15 @@ def collapse_findings(knob: Knob) -> list[Finding]:
                     "best": {"step": best.step, "value": best.pass_at_1},
                     "last": {"step": last.step, "value": last.pass_at_1},
                 }
-                findings.append(Finding("collapsed", knob.name, sentence, (member.arm.name,), figures))
+                findings.append(SweepFinding("collapsed", knob.name, sentence, (member.arm.name,), figures))
     return findings
 
 
-def gap_findings(knob: Knob) -> list[Finding]:
+def gap_findings(knob: StudyKnob) -> list[SweepFinding]:
     """Runs that failed, each arm by itself; runs that are not finished, all in one sentence."""
     findings = []
     for member in knob.members:
-        broken = [run for run in member.arm.runs if run.status in (Status.FAILED, Status.DAMAGED)]
+        broken = [run for run in member.arm.runs if run.status in (RunStatus.FAILED, RunStatus.DAMAGED)]
         if broken:
             of = "the one" if len(member.arm.runs) == 1 else f"{len(broken)} of {len(member.arm.runs)}"
             words = cut(gap_words(broken[-1]), MAX_REASON_CHARS)
@@ -274,19 +274,19 @@ def gap_findings(knob: Knob) -> list[Finding]:
                 f"seed {broken[-1].seed} {words}."
             )
             figures = {"seeds": [run.seed for run in broken], "statuses": [run.status.value for run in broken]}
-            findings.append(Finding("failed", knob.name, sentence, (member.arm.name,), figures))
+            findings.append(SweepFinding("failed", knob.name, sentence, (member.arm.name,), figures))
     waiting = [(member, runs) for member in knob.members if (runs := _unfinished(member))]
     if waiting:
         parts = [f"{label_of(member)} ({_seed_list(runs)})" for member, runs in waiting]
         sentence = f"{knob_words(knob)}: not finished: {listed(parts)}; scores are those of the finished runs."
         missing: Mapping[str, Any] = {m.arm.name: [run.seed for run in runs] for m, runs in waiting}
         arms = tuple(member.arm.name for member, _ in waiting)
-        findings.append(Finding("unfinished", knob.name, sentence, arms, {"seeds": missing}))
+        findings.append(SweepFinding("unfinished", knob.name, sentence, arms, {"seeds": missing}))
     return findings
 
 
 def _unfinished(member: Member) -> list[SeedRun]:
-    return [run for run in member.arm.runs if run.status in (Status.UNFINISHED, Status.MISSING)]
+    return [run for run in member.arm.runs if run.status in (RunStatus.UNFINISHED, RunStatus.MISSING)]
 
 
 def _seed_list(runs: Sequence[SeedRun]) -> str:

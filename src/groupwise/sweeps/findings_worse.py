@@ -12,8 +12,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from groupwise.sweeps.arm_scores import ArmScore, KnobScores, Shares
+from groupwise.sweeps.compare_arms import ALPHA, ComparedArms, compare, problems_interval, problems_p
 from groupwise.sweeps.findings_words import (
-    Finding,
+    SweepFinding,
     knob_words,
     label_of,
     listed,
@@ -24,15 +26,13 @@ from groupwise.sweeps.findings_words import (
     seeds_words,
     subject,
 )
-from groupwise.sweeps.scores import ArmScore, KnobScores, Shares
-from groupwise.sweeps.scores_compare import ALPHA, Compared, compare, problems_interval, problems_p
 from groupwise.sweeps.spec import PLAIN_LIST
 
 STOPPED_SHARE = 0.1
 """Of the best arm's gain: below it, an arm has learned next to nothing."""
 
 
-def score_findings(compared: Compared) -> list[Finding]:
+def score_findings(compared: ComparedArms) -> list[SweepFinding]:
     scores = compared.scores
     if not scores.arms:
         return [_nothing(scores)]
@@ -41,21 +41,21 @@ def score_findings(compared: Compared) -> list[Finding]:
     return [_standing(compared), *_worse(compared)]
 
 
-def _nothing(scores: KnobScores) -> Finding:
+def _nothing(scores: KnobScores) -> SweepFinding:
     sentence = f"{knob_words(scores.knob)}: no finished run has been evaluated yet; nothing can be said."
-    return Finding("none", scores.knob.name, sentence, (), {})
+    return SweepFinding("none", scores.knob.name, sentence, (), {})
 
 
-def _only_one(scores: KnobScores) -> Finding:
+def _only_one(scores: KnobScores) -> SweepFinding:
     (arm,) = scores.arms
     sentence = (
         f"{subject(scores.knob, [arm.member])} ends at {percent(arm.final.mean)}; there is nothing to compare it with "
         f"yet; {seeds_words([arm])}."
     )
-    return Finding("none", scores.knob.name, sentence, (arm.name,), {"arms": [arm_figures(arm)]})
+    return SweepFinding("none", scores.knob.name, sentence, (arm.name,), {"arms": [arm_figures(arm)]})
 
 
-def _standing(compared: Compared) -> Finding:
+def _standing(compared: ComparedArms) -> SweepFinding:
     """Who ends highest, and who cannot be told from it."""
     scores = compared.scores
     knob, best = scores.knob, scores.best
@@ -68,7 +68,7 @@ def _standing(compared: Compared) -> Finding:
     }
     if not any(one.is_clear for one in compared.pairs.values()):
         kind, sentence = _undecided(compared)
-        return Finding(kind, knob.name, sentence, names, figures)
+        return SweepFinding(kind, knob.name, sentence, names, figures)
     final = best.final.estimate()
     sentence = (
         f"{subject(knob, [best.member])} ends highest, {percent(final.value)} "
@@ -79,10 +79,10 @@ def _standing(compared: Compared) -> Finding:
         sentence += f"; {labels} cannot be told from it ({percent_range(arm.final.mean for arm in compared.tied)})"
     else:
         sentence += ", clearly ahead of all others"
-    return Finding("best", knob.name, f"{sentence}; {seeds_words(scores.arms)}.", names, figures)
+    return SweepFinding("best", knob.name, f"{sentence}; {seeds_words(scores.arms)}.", names, figures)
 
 
-def _undecided(compared: Compared) -> tuple[str, str]:
+def _undecided(compared: ComparedArms) -> tuple[str, str]:
     """No pair of arms is clearly different. Whether that is because they are alike or because seeds disagree."""
     scores = compared.scores
     finals = percent_range(arm.final.mean for arm in scores.arms)
@@ -102,7 +102,7 @@ def _undecided(compared: Compared) -> tuple[str, str]:
     return "flat", f"{start} that {seeds} show: {finals}; {rest}."
 
 
-def _worse(compared: Compared) -> list[Finding]:
+def _worse(compared: ComparedArms) -> list[SweepFinding]:
     """One sentence for each group of neighbouring values with the same effect."""
     scores = compared.scores
     worse = {arm.name for arm in compared.worse}
@@ -127,7 +127,7 @@ def effect_of(arm: ArmScore, best: ArmScore) -> str:
     return "stops" if low <= 0 and gain <= STOPPED_SHARE * best_gain else "costs"
 
 
-def _worse_finding(compared: Compared, arms: Sequence[ArmScore], effect: str) -> Finding:
+def _worse_finding(compared: ComparedArms, arms: Sequence[ArmScore], effect: str) -> SweepFinding:
     scores = compared.scores
     knob, best = scores.knob, scores.best
     comparisons = [compared.against_best(arm) for arm in arms]
@@ -149,7 +149,7 @@ def _worse_finding(compared: Compared, arms: Sequence[ArmScore], effect: str) ->
         "arms": [arm_figures(arm) for arm in (*arms, best)],
         "comparisons": [one.to_json() for one in comparisons],
     }
-    return Finding(effect, knob.name, sentence, tuple(arm.name for arm in arms), figures)
+    return SweepFinding(effect, knob.name, sentence, tuple(arm.name for arm in arms), figures)
 
 
 def _reach(scores: KnobScores, arms: Sequence[ArmScore]) -> str:

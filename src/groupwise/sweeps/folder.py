@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from groupwise.base.harmless import printable
 from groupwise.config import ConfigError, Recipe, fingerprint, make_recipe, to_table
-from groupwise.runlog import layout
-from groupwise.runlog.files import (
+from groupwise.runs import layout
+from groupwise.runs.files import (
     RunReadError,
     append_line,
     encode_line,
@@ -26,8 +27,7 @@ from groupwise.runlog.files import (
     write_atomic,
     write_failure,
 )
-from groupwise.runlog.reader import Run, last_turn
-from groupwise.runlog.text import printable
+from groupwise.runs.reader import Run, last_turn
 from groupwise.sweeps.arms import BASE_ARM, Arm, Knob, Sweep, json_value
 from groupwise.sweeps.spec import flatten
 from groupwise.sweeps.study import FAILURES, FORMAT
@@ -41,7 +41,7 @@ State = Literal["new", "begun", "finished"]
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SweepJob:
     """One arm with one seed: a run."""
 
     arm: Arm
@@ -100,17 +100,17 @@ def recipe_file(arm: Arm) -> str:
     return f"recipe-{arm.name}.toml" if arm.recipe_text else RECIPE
 
 
-def jobs_of(sweep: Sweep, folder: Path, arms: Sequence[Arm]) -> list[Job]:
+def jobs_of(sweep: Sweep, folder: Path, arms: Sequence[Arm]) -> list[SweepJob]:
     """Seed by seed, so that a sweep that is cut short is still a comparison."""
     steps = {arm.name: sweep.recipe(arm).total_steps for arm in arms}
     return [
-        Job(arm, seed, folder / layout.SWEEP_RUNS / arm.name / f"seed-{seed}", steps[arm.name])
+        SweepJob(arm, seed, folder / layout.SWEEP_RUNS / arm.name / f"seed-{seed}", steps[arm.name])
         for seed in sweep.seeds
         for arm in arms
     ]
 
 
-def check_runs(sweep: Sweep, jobs: Iterable[Job]) -> None:
+def check_runs(sweep: Sweep, jobs: Iterable[SweepJob]) -> None:
     """A run directory that is there already must hold this very recipe."""
     for job in jobs:
         if job.state != "new":
@@ -123,7 +123,7 @@ def check_runs(sweep: Sweep, jobs: Iterable[Job]) -> None:
                 )
 
 
-def record_failure(folder: Path, job: Job, exit_code: int, lines: Sequence[str]) -> None:
+def record_failure(folder: Path, job: SweepJob, exit_code: int, lines: Sequence[str]) -> None:
     entry = {"arm": job.arm.name, "seed": job.seed, "exit_code": exit_code, "last_lines": list(lines)}
     path = folder / FAILURES
     try:

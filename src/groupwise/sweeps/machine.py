@@ -16,8 +16,8 @@ from multiprocessing import get_context
 
 from groupwise.config import ConfigError, Recipe
 from groupwise.sweeps.arms import Sweep
-from groupwise.sweeps.folder import Job
-from groupwise.sweeps.runner import Placement
+from groupwise.sweeps.folder import SweepJob
+from groupwise.sweeps.run_jobs import Placement
 from groupwise.workers import num_cores, usual_workers
 
 MEMORY_MARGIN = 0.9
@@ -46,11 +46,11 @@ class Machine:
 def plan_recipes(recipes: Sequence[Recipe], gpu_name: str = "this") -> tuple[int, tuple[ArmPlan | str, ...]]:
     """(bytes of the GPU that are free, a plan for each recipe)."""
     from groupwise.plan.gpus import find_gpu, this_gpu
+    from groupwise.plan.make_plan import make_plan
     from groupwise.plan.measure import calibration_path, known_speed
-    from groupwise.plan.memory import CONTEXT_BYTES
-    from groupwise.plan.plan import make_plan
     from groupwise.plan.prompts import USUAL_TOKENS
     from groupwise.plan.shapes import ModelShape, find_shape
+    from groupwise.plan.stage_memory import CONTEXT_BYTES
 
     try:
         gpu, device = this_gpu() if gpu_name == "this" else (find_gpu(gpu_name), None)
@@ -111,7 +111,7 @@ def place(sweep: Sweep, recipes: Sequence[Recipe], jobs: int | str) -> tuple[Pla
     devices = visible_devices(machine.num_gpus) if machine.num_gpus > 1 else ()
     per_gpu = math.ceil(at_once / max(1, machine.num_gpus))
 
-    def overrides(job: Job) -> tuple[str, ...]:
+    def overrides(job: SweepJob) -> tuple[str, ...]:
         return (*shared_memory(sweep, job, per_gpu), *shared_cores(sweep, job, at_once, cores))
 
     return Placement(at_once, devices, overrides), reason
@@ -134,7 +134,7 @@ def auto_jobs(machine: Machine, num_cores: int) -> tuple[int, str]:
     return count, f"{count} at once: {limit}; the largest takes {peak / 2**30:.1f} GiB"
 
 
-def shared_memory(sweep: Sweep, job: Job, per_gpu: int) -> tuple[str, ...]:
+def shared_memory(sweep: Sweep, job: SweepJob, per_gpu: int) -> tuple[str, ...]:
     """The native engine takes what it needs; vLLM takes a share of the GPU, which is divided."""
     engine = sweep.recipe(job.arm).engine
     if engine.name != "vllm" or engine.url or per_gpu == 1:
@@ -143,7 +143,7 @@ def shared_memory(sweep: Sweep, job: Job, per_gpu: int) -> tuple[str, ...]:
     return (f"engine.memory_share={share!r}",)
 
 
-def shared_cores(sweep: Sweep, job: Job, at_once: int, cores: int) -> tuple[str, ...]:
+def shared_cores(sweep: Sweep, job: SweepJob, at_once: int, cores: int) -> tuple[str, ...]:
     """A run that takes half of the cores for its verifier does not know of the others."""
     if sweep.recipe(job.arm).verifier.workers != "auto":
         return ()

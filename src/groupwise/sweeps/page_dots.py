@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from groupwise.inert import escape
+from groupwise.base.harmless import escape
+from groupwise.sweeps.arm_scores import ArmScore, KnobScores
 from groupwise.sweeps.findings_words import knob_words, label_of, percent, percent_range
 from groupwise.sweeps.panels import colours_of
-from groupwise.sweeps.scores import ArmScore, KnobScores
 
 MAX_TICKS = 5
 TICK_STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.reports.markup import table
-from groupwise.reports.sections.facts import duration
+from groupwise.sweeps.arm_scores import ArmScore, KnobScores
 from groupwise.sweeps.findings import KnobFindings
 from groupwise.sweeps.findings_effects import steps_words
 from groupwise.sweeps.findings_words import knob_words, label_of, percent, percent_range, plain
-from groupwise.sweeps.scores import ArmScore, KnobScores
 from groupwise.sweeps.study import Study, gap_words
+from groupwise.web.report.markup import table
+from groupwise.web.report.sections.facts import duration
 
 
 def summary_table(found: Sequence[KnobFindings]) -> str:

@@ -11,13 +11,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from groupwise.reports.charts import LOG_CAPTION, Chart, Line, smooth, thinned
-from groupwise.runlog.catalogue import METRICS
-from groupwise.stats import mean
+from groupwise.base.stats import mean
+from groupwise.runs.catalogue import METRICS
+from groupwise.sweeps.arm_scores import CLIP, GRAD_NORM, KL_FROM_REFERENCE, REWARD, kl_metric
 from groupwise.sweeps.findings_words import label_of, listed
-from groupwise.sweeps.scores import CLIP, GRAD_NORM, KL_FROM_REFERENCE, REWARD, kl_metric
 from groupwise.sweeps.spec import HELD_OUT
-from groupwise.sweeps.study import Knob, Member, SeedRun
+from groupwise.sweeps.study import Member, SeedRun, StudyKnob
+from groupwise.web.report.charts import LOG_CAPTION, Chart, Line, smooth, thinned
 
 NUM_ORDERED_COLOURS = 9
 NUM_COLOURS = 8
@@ -26,26 +26,26 @@ LOG_RATIO = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class KnobPanel:
     name: str
     title: str
     metric: str
     may_be_log: bool = False
 
 
-def panels_of(knob: Knob) -> tuple[Panel, ...]:
+def panels_of(knob: StudyKnob) -> tuple[KnobPanel, ...]:
     metric = kl_metric(knob)
     whose = "from the reference" if metric == KL_FROM_REFERENCE else "of one step's updates"
     return (
-        Panel("held_out", "Held-out exact match", HELD_OUT),
-        Panel("reward", "Rollout reward", REWARD),
-        Panel("kl", f"Approximate KL {whose}", metric, may_be_log=True),
-        Panel("clip", "Clip fraction", CLIP),
-        Panel("grad_norm", "Gradient norm", GRAD_NORM, may_be_log=True),
+        KnobPanel("held_out", "Held-out exact match", HELD_OUT),
+        KnobPanel("reward", "Rollout reward", REWARD),
+        KnobPanel("kl", f"Approximate KL {whose}", metric, may_be_log=True),
+        KnobPanel("clip", "Clip fraction", CLIP),
+        KnobPanel("grad_norm", "Gradient norm", GRAD_NORM, may_be_log=True),
     )
 
 
-def colours_of(knob: Knob) -> list[str]:
+def colours_of(knob: StudyKnob) -> list[str]:
     """Of the members in their order, as `Line.colour`."""
     last = len(knob.members) - 1
     if not knob.is_ordered:
@@ -53,13 +53,13 @@ def colours_of(knob: Knob) -> list[str]:
     return [f"q{round(number * (NUM_ORDERED_COLOURS - 1) / last)}" for number in range(last + 1)]
 
 
-def charts_of(knob: Knob) -> tuple[Chart, ...]:
+def charts_of(knob: StudyKnob) -> tuple[Chart, ...]:
     """Those of the five that any run recorded."""
     charts = (_chart(knob, panel) for panel in panels_of(knob))
     return tuple(chart for chart in charts if chart.lines)
 
 
-def _chart(knob: Knob, panel: Panel) -> Chart:
+def _chart(knob: StudyKnob, panel: KnobPanel) -> Chart:
     lines, silent = [], []
     for member, colour in zip(knob.members, colours_of(knob), strict=True):
         line = _line(member, panel.metric, colour, len(knob.members))

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from groupwise.inert import cell, visible
-from groupwise.reports.charts import Chart
-from groupwise.reports.plots import COLOURS, draw_line, dress, new_figure, save_figure
-from groupwise.runlog.files import write_atomic, write_failure
+from groupwise.base.harmless import cell, visible
+from groupwise.runs.files import write_atomic, write_failure
 from groupwise.sweeps.findings_words import MAX_LABEL_CHARS, cut, knob_words
 from groupwise.sweeps.panels import charts_of
-from groupwise.sweeps.study import Knob, read_study
+from groupwise.sweeps.study import StudyKnob, read_study
+from groupwise.web.report.charts import Chart
+from groupwise.web.report.plots import COLOURS, draw_line, dress, new_figure, save_figure
 
 # As on the page in its light theme.
 ORDERED_COLOURS = (
@@ -52,7 +52,7 @@ def write_sweep_csv(sweep_dir: Path, folder: Path) -> list[Path]:
     return paths
 
 
-def knob_csv(knob: Knob) -> str:
+def knob_csv(knob: StudyKnob) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -67,7 +67,7 @@ def knob_csv(knob: Knob) -> str:
     return stream.getvalue()
 
 
-def _file_names(knobs: Sequence[Knob]) -> list[str]:
+def _file_names(knobs: Sequence[StudyKnob]) -> list[str]:
     """Of each knob: its name, where a file can be called that; else its number."""
     safe = ["".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in knob.name)[:48] for knob in knobs]
     names = [name.strip("-") for name in safe]
@@ -77,7 +77,7 @@ def _file_names(knobs: Sequence[Knob]) -> list[str]:
     ]
 
 
-def _draw(knob: Knob, charts: Sequence[Chart]) -> Any:
+def _draw(knob: StudyKnob, charts: Sequence[Chart]) -> Any:
     figure = new_figure(SIZE_INCHES)
     places = list(figure.subplots(*GRID).flat)
     for axes, chart in zip(places, charts, strict=False):

@@ -15,10 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from groupwise.inert import visible
-from groupwise.runlog import layout
-from groupwise.runlog.files import RunReadError, read_lines
-from groupwise.runlog.reader import Run, last_turn
+from groupwise.base.harmless import visible
+from groupwise.runs import layout
+from groupwise.runs.files import RunReadError, read_lines
+from groupwise.runs.reader import Run, last_turn
 from groupwise.types import EvalRecord, StepRecord
 
 FAILURES = "failures.jsonl"
@@ -30,7 +30,7 @@ Value = float | str | None
 """Of a knob: a number (infinity included) or a text; None where nobody said."""
 
 
-class Status(StrEnum):
+class RunStatus(StrEnum):
     FINISHED = "finished"
     UNFINISHED = "unfinished"
     FAILED = "failed"
@@ -46,7 +46,7 @@ class SeedRun:
 
     seed: int
     path: Path
-    status: Status
+    status: RunStatus
     reason: str = ""
     """Why it failed or cannot be read."""
     num_planned_steps: int = 0
@@ -59,11 +59,11 @@ class SeedRun:
 
     @property
     def is_finished(self) -> bool:
-        return self.status is Status.FINISHED
+        return self.status is RunStatus.FINISHED
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class StudyArm:
     name: str
     settings: Mapping[str, Any]
     """The recipe keys that it sets."""
@@ -82,14 +82,14 @@ class Arm:
 class Member:
     """An arm as one value of a knob. The base arm is a value of several."""
 
-    arm: Arm
+    arm: StudyArm
     label: str
     """Differs from the other labels of the knob; nothing in it is unseen (`inert.visible`)."""
     value: Value
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
+class StudyKnob:
     name: str
     keys: tuple[str, ...]
     members: tuple[Member, ...]
@@ -111,11 +111,11 @@ class Study:
     recipe_path: str
     recipe_text: str
     seeds: tuple[int, ...]
-    knobs: tuple[Knob, ...]
-    arms: tuple[Arm, ...]
+    knobs: tuple[StudyKnob, ...]
+    arms: tuple[StudyArm, ...]
 
     @property
-    def runs(self) -> tuple[tuple[Arm, SeedRun], ...]:
+    def runs(self) -> tuple[tuple[StudyArm, SeedRun], ...]:
         return tuple((arm, run) for arm in self.arms for run in arm.runs)
 
     def gaps(self) -> tuple[str, ...]:
@@ -126,12 +126,12 @@ class Study:
 def gap_words(run: SeedRun) -> str:
     done = run.steps[-1].step if run.steps else 0
     progress = f"{done} of {run.num_planned_steps} steps" if run.num_planned_steps else f"{done} steps"
-    if run.status is Status.MISSING:
+    if run.status is RunStatus.MISSING:
         return "not begun"
-    if run.status is Status.UNFINISHED:
+    if run.status is RunStatus.UNFINISHED:
         return f"unfinished, {progress}"
     last_line = next((line for line in reversed(run.reason.splitlines()) if line.strip()), "no reason was recorded")
-    words = f"failed after {progress}" if run.status is Status.FAILED else "cannot be read"
+    words = f"failed after {progress}" if run.status is RunStatus.FAILED else "cannot be read"
     return f"{words} ({last_line.strip()})"
 
 
@@ -166,13 +166,13 @@ def _read_table(path: Path) -> dict[str, Any]:
 def _study(sweep_dir: Path, table: Mapping[str, Any]) -> Study:
     seeds = tuple(int(seed) for seed in table["seeds"])
     failures = _failures(sweep_dir / FAILURES)
-    arms: dict[str, Arm] = {}
+    arms: dict[str, StudyArm] = {}
     for entry in table["arms"]:
         name = layout.validate_run_name(entry["name"])
         folder = sweep_dir / layout.SWEEP_RUNS / name
         runs = tuple(_read_run(folder / f"seed-{seed}", seed, failures.get((name, seed))) for seed in seeds)
         own = (entry.get("recipe") or {}).get("text")
-        arms[name] = Arm(name, dict(entry.get("set") or {}), bool(entry.get("is_base")), runs, str(own or ""))
+        arms[name] = StudyArm(name, dict(entry.get("set") or {}), bool(entry.get("is_base")), runs, str(own or ""))
     stray = [name for knob in table["knobs"] for name in knob["arms"] if name not in arms]
     if stray:
         raise RunReadError(
@@ -192,7 +192,7 @@ def _study(sweep_dir: Path, table: Mapping[str, Any]) -> Study:
     )
 
 
-def _knob(table: Mapping[str, Any], arms: Mapping[str, Arm], entries: Mapping[str, Any]) -> Knob:
+def _knob(table: Mapping[str, Any], arms: Mapping[str, StudyArm], entries: Mapping[str, Any]) -> StudyKnob:
     """An arm that stands in several knobs has a label and a value of its own in each."""
     names = table["arms"]
     values = table.get("values") or [entries[name].get("value") for name in names]
@@ -202,11 +202,11 @@ def _knob(table: Mapping[str, Any], arms: Mapping[str, Arm], entries: Mapping[st
         for name, label, value in zip(names, labels, values, strict=True)
     ]
     title = visible(str(table.get("title") or table["name"]))
-    knob = Knob(title, tuple(str(key) for key in table.get("keys") or ()), tuple(members))
+    knob = StudyKnob(title, tuple(str(key) for key in table.get("keys") or ()), tuple(members))
     if not knob.is_ordered:
         return knob
     in_order = sorted(members, key=lambda member: member.value if isinstance(member.value, float) else math.nan)
-    return Knob(knob.name, knob.keys, tuple(in_order))
+    return StudyKnob(knob.name, knob.keys, tuple(in_order))
 
 
 def _value(value: Any) -> Value:
@@ -238,8 +238,8 @@ def _failures(path: Path) -> dict[tuple[str, int], str]:
 def _read_run(path: Path, seed: int, failure: str | None) -> SeedRun:
     if not (path / layout.RECIPE).is_file() and not (path / layout.METRICS).is_file():
         if failure is None:
-            return SeedRun(seed, path, Status.MISSING)
-        return SeedRun(seed, path, Status.FAILED, failure)
+            return SeedRun(seed, path, RunStatus.MISSING)
+        return SeedRun(seed, path, RunStatus.FAILED, failure)
     run = Run(path)
     try:
         steps = tuple(run.steps())
@@ -251,12 +251,12 @@ def _read_run(path: Path, seed: int, failure: str | None) -> SeedRun:
         # Of one that goes on they are written at this moment, perhaps.
         pass_rates = _pass_rates(run, evals[-1]) if is_finished and evals else {}
     except (RunReadError, OSError, TypeError, ValueError, AttributeError) as error:
-        return SeedRun(seed, path, Status.DAMAGED, str(error))
+        return SeedRun(seed, path, RunStatus.DAMAGED, str(error))
     if is_finished:
-        return SeedRun(seed, path, Status.FINISHED, "", num_planned, steps, evals, pass_rates)
+        return SeedRun(seed, path, RunStatus.FINISHED, "", num_planned, steps, evals, pass_rates)
     if failure is None and turn.get("kind") in ("failed", "rank_lost"):  # the sweep died before it could write it down
         failure = str(turn.get("reason") or "")
-    status = Status.UNFINISHED if failure is None else Status.FAILED
+    status = RunStatus.UNFINISHED if failure is None else RunStatus.FAILED
     return SeedRun(seed, path, status, failure or "", num_planned, steps, evals)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from groupwise.config.build import ConfigError, build, nearest
-from groupwise.tasks.sources import plain_text
+from groupwise.tasks.rows import plain_text
 from groupwise.tasks.task import Demonstrator, Split, Task
 from groupwise.types import Problem
 

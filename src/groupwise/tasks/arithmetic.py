@@ -12,7 +12,7 @@ from groupwise.rewards.extract import last_tag
 from groupwise.rewards.format import excerpt
 from groupwise.rewards.numbers import parse_number
 from groupwise.tasks.generated import check_counts, generate_split
-from groupwise.tasks.sources import Row, stable_id
+from groupwise.tasks.rows import Row, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score, Verdict
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from groupwise.config.build import ConfigError
 from groupwise.tasks.code_task import CodeTask, optional, problem_from, spec_from
-from groupwise.tasks.sources import Row, load_rows, plain_text, share_of, stable_id
+from groupwise.tasks.rows import Row, load_rows, plain_text, share_of, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem
 

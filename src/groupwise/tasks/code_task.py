@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from groupwise.config.build import ConfigError
-from groupwise.rewards.code.score import CodeLimits, check_options, score_code, shared_sandbox
-from groupwise.rewards.code.tests import BadTests, CodeSpec, defines, infer_entry_points, read_plan
-from groupwise.tasks.sources import Row
+from groupwise.rewards.code.score_code import CodeLimits, check_options, score_code, shared_sandbox
+from groupwise.rewards.code.unit_tests import BadTests, CodeSpec, defines, infer_entry_points, read_plan
+from groupwise.tasks.rows import Row
 from groupwise.types import Message, Problem, Score
 
 

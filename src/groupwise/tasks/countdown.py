@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from groupwise.config.build import ConfigError
-from groupwise.rewards.countdown import score_countdown
+from groupwise.rewards.expression import score_countdown
 from groupwise.tasks.countdown_solver import solve
 from groupwise.tasks.generated import check_counts, generate_split
-from groupwise.tasks.sources import Row, load_rows, share_of, stable_id
+from groupwise.tasks.rows import Row, load_rows, share_of, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score
 
@@ -25,7 +25,7 @@ class Countdown:
     """Combine numbers with + - * / to reach a target; generated, solvable by construction, or from a data set.
 
     Reward: 1.0 for the target with each number used once; 0.8 to 0.3 by how near the value is; 0.1 for any other
-    expression; 0.0 without `<answer>` or without an expression in it (see `groupwise.rewards.countdown`).
+    expression; 0.0 without `<answer>` or without an expression in it (see `groupwise.rewards.expression`).
     """
 
     min_numbers: int = 3

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from groupwise.config.build import ConfigError
 from groupwise.rewards.format import score_copy
 from groupwise.tasks.generated import check_counts, generate_split
-from groupwise.tasks.sources import Row, stable_id
+from groupwise.tasks.rows import Row, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score
 

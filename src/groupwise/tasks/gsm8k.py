@@ -10,7 +10,7 @@ from typing import ClassVar
 from groupwise.rewards.extract import AnswerMark, after_hashes, check_marks, describe_missing, final_answer, mark_answer
 from groupwise.rewards.format import excerpt
 from groupwise.rewards.numbers import parse_number, same_number
-from groupwise.tasks.sources import Row, load_rows, plain_text, stable_id
+from groupwise.tasks.rows import Row, load_rows, plain_text, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score, Verdict
 

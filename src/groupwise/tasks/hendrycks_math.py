@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from groupwise.config.build import ConfigError, nearest
 from groupwise.rewards.extract import AnswerMark, check_marks, last_boxed, mark_answer
-from groupwise.rewards.math.score import score_math
-from groupwise.tasks.sources import Row, load_rows, plain_text, stable_id
+from groupwise.rewards.math.score_math import score_math
+from groupwise.tasks.rows import Row, load_rows, plain_text, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score
 

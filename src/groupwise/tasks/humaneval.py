@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from groupwise.config.build import ConfigError
-from groupwise.rewards.code.tests import BadTests, CodeSpec, read_plan
+from groupwise.rewards.code.unit_tests import BadTests, CodeSpec, read_plan
 from groupwise.tasks.code_task import CodeTask
-from groupwise.tasks.sources import Row, load_rows, share_of
+from groupwise.tasks.rows import Row, load_rows, share_of
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem
 

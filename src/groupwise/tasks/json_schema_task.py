@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from groupwise.config.build import ConfigError
-from groupwise.rewards.json.score import SchemaError, compile_schema, score_document, score_json
-from groupwise.rewards.json.text import NotJsonError, parse_json
-from groupwise.tasks.sources import Row, load_rows, load_split, plain_text, stable_id
+from groupwise.rewards.json.json_text import NotJsonError, parse_json
+from groupwise.rewards.json.score_json import SchemaError, compile_schema, score_document, score_json
+from groupwise.tasks.rows import Row, load_rows, load_split, plain_text, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score, Verdict
 

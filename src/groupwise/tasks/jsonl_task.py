@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 from groupwise.config.build import ConfigError
 from groupwise.rewards.extract import AnswerMark, check_marks, describe_missing, final_answer, mark_answer
 from groupwise.rewards.format import excerpt
-from groupwise.rewards.math.score import is_right_answer
+from groupwise.rewards.math.score_math import is_right_answer
 from groupwise.rewards.numbers import parse_number, same_number
-from groupwise.tasks.sources import Row, load_rows, load_split, plain_text, stable_id
+from groupwise.tasks.rows import Row, load_rows, load_split, plain_text, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score, Verdict
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from groupwise.config.build import ConfigError
-from groupwise.rewards.code.tests import BadTests, CodeSpec, infer_entry_points, read_plan
+from groupwise.rewards.code.unit_tests import BadTests, CodeSpec, infer_entry_points, read_plan
 from groupwise.tasks.code_task import CodeTask, optional_text
-from groupwise.tasks.sources import Row, load_rows, plain_text
+from groupwise.tasks.rows import Row, load_rows, plain_text
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem
 

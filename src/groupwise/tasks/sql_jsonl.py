@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from groupwise.config.build import ConfigError
-from groupwise.rewards.sql.score import EmptyGoldError, GoldError, gold_results, score_sql
-from groupwise.rewards.sql.sqlite_reader import DatabaseError, Limits, schema_text
-from groupwise.tasks.sources import Row, load_rows, load_split, plain_text, stable_id
+from groupwise.rewards.sql.score_sql import EmptyGoldError, GoldError, gold_results, score_sql
+from groupwise.rewards.sql.sqlite_reader import DatabaseError, QueryLimits, schema_text
+from groupwise.tasks.rows import Row, load_rows, load_split, plain_text, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score
 
@@ -84,8 +84,8 @@ class SqlJsonl:
                 raise ConfigError(f"{key} = {getattr(self, key)}: expected at least 1")
 
     @property
-    def _limits(self) -> Limits:
-        return Limits(max_operations=self.max_operations, max_rows=self.max_rows)
+    def _limits(self) -> QueryLimits:
+        return QueryLimits(max_operations=self.max_operations, max_rows=self.max_rows)
 
     def problems(self, split: Split) -> Sequence[Problem]:
         sides = (self.train, self.held_out, self.held_out_share)

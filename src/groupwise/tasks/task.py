@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol, runtime_checkable
 
-from groupwise.tasks.sources import Row
+from groupwise.tasks.rows import Row
 from groupwise.types import Problem, Score
 
 Split = Literal["train", "held_out"]

@@ -28,7 +28,7 @@ MAX_LOSSES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class WorkerShare:
     """Workers of one caller on one machine."""
 
     node_id: str
@@ -37,7 +37,9 @@ class Share:
     """What Ray is asked to keep free for them."""
 
 
-def spread_workers(num_callers: int, workers_per_caller: int, free_cpus: Mapping[str, float]) -> list[list[Share]]:
+def spread_workers(
+    num_callers: int, workers_per_caller: int, free_cpus: Mapping[str, float]
+) -> list[list[WorkerShare]]:
     """For each caller, the machines that its workers run on.
 
     Worker by worker, each goes where it finds the most CPU. As long as there are enough each has a whole one; when
@@ -54,7 +56,7 @@ def spread_workers(num_callers: int, workers_per_caller: int, free_cpus: Mapping
         mine = order[first : first + workers_per_caller]
         numbers = {node: mine.count(node) for node in dict.fromkeys(mine)}
         shares.append(
-            [Share(node, n, _cpus(n * min(1.0, free_cpus[node] / counts[node]))) for node, n in numbers.items()]
+            [WorkerShare(node, n, _cpus(n * min(1.0, free_cpus[node] / counts[node]))) for node, n in numbers.items()]
         )
     return shares or [[] for _ in range(num_callers)]
 
@@ -87,7 +89,7 @@ class WorkerHost:
 class _Host:
     """The caller's view of a host."""
 
-    share: Share
+    share: WorkerShare
     actor: Any
     num_open: int = 0
     """Items that were sent and not answered."""
@@ -106,7 +108,7 @@ class _Job:
 class RayPool:
     """Runs `function(shared, item)` on the hosts of `shares`. For one thread, inside a process that Ray knows."""
 
-    def __init__(self, function: Callable[[Any, Any], Any], shares: Sequence[Share], limits: Limits) -> None:
+    def __init__(self, function: Callable[[Any, Any], Any], shares: Sequence[WorkerShare], limits: Limits) -> None:
         try:
             self._function = pickle.dumps(function)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -168,7 +170,7 @@ class RayPool:
         self._spare = None
         self._jobs.clear()
 
-    def _make_actor(self, share: Share) -> Any:
+    def _make_actor(self, share: WorkerShare) -> Any:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -222,7 +224,7 @@ class RayPool:
         from ray.exceptions import RayError
 
         if self._spare is None:
-            self._spare = self._make_actor(Share(_living_node(), 1, 0))
+            self._spare = self._make_actor(WorkerShare(_living_node(), 1, 0))
         sent = self._spare.submit.remote(0, pickle.dumps((shared, [item])))
         try:
             _, (answer,) = ray.get([sent, self._spare.answers.remote(0)])

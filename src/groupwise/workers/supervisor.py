@@ -39,7 +39,7 @@ PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
-class Job:
+class WorkerJob:
     """Some items of what the caller submitted, in a row."""
 
     number: int
@@ -56,7 +56,7 @@ class Worker:
         self.note = memoryview(note).cast("I")
         """(item, how many items it has begun, how many jobs it has begun): written by the worker."""
         self.channel = Channel(connection)
-        self.jobs: deque[Job] = deque()
+        self.jobs: deque[WorkerJob] = deque()
         self.num_answered = 0
         self.num_jobs_answered = 0
         self.marks: tuple[int, float, float] | None = None
@@ -66,12 +66,12 @@ class Worker:
         # Linux encodes "CPU clock of process PID" in the clock's number; see clock_getcpuclockid(3).
         return time.clock_gettime((~self.pid << 3) | 2)
 
-    def has_room(self, job: Job, max_jobs: int) -> bool:
+    def has_room(self, job: WorkerJob, max_jobs: int) -> bool:
         if self.jobs and (job.is_alone or self.jobs[0].is_alone):
             return False
         return len(self.jobs) < max_jobs and self.num_answered < MAX_ITEMS_PER_WORKER
 
-    def pop_blamed(self) -> tuple[Job, int] | None:
+    def pop_blamed(self) -> tuple[WorkerJob, int] | None:
         """The job that it is at, and the item; None where it has not begun any that it holds."""
         index = self.note[2] - self.num_jobs_answered - 1
         if not 0 <= index < len(self.jobs):
@@ -92,7 +92,7 @@ class Supervisor:
         self._limits = limits
         self._selector = selectors.DefaultSelector()
         self._selector.register(owner.socket, selectors.EVENT_READ, None)
-        self._queue: deque[Job] = deque()
+        self._queue: deque[WorkerJob] = deque()
         self._workers: list[Worker] = []
         self._num_idle_deaths = 0
         self._next_check = 0.0
@@ -123,7 +123,7 @@ class Supervisor:
         if events & selectors.EVENT_READ:
             for frame in self._owner.receive():
                 number, num_items = JOB.unpack_from(frame)
-                self._queue.append(Job(number, 0, num_items, frame[JOB.size :]))
+                self._queue.append(WorkerJob(number, 0, num_items, frame[JOB.size :]))
 
     def _serve_worker(self, worker: Worker, events: int) -> None:
         if events & selectors.EVENT_WRITE:
@@ -172,7 +172,7 @@ class Supervisor:
     def _try_one_by_one(self, worker: Worker) -> None:
         """Nobody knows which of its items wrote to the connection. Done again, each alone, it shows."""
         worker.jobs = deque(
-            Job(job.number, item, item + 1, job.payload, is_alone=True)
+            WorkerJob(job.number, item, item + 1, job.payload, is_alone=True)
             for job in worker.jobs
             for item in range(job.first, job.end)
         )
@@ -204,7 +204,7 @@ class Supervisor:
             self._answer_for(job.number, item, outcome, seconds, _ending(status))
             for first, end in ((item + 1, job.end), (job.first, item)):
                 if first < end:
-                    worker.jobs.appendleft(Job(job.number, first, end, job.payload, job.is_alone))
+                    worker.jobs.appendleft(WorkerJob(job.number, first, end, job.payload, job.is_alone))
         elif outcome is Outcome.DIED:
             self._num_idle_deaths += 1
             if self._num_idle_deaths > MAX_IDLE_DEATHS:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.runlog import RunLog
+from groupwise.runs import RunLog
 from groupwise.types import (
     EvalRecord,
     Finish,

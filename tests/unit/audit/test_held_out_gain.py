@@ -8,7 +8,7 @@ import pytest
 
 from groupwise.audit import audit_run
 from groupwise.audit.held_out_gain import held_out_gains
-from groupwise.runlog import RunLog
+from groupwise.runs import RunLog
 from groupwise.types import Verdict
 
 

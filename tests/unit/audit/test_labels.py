@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from groupwise.audit import LabelError, agreement, audit_run, merge_labels, read_labels
-from groupwise.stats import wilson_interval
+from groupwise.base.stats import wilson_interval
 from groupwise.types import Verdict
 
 C, W = Verdict.CORRECT, Verdict.WRONG

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from groupwise.audit import Audit, AuditError, audit_run
+from groupwise.audit.audit_checks import CHECKS
 from groupwise.audit.chains import Reservoir, spread_evenly
-from groupwise.audit.findings import CHECKS
-from groupwise.runlog import RunReadError
-from groupwise.stats import wilson_interval
+from groupwise.base.stats import wilson_interval
+from groupwise.runs import RunReadError
 from groupwise.types import Verdict
 
 C, W, U, E, T = Verdict.CORRECT, Verdict.WRONG, Verdict.UNPARSED, Verdict.ERROR, Verdict.TIMED_OUT

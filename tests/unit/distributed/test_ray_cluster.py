@@ -13,8 +13,8 @@ from groupwise.cli import main
 from groupwise.config import ConfigError
 from groupwise.distributed import ray_cluster
 from groupwise.distributed.ray_cluster import (
-    Failure,
     Rank,
+    RankFailure,
     check_address,
     choose_ranks,
     last_line,
@@ -69,9 +69,9 @@ def test_an_address_that_does_not_answer_is_refused_at_once() -> None:
 
 
 def test_who_missed_another_rank_is_not_to_blame() -> None:
-    lost = Failure(RankLost("another rank is gone"), has_died=False)
-    raised = Failure(ValueError("bad"), has_died=False)
-    died = Failure(RuntimeError("The actor died"), has_died=True)
+    lost = RankFailure(RankLost("another rank is gone"), has_died=False)
+    raised = RankFailure(ValueError("bad"), has_died=False)
+    died = RankFailure(RuntimeError("The actor died"), has_died=True)
     assert to_blame({0: lost, 2: lost, 1: raised}) == 1
     assert to_blame({0: lost, 1: raised, 2: died}) == 2
     assert to_blame({3: lost, 0: lost}) == 3

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from groupwise.config import dump_toml, make_recipe, to_table
-from groupwise.runlog import RunLog
-from groupwise.runlog.sinks import Sink
+from groupwise.runs import RunLog
+from groupwise.runs.sinks import Sink
 from groupwise.types import (
     EvalRecord,
     Finish,

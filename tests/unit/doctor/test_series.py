@@ -5,8 +5,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from groupwise.base.stats import mean
 from groupwise.doctor.series import has_risen, jumps, persistent, spikes
-from groupwise.stats import mean
 
 
 def numbered(values: list[float]) -> list[tuple[int, float]]:

@@ -21,8 +21,8 @@ from transformers import (
 
 from groupwise.config import LoraConfig
 from groupwise.engines.engine import Request
-from groupwise.engines.native.engine import CacheTooSmall, NativeEngine
-from groupwise.engines.native.runner import Runner
+from groupwise.engines.native.decode import Runner
+from groupwise.engines.native.native_engine import CacheTooSmall, NativeEngine
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.kernels.seam import UnsupportedModel, _attention, attending
 from groupwise.models.lora import add_lora

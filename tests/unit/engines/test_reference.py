@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from groupwise.base.seeds import seed_of
 from groupwise.engines.engine import Request
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.engines.sampling import draw_tokens
 from groupwise.models.tiny import make_tiny
-from groupwise.seeds import seed_of
 from groupwise.types import Finish, Group, Problem, Prompt, Rollout, SamplingParams
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2}

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from groupwise.base.seeds import seed_of
 from groupwise.engines import sampling
 from groupwise.engines.sampling import draw_tokens, gumbel_noise, truncate
-from groupwise.seeds import seed_of
 from groupwise.types import SamplingParams
 
 NUM_DRAWS = 20_000

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from groupwise import pipeline
 from groupwise.algo.logprobs import token_logprobs
 from groupwise.config import (
     ALGORITHMS,
@@ -26,9 +25,10 @@ from groupwise.config import (
     to_table,
 )
 from groupwise.engines.engine import Request
+from groupwise.engines.factory import make_engine
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.engines.vllm.backend import Draw, Drawn, VllmError
-from groupwise.engines.vllm.engine import VllmEngine
+from groupwise.engines.vllm.vllm_engine import VllmEngine
 from groupwise.models.policy import Policy, load_policy
 from groupwise.models.publish import PublishedWeights
 from groupwise.models.tiny import make_tiny, make_tokenizer
@@ -112,7 +112,7 @@ def test_without_vllm_the_message_says_what_to_do(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     policy = load_policy(recipe({"name": "vllm"}))
     with pytest.raises(VllmError, match=r'engine.name = "vllm".*pip install groupwise\[vllm\].*engine.url'):
-        pipeline.make_engine(EngineConfig(name="vllm"), policy)
+        make_engine(EngineConfig(name="vllm"), policy)
 
 
 # --- what is made of completions -------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ import random
 
 import pytest
 
+from groupwise.base.stats import mean_interval, wilson_interval
 from groupwise.evals.estimators import pass_at_k
-from groupwise.evals.results import Estimate
 from groupwise.evals.scores import score_groups, share_estimate
-from groupwise.stats import mean_interval, wilson_interval
+from groupwise.runs.results import Estimate
 from groupwise.types import Finish, ScoredGroup
 
 from .groups import ERROR, LATE, RIGHT, UNPARSED, WRONG, scored

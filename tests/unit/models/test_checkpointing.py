@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, GPT2Config
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from groupwise.bench.update import UpdateTiming, UpdateWork, bench_update, make_policy
+from groupwise.bench.update_speed import UpdateTiming, UpdateWork, bench_update, make_policy
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
 from groupwise.models.load import load_model, recompute_activations, set_training
 from groupwise.models.lora import add_lora, trainable_parameters

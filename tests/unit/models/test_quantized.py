@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 from groupwise.config import ConfigError, LoraConfig, ModelConfig, OptimizerConfig
 from groupwise.data.batch import Example
 from groupwise.engines.engine import Request
-from groupwise.engines.native.engine import NativeEngine
+from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.kernels.joined import join, lay_side_by_side
 from groupwise.models.load import LoadedModel, load_model

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.config import ConfigError
+from groupwise.plan.make_plan import make_plan
 from groupwise.plan.measure import Probed, calibration_path, known_speed, measure, speed_of
-from groupwise.plan.plan import make_plan
 from groupwise.plan.timing import Speed
 from tests.unit.plan.works import H200, QWEN, small_recipe
 

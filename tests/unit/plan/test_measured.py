@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from groupwise.plan.against import MEMORY_TOLERANCE, TIME_TOLERANCE
-from groupwise.plan.memory import GIB, plan_memory, usual_pack
-from groupwise.plan.plan import most_memory
+from groupwise.plan.make_plan import most_memory
 from groupwise.plan.shapes import ModelShape
+from groupwise.plan.stage_memory import GIB, plan_memory, usual_pack
 from groupwise.plan.timing import Speed, sample_s, step_s, update_s
 from groupwise.plan.work import Work
 from tests.unit.plan.works import (

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig, Qwen2Config, Qwen3Config
 
-from groupwise.bench.engine import SHAPES
+from groupwise.bench.engine_speed import SHAPES
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
 from groupwise.models.lora import add_lora, trainable_parameters
 from groupwise.models.tiny import make_tiny

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groupwise.bench.engine import SHAPES
+from groupwise.bench.engine_speed import SHAPES
 from groupwise.config import load_recipe, make_recipe
 from groupwise.config.recipe import RECIPES as SHIPPED
 from groupwise.plan.gpus import GPUS, Gpu

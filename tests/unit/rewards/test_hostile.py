@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.rewards.countdown import score_countdown
+from groupwise.rewards.expression import score_countdown
 from groupwise.rewards.extract import final_answer, last_boxed, last_number, last_tag
 from groupwise.rewards.format import score_copy
-from groupwise.rewards.math.score import score_math
+from groupwise.rewards.math.score_math import score_math
 from groupwise.rewards.numbers import one_number
 from groupwise.types import Verdict
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from groupwise.sandbox import Limits, Status
+from groupwise.sandbox import ProgramLimits, ProgramStatus
 
 PRELUDE = """
 import ctypes, os, platform, sys
@@ -37,22 +37,22 @@ def raw(name, intel, arm, *arguments):
             os._exit(0)
 """
 
-QUICK = Limits(seconds=0.25, wall_seconds=20.0, memory_mb=64)
-FILLING = Limits(seconds=2.0, wall_seconds=20.0, memory_mb=64)
+QUICK = ProgramLimits(seconds=0.25, wall_seconds=20.0, memory_mb=64)
+FILLING = ProgramLimits(seconds=2.0, wall_seconds=20.0, memory_mb=64)
 """For what has to touch all its memory before it is refused: on a busy machine that takes longer than a moment."""
-SLEEPY = Limits(seconds=0.25, wall_seconds=0.6, memory_mb=64)
+SLEEPY = ProgramLimits(seconds=0.25, wall_seconds=0.6, memory_mb=64)
 
-OK, FAILED, TIMED_OUT = Status.OK, Status.FAILED, Status.TIMED_OUT
-OUT_OF_MEMORY, OUTPUT_LIMIT, KILLED = Status.OUT_OF_MEMORY, Status.OUTPUT_LIMIT, Status.KILLED
+OK, FAILED, TIMED_OUT = ProgramStatus.OK, ProgramStatus.FAILED, ProgramStatus.TIMED_OUT
+OUT_OF_MEMORY, OUTPUT_LIMIT, KILLED = ProgramStatus.OUT_OF_MEMORY, ProgramStatus.OUTPUT_LIMIT, ProgramStatus.KILLED
 
 
 @dataclass(frozen=True, slots=True)
 class Attack:
     name: str
     source: str
-    ends: tuple[Status, ...] = (OK,)
+    ends: tuple[ProgramStatus, ...] = (OK,)
     """How it may end."""
-    limits: Limits = QUICK
+    limits: ProgramLimits = QUICK
     says: str = ""
     """What stdout must contain."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.sandbox import Limits, Sandbox, SandboxBroken, SessionEnded, Status, job, probe
+from groupwise.sandbox import ProgramLimits, ProgramStatus, Sandbox, SandboxBroken, SessionEnded, job, probe
 from groupwise.sandbox.client import ISOLATIONS, UNSAFE
 from tests.unit.sandbox.conftest import answers, is_refusal
 from tests.unit.sandbox.world import ROOT, command_lines
@@ -111,7 +111,7 @@ def test_a_zygote_that_hangs_is_killed(sandbox: Sandbox, monkeypatch: pytest.Mon
     monkeypatch.setattr(job, "_GRACE_SECONDS", 0.3)
     os.kill(zygote_of(sandbox), signal.SIGSTOP)
     with pytest.raises(SandboxBroken, match="did not answer in time"):
-        sandbox.run("pass", limits=Limits(wall_seconds=0.2))
+        sandbox.run("pass", limits=ProgramLimits(wall_seconds=0.2))
     monkeypatch.undo()
     assert sandbox.run("print(1)").stdout == "1\n"
     wait_until(lambda: len(processes_of(os.getpid())) <= 2)
@@ -131,7 +131,7 @@ def test_an_interrupted_run_is_ended(sandbox: Sandbox) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
         with pytest.raises(Interrupt):
-            sandbox.run("import time\ntime.sleep(100)", limits=Limits(wall_seconds=300))
+            sandbox.run("import time\ntime.sleep(100)", limits=ProgramLimits(wall_seconds=300))
     finally:
         signal.signal(signal.SIGALRM, before)
     wait_until(lambda: processes_of(os.getpid()) == at_rest)
@@ -444,4 +444,4 @@ def test_session_ended_carries_the_outcome(sandbox: Sandbox) -> None:
         pytest.raises(SessionEnded, match="failed: exit code 4") as caught,
     ):
         session.receive()
-    assert (caught.value.outcome.status, caught.value.outcome.exit_code) == (Status.FAILED, 4)
+    assert (caught.value.outcome.status, caught.value.outcome.exit_code) == (ProgramStatus.FAILED, 4)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from groupwise.sandbox import Limits, Sandbox, Status
+from groupwise.sandbox import ProgramLimits, ProgramStatus, Sandbox
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def sandbox(isolation: str) -> Iterator[Sandbox]:
 
 def test_input_and_output(sandbox: Sandbox) -> None:
     outcome = sandbox.run("import sys\nprint(input())\nprint(sys.stdin.read(), file=sys.stderr)", stdin="é\nrest\n…")
-    assert (outcome.status, outcome.exit_code) == (Status.OK, 0)
+    assert (outcome.status, outcome.exit_code) == (ProgramStatus.OK, 0)
     assert (outcome.stdout, outcome.stderr) == ("é\n", "rest\n…\n")
     assert 0 < outcome.seconds < 1
 
@@ -38,7 +38,7 @@ assert sqlite3.connect(":memory:").execute("select 1 + 1").fetchone() == (2,)
 print(__name__, sys.argv, __main__.A is A, dir()[:4])
 """
     outcome = sandbox.run(source)
-    assert outcome.status == Status.OK, outcome.stderr
+    assert outcome.status == ProgramStatus.OK, outcome.stderr
     assert outcome.stdout.startswith("__main__ ['main.py'] True ['A', '__builtins__', '__doc__', '__loader__']")
 
 
@@ -47,23 +47,23 @@ def test_future_imports_of_the_sandbox_do_not_leak(sandbox: Sandbox) -> None:
 
 
 ENDS = {
-    "pass": (Status.OK, 0),
-    "import sys; sys.exit()": (Status.OK, 0),
-    "import sys; sys.exit(None)": (Status.OK, 0),
-    "import sys; sys.exit(True)": (Status.FAILED, 1),
-    "import sys; sys.exit(7)": (Status.FAILED, 7),
-    "import sys; sys.exit(-1)": (Status.FAILED, 255),
-    "import sys; sys.exit('text')": (Status.FAILED, 1),
-    "import sys; sys.exit([])": (Status.FAILED, 1),
-    "1 / 0": (Status.FAILED, 1),
-    "raise KeyboardInterrupt": (Status.FAILED, 1),
-    "import os; os._exit(9)": (Status.FAILED, 9),
-    "def": (Status.FAILED, 1),
-    "return 1": (Status.FAILED, 1),
-    "x = '\0'": (Status.FAILED, 1),
-    "x = '\ud800'": (Status.FAILED, 1),
-    "raise MemoryError": (Status.OUT_OF_MEMORY, None),
-    "import ctypes; ctypes.string_at(1)": (Status.KILLED, None),
+    "pass": (ProgramStatus.OK, 0),
+    "import sys; sys.exit()": (ProgramStatus.OK, 0),
+    "import sys; sys.exit(None)": (ProgramStatus.OK, 0),
+    "import sys; sys.exit(True)": (ProgramStatus.FAILED, 1),
+    "import sys; sys.exit(7)": (ProgramStatus.FAILED, 7),
+    "import sys; sys.exit(-1)": (ProgramStatus.FAILED, 255),
+    "import sys; sys.exit('text')": (ProgramStatus.FAILED, 1),
+    "import sys; sys.exit([])": (ProgramStatus.FAILED, 1),
+    "1 / 0": (ProgramStatus.FAILED, 1),
+    "raise KeyboardInterrupt": (ProgramStatus.FAILED, 1),
+    "import os; os._exit(9)": (ProgramStatus.FAILED, 9),
+    "def": (ProgramStatus.FAILED, 1),
+    "return 1": (ProgramStatus.FAILED, 1),
+    "x = '\0'": (ProgramStatus.FAILED, 1),
+    "x = '\ud800'": (ProgramStatus.FAILED, 1),
+    "raise MemoryError": (ProgramStatus.OUT_OF_MEMORY, None),
+    "import ctypes; ctypes.string_at(1)": (ProgramStatus.KILLED, None),
 }
 
 
@@ -105,7 +105,7 @@ def test_traceback_is_that_of_the_program(sandbox: Sandbox) -> None:
 
 def test_large_sources_and_inputs(sandbox: Sandbox) -> None:
     source = "x = 0\n" + "x += 1\n" * 150_000 + "print(x, len(input()))"
-    outcome = sandbox.run(source, stdin="y" * 3_000_000, limits=Limits(seconds=20, memory_mb=1024))
+    outcome = sandbox.run(source, stdin="y" * 3_000_000, limits=ProgramLimits(seconds=20, memory_mb=1024))
     assert outcome.stdout == "150000 3000000\n", outcome
 
 
@@ -113,12 +113,12 @@ def test_large_sources_and_inputs(sandbox: Sandbox) -> None:
 @given(st.text(st.characters(), max_size=200))
 def test_any_text_is_an_outcome(sandbox: Sandbox, text: str) -> None:
     outcome = sandbox.run(text, stdin=text)
-    assert outcome.status in (Status.OK, Status.FAILED)
+    assert outcome.status in (ProgramStatus.OK, ProgramStatus.FAILED)
     assert sandbox.run("print(6 * 7)").stdout == "42\n"
 
 
 def test_input_that_has_no_encoding(sandbox: Sandbox) -> None:
-    assert sandbox.run("print(len(input()))", stdin="\ud800\0").status == Status.OK
+    assert sandbox.run("print(len(input()))", stdin="\ud800\0").status == ProgramStatus.OK
 
 
 def test_each_program_starts_from_the_same_state(sandbox: Sandbox) -> None:
@@ -133,23 +133,23 @@ def test_each_program_starts_from_the_same_state(sandbox: Sandbox) -> None:
 
 
 def test_cpu_limit_counts_cpu_and_wall_limit_the_clock(sandbox: Sandbox) -> None:
-    limits = Limits(seconds=0.3, wall_seconds=30)
+    limits = ProgramLimits(seconds=0.3, wall_seconds=30)
     assert sandbox.run("import time\ntime.sleep(0.5)\nprint('awake')", limits=limits).stdout == "awake\n"
     busy = sandbox.run("while True: pass", limits=limits)
-    assert busy.status == Status.TIMED_OUT
+    assert busy.status == ProgramStatus.TIMED_OUT
     assert 0.3 <= busy.seconds < 0.5
-    asleep = sandbox.run("import time\ntime.sleep(9)", limits=Limits(seconds=0.2, wall_seconds=0.3))
-    assert (asleep.status, asleep.detail) == (Status.TIMED_OUT, "was still there after 0.3 s")
+    asleep = sandbox.run("import time\ntime.sleep(9)", limits=ProgramLimits(seconds=0.2, wall_seconds=0.3))
+    assert (asleep.status, asleep.detail) == (ProgramStatus.TIMED_OUT, "was still there after 0.3 s")
 
 
 def test_memory_limit(sandbox: Sandbox) -> None:
     source = "x = bytearray({} << 20)\nprint(len(x) >> 20)"
-    limits = Limits(memory_mb=128)
+    limits = ProgramLimits(memory_mb=128)
     assert sandbox.run(source.format(110), limits=limits).stdout == "110\n"
-    assert sandbox.run(source.format(129), limits=limits).status == Status.OUT_OF_MEMORY
+    assert sandbox.run(source.format(129), limits=limits).status == ProgramStatus.OUT_OF_MEMORY
     swallowed = "try:\n    x = bytearray(1 << 30)\nexcept MemoryError:\n    print('none left')"
     assert sandbox.run(swallowed, limits=limits).stdout == "none left\n"
-    assert sandbox.run("x = [[] for _ in range(10 ** 9)]", limits=limits).status == Status.OUT_OF_MEMORY
+    assert sandbox.run("x = [[] for _ in range(10 ** 9)]", limits=limits).status == ProgramStatus.OUT_OF_MEMORY
 
 
 def test_deep_recursion_has_a_stack(sandbox: Sandbox) -> None:
@@ -159,11 +159,11 @@ def test_deep_recursion_has_a_stack(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize("stream", [1, 2])
 def test_output_limit_is_exact(sandbox: Sandbox, stream: int) -> None:
-    limits = Limits(output_bytes=1000)
+    limits = ProgramLimits(output_bytes=1000)
     full = sandbox.run(f"import os\nos.write({stream}, b'x' * 1000)", limits=limits)
     over = sandbox.run(f"import os\nos.write({stream}, b'x' * 1001)", limits=limits)
-    assert (full.status, len(full.stdout + full.stderr)) == (Status.OK, 1000)
-    assert (over.status, len(over.stdout + over.stderr)) == (Status.OUTPUT_LIMIT, 1000)
+    assert (full.status, len(full.stdout + full.stderr)) == (ProgramStatus.OK, 1000)
+    assert (over.status, len(over.stdout + over.stderr)) == (ProgramStatus.OUTPUT_LIMIT, 1000)
     assert ("stdout", "stderr")[stream - 1] in over.detail
 
 
@@ -209,7 +209,7 @@ def test_answers_are_those_of_a_bare_interpreter(sandbox: Sandbox) -> None:
 )
 def test_limits_are_checked(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=rf"Limits\.{name} = {value}: give a number from"):
-        Limits(**{name: value})
+        ProgramLimits(**{name: value})
 
 
 def test_isolation_is_checked() -> None:

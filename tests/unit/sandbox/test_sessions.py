@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from groupwise.sandbox import Limits, Sandbox, SessionEnded, Status
+from groupwise.sandbox import ProgramLimits, ProgramStatus, Sandbox, SessionEnded
 from groupwise.sandbox.wire import MAX_MESSAGE_BYTES
 
 CHANNEL = """
@@ -44,7 +44,7 @@ def _next_is_clean(sandbox: Sandbox) -> Iterator[None]:
 
 
 def test_messages_of_all_sizes(sandbox: Sandbox) -> None:
-    with sandbox.open(ECHO, limits=Limits(seconds=20)) as session:
+    with sandbox.open(ECHO, limits=ProgramLimits(seconds=20)) as session:
         for message in (b"", b"x", os.urandom(70_000), b"y" * MAX_MESSAGE_BYTES):
             session.send(message)
             assert session.receive() == message
@@ -56,14 +56,14 @@ def test_messages_keep_their_order_and_outlive_the_program(sandbox: Sandbox) -> 
         for _ in range(2):
             with pytest.raises(SessionEnded) as caught:
                 session.receive()
-            assert (caught.value.outcome.status, caught.value.outcome.stdout) == (Status.OK, "done\n")
+            assert (caught.value.outcome.status, caught.value.outcome.stdout) == (ProgramStatus.OK, "done\n")
         session.send(b"into the void")
         assert session.close() == caught.value.outcome == session.close()
 
 
 def test_sending_much_to_one_that_sends_much_does_not_stall(sandbox: Sandbox) -> None:
     flood = CHANNEL + "for _ in range(3):\n    send(b'x' * 3_000_000)\nfor _ in range(3):\n    receive()\nsend(b'end')"
-    with sandbox.open(flood, limits=Limits(seconds=20)) as session:
+    with sandbox.open(flood, limits=ProgramLimits(seconds=20)) as session:
         for _ in range(3):
             session.send(b"y" * 3_000_000)
         assert [len(session.receive()) for _ in range(4)] == [3_000_000] * 3 + [3]
@@ -76,7 +76,7 @@ def test_two_at_once_relayed(sandbox: Sandbox) -> None:
             answering.send(question)
             asking.send(answering.receive())
             assert sandbox.run("print('between')").stdout == "between\n"
-        assert answering.close().status == Status.KILLED
+        assert answering.close().status == ProgramStatus.KILLED
 
 
 def test_one_that_floods_while_another_is_listened_to(sandbox: Sandbox) -> None:
@@ -85,7 +85,7 @@ def test_one_that_floods_while_another_is_listened_to(sandbox: Sandbox) -> None:
         assert other.receive() == b"still here"
         with pytest.raises(SessionEnded) as caught:
             flooding.receive()
-        assert caught.value.outcome.status == Status.OUTPUT_LIMIT
+        assert caught.value.outcome.status == ProgramStatus.OUTPUT_LIMIT
 
 
 def test_limits_count_over_the_whole_session(sandbox: Sandbox) -> None:
@@ -96,44 +96,47 @@ def test_limits_count_over_the_whole_session(sandbox: Sandbox) -> None:
         + "".join(f"    {line}\n" for line in step.splitlines())
         + "    send(b'')\n"
     )
-    with sandbox.open(body, limits=Limits(seconds=0.35)) as session:
+    with sandbox.open(body, limits=ProgramLimits(seconds=0.35)) as session:
         for _ in range(3):
             session.send(b"")
             assert session.receive() == b""
         session.send(b"")
         with pytest.raises(SessionEnded) as caught:
             session.receive()
-        assert caught.value.outcome.status == Status.TIMED_OUT
+        assert caught.value.outcome.status == ProgramStatus.TIMED_OUT
 
 
 def test_closing_tells_how_it_was(sandbox: Sandbox) -> None:
     session = sandbox.open(ECHO)
     outcome = session.close()
-    assert (outcome.status, outcome.exit_code, outcome.detail) == (Status.KILLED, None, "closed by its owner")
+    assert (outcome.status, outcome.exit_code, outcome.detail) == (ProgramStatus.KILLED, None, "closed by its owner")
     for call in (session.receive, lambda: session.send(b"x")):
         with pytest.raises(ValueError, match="closed"):
             call()
 
 
 HOSTILE = {
-    "closes the channel and loops": ("import os\nos.close(3)\nwhile True: pass", Status.TIMED_OUT),
-    "closes the channel and sleeps": ("import os, time\nos.close(3)\ntime.sleep(99)", Status.TIMED_OUT),
-    "announces too much": ("import os\nos.write(3, b'\\xff' * 4)\nwhile True: pass", Status.OUTPUT_LIMIT),
-    "announces too much and ends": ("import os\nos.write(3, b'\\xff' * 4)", Status.OUTPUT_LIMIT),
-    "announces and does not deliver": ("import os\nos.write(3, b'\\0\\0\\0\\5ab')", Status.OK),
-    "half a head": ("import os\nos.write(3, b'\\0\\0')", Status.OK),
-    "never reads": ("while True: pass", Status.TIMED_OUT),
-    "dies": ("import ctypes\nctypes.string_at(0)", Status.KILLED),
-    "duplicates the channel": ("import os\n[os.dup(3) for _ in range(9)]\nos.close(3)\nos._exit(0)", Status.OK),
-    "passes descriptors": ("import socket\nsocket.send_fds(socket.socket(fileno=3), [b'x'], [0])", Status.FAILED),
-    "shuts it down": ("import socket\nsocket.socket(fileno=3).shutdown(2)", Status.FAILED),
+    "closes the channel and loops": ("import os\nos.close(3)\nwhile True: pass", ProgramStatus.TIMED_OUT),
+    "closes the channel and sleeps": ("import os, time\nos.close(3)\ntime.sleep(99)", ProgramStatus.TIMED_OUT),
+    "announces too much": ("import os\nos.write(3, b'\\xff' * 4)\nwhile True: pass", ProgramStatus.OUTPUT_LIMIT),
+    "announces too much and ends": ("import os\nos.write(3, b'\\xff' * 4)", ProgramStatus.OUTPUT_LIMIT),
+    "announces and does not deliver": ("import os\nos.write(3, b'\\0\\0\\0\\5ab')", ProgramStatus.OK),
+    "half a head": ("import os\nos.write(3, b'\\0\\0')", ProgramStatus.OK),
+    "never reads": ("while True: pass", ProgramStatus.TIMED_OUT),
+    "dies": ("import ctypes\nctypes.string_at(0)", ProgramStatus.KILLED),
+    "duplicates the channel": ("import os\n[os.dup(3) for _ in range(9)]\nos.close(3)\nos._exit(0)", ProgramStatus.OK),
+    "passes descriptors": (
+        "import socket\nsocket.send_fds(socket.socket(fileno=3), [b'x'], [0])",
+        ProgramStatus.FAILED,
+    ),
+    "shuts it down": ("import socket\nsocket.socket(fileno=3).shutdown(2)", ProgramStatus.FAILED),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile(sandbox: Sandbox, name: str) -> None:
     source, status = HOSTILE[name]
-    with sandbox.open(source, limits=Limits(seconds=0.2, wall_seconds=1.0)) as session:
+    with sandbox.open(source, limits=ProgramLimits(seconds=0.2, wall_seconds=1.0)) as session:
         session.send(b"z" * 1_000_000)
         with pytest.raises(SessionEnded) as caught:
             session.receive()

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from groupwise.sandbox import Outcome, Sandbox
+from groupwise.sandbox import ProgramOutcome, Sandbox
 from tests.unit.sandbox.attacks import ATTACKS, Attack
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -103,7 +103,7 @@ class World:
             wrong.append(f"the next program: {following}")
         return [f"{attack.name}: {one}" for one in wrong]
 
-    def _judge(self, attack: Attack, outcome: Outcome) -> list[str]:
+    def _judge(self, attack: Attack, outcome: ProgramOutcome) -> list[str]:
         wrong = []
         said = outcome.stdout + outcome.stderr
         if outcome.status not in attack.ends:

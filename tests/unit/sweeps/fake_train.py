@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from groupwise.config import Recipe, RlStage, dump_toml, load_recipe, make_recipe, to_table
-from groupwise.runlog.reader import Run
-from groupwise.runlog.writer import RunLog
+from groupwise.runs.reader import Run
+from groupwise.runs.writer import RunLog
 from groupwise.types import EvalRecord, StepRecord
 
 PATIENCE_S = 60.0

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy
 
-from groupwise.runlog import RunLog
-from groupwise.stats import wilson_interval
-from groupwise.sweeps.study import Arm, Knob, Member, SeedRun, Status, Study, Value
+from groupwise.base.stats import wilson_interval
+from groupwise.runs import RunLog
+from groupwise.sweeps.study import Member, RunStatus, SeedRun, Study, StudyArm, StudyKnob, Value
 from groupwise.types import EvalRecord, StepRecord
 
 NUM_STEPS = 40
@@ -80,7 +80,7 @@ def make_run(truth: Truth, seed: int, draws: random.Random, is_last_seed: bool =
             correct = sum(draws.random() < skill for _ in range(NUM_PROBLEMS))
             evals.append(evaluation(step, correct, NUM_PROBLEMS))
     last = truth.stops_after.get(seed, NUM_STEPS)
-    status = Status.FINISHED if last >= NUM_STEPS and seed not in truth.failure else Status.UNFINISHED
+    status = RunStatus.FINISHED if last >= NUM_STEPS and seed not in truth.failure else RunStatus.UNFINISHED
     kept = tuple(record for record in steps if record.step <= last)
     evaluated = tuple(record for record in evals if record.step <= last)
     return SeedRun(seed, Path(f"seed-{seed}"), status, "", NUM_STEPS, kept, evaluated)
@@ -109,7 +109,9 @@ def evaluation(step: int, correct: int, num_problems: int) -> EvalRecord:
     )  # fmt: skip
 
 
-def make_knob(truths: Sequence[Truth], seeds: Sequence[int] = (0, 1, 2), draw: int = 0, name: str = "knob") -> Knob:
+def make_knob(
+    truths: Sequence[Truth], seeds: Sequence[int] = (0, 1, 2), draw: int = 0, name: str = "knob"
+) -> StudyKnob:
     """In memory, for simulations."""
     members = []
     for number, truth in enumerate(truths):
@@ -117,11 +119,13 @@ def make_knob(truths: Sequence[Truth], seeds: Sequence[int] = (0, 1, 2), draw: i
             make_run(truth, seed, random.Random(f"{draw} {number} {seed}"), seed == seeds[-1]) for seed in seeds
         )
         value: Value = float(truth.value) if isinstance(truth.value, (int, float)) else truth.value
-        members.append(Member(Arm(name_of(number), {"key": truth.value}, truth.is_base, runs), truth.label, value))
-    return Knob(name, ("key",), tuple(members))
+        members.append(Member(StudyArm(name_of(number), {"key": truth.value}, truth.is_base, runs), truth.label, value))
+    return StudyKnob(name, ("key",), tuple(members))
 
 
-def knob_of_finals(finals: Sequence[Sequence[float]], before: float = 0.1, num_problems: int = NUM_PROBLEMS) -> Knob:
+def knob_of_finals(
+    finals: Sequence[Sequence[float]], before: float = 0.1, num_problems: int = NUM_PROBLEMS
+) -> StudyKnob:
     """Arms by the final scores of their seeds, which are rounded to whole problems: for thousands of simulations."""
     members = []
     for number, values in enumerate(finals):
@@ -132,12 +136,12 @@ def knob_of_finals(finals: Sequence[Sequence[float]], before: float = 0.1, num_p
                 evaluation(0, round(before * num_problems), num_problems),
                 evaluation(NUM_STEPS, correct, num_problems),
             )
-            runs.append(SeedRun(seed, Path(f"seed-{seed}"), Status.FINISHED, "", NUM_STEPS, (), evals))
-        members.append(Member(Arm(name_of(number), {}, number == 0, tuple(runs)), str(number), float(number)))
-    return Knob("knob", ("key",), tuple(members))
+            runs.append(SeedRun(seed, Path(f"seed-{seed}"), RunStatus.FINISHED, "", NUM_STEPS, (), evals))
+        members.append(Member(StudyArm(name_of(number), {}, number == 0, tuple(runs)), str(number), float(number)))
+    return StudyKnob("knob", ("key",), tuple(members))
 
 
-def knob_of_answers(answers: Sequence[Sequence[Sequence[bool]]]) -> Knob:
+def knob_of_answers(answers: Sequence[Sequence[Sequence[bool]]]) -> StudyKnob:
     """Arms by the answers of their seeds to the same problems, right or wrong, which were kept."""
     finals = [[sum(rights) / len(rights) for rights in arm] for arm in answers]
     knob = knob_of_finals(finals, num_problems=len(answers[0][0]))
@@ -149,7 +153,7 @@ def knob_of_answers(answers: Sequence[Sequence[Sequence[bool]]]) -> Knob:
     return replace(knob, members=tuple(members))
 
 
-def study_of(*knobs: Knob, seeds: Sequence[int] = (0, 1, 2)) -> Study:
+def study_of(*knobs: StudyKnob, seeds: Sequence[int] = (0, 1, 2)) -> Study:
     arms = {member.arm.name: member.arm for knob in knobs for member in knob.members}
     return Study("made-up", Path("made-up"), "made-up.toml", RECIPE, tuple(seeds), knobs, tuple(arms.values()))
 

@@ -14,8 +14,8 @@ import numpy
 import pytest
 
 from groupwise.sweeps.findings import find, find_all
-from groupwise.sweeps.findings_words import Finding, count, cut, listed, percent_range
-from groupwise.sweeps.study import Knob, read_study
+from groupwise.sweeps.findings_words import SweepFinding, count, cut, listed, percent_range
+from groupwise.sweeps.study import StudyKnob, read_study
 from tests.unit.sweeps.made_up import (
     NUM_PROBLEMS,
     Truth,
@@ -37,8 +37,8 @@ KL = (
 )
 
 
-def by_kind(knob: Knob) -> dict[str, list[Finding]]:
-    found: dict[str, list[Finding]] = {}
+def by_kind(knob: StudyKnob) -> dict[str, list[SweepFinding]]:
+    found: dict[str, list[SweepFinding]] = {}
     for finding in find(knob).findings:
         found.setdefault(finding.kind, []).append(finding)
         json.dumps(finding.to_json(), allow_nan=False)

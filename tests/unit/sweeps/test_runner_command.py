@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from groupwise.cli import main
-from groupwise.runlog.lock import RunLock
-from groupwise.sweeps import runner
+from groupwise.runs.lock import RunLock
+from groupwise.sweeps import run_jobs
 from groupwise.sweeps.display import Display
-from groupwise.sweeps.runner import Progress
+from groupwise.sweeps.run_jobs import JobProgress
 from groupwise.sweeps.spec import SWEEPS
 
 FAKE_TRAIN = (sys.executable, str(Path(__file__).with_name("fake_train.py")))
@@ -35,7 +35,7 @@ values = [1, 2]
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runner, "TRAIN", FAKE_TRAIN)
+    monkeypatch.setattr(run_jobs, "TRAIN", FAKE_TRAIN)
     demo = (SWEEPS.parent / "demo.toml").read_text()
     Path("recipe.toml").write_text(demo.replace('path = "tiny-qwen3"', 'path = "tiny-qwen3"\ndevice = "cpu"'))
     Path("sweep.toml").write_text(SPEC)
@@ -136,7 +136,7 @@ def test_a_signal_ends_it_with_its_own_status(
     monkeypatch.setenv("FAKE_TRAIN", json.dumps({"base/seed-0": "wait"}))
     told: list[int] = []
 
-    def passed(self: Display, runs: Sequence[Progress]) -> None:
+    def passed(self: Display, runs: Sequence[JobProgress]) -> None:
         if not told and Path("sweeps/small/runs/base/seed-0/starts").exists():
             told.append(number)
             os.kill(os.getpid(), number)

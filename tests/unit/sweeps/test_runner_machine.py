@@ -14,7 +14,7 @@ from groupwise.config import ConfigError, Recipe
 from groupwise.sweeps import machine
 from groupwise.sweeps.arms import Arm, Sweep, resolve
 from groupwise.sweeps.display import Display, runs_table
-from groupwise.sweeps.folder import Job, jobs_of
+from groupwise.sweeps.folder import SweepJob, jobs_of
 from groupwise.sweeps.machine import (
     ArmPlan,
     Machine,
@@ -25,7 +25,7 @@ from groupwise.sweeps.machine import (
     shared_memory,
     visible_devices,
 )
-from groupwise.sweeps.runner import Progress
+from groupwise.sweeps.run_jobs import JobProgress
 from groupwise.sweeps.spec import parse_spec
 
 GIB = 2**30
@@ -64,7 +64,7 @@ def test_vllm_gets_its_part_of_the_gpu(sweep: Sweep, tmp_path: Path) -> None:
     (job,) = jobs_of(sweep, tmp_path, sweep.arms)
     assert shared_memory(sweep, job, 4) == ()
 
-    def with_engine(**engine: str | float) -> Job:
+    def with_engine(**engine: str | float) -> SweepJob:
         return replace(job, arm=Arm("x", "", "", "", {f"engine.{key}": value for key, value in engine.items()}))
 
     assert shared_memory(sweep, with_engine(name="vllm"), 4) == ("engine.memory_share=0.1",)
@@ -121,9 +121,9 @@ def test_a_plan_is_the_planners_and_a_model_that_is_not_here_has_none(sweep: Swe
         plan_recipes([recipe], "h2000")
 
 
-def progress(sweep: Sweep, folder: Path) -> Progress:
+def progress(sweep: Sweep, folder: Path) -> JobProgress:
     (job,) = jobs_of(sweep, folder, sweep.arms)
-    return Progress(job, "failed", 3, 0.25, "Error: [red]odd\x1b[31m")
+    return JobProgress(job, "failed", 3, 0.25, "Error: [red]odd\x1b[31m")
 
 
 def test_a_file_gets_plain_lines(sweep: Sweep, tmp_path: Path) -> None:

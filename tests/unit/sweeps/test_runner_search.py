@@ -12,11 +12,11 @@ import pytest
 
 from groupwise.cli import main
 from groupwise.config import ConfigError
-from groupwise.sweeps import runner
+from groupwise.sweeps import run_jobs
 from groupwise.sweeps.arms import resolve
 from groupwise.sweeps.folder import jobs_of, read_sweep
-from groupwise.sweeps.runner import Progress, Runner, StopSwitch
-from groupwise.sweeps.search import Found, check_search, objective_of, propose, run_search, values_of
+from groupwise.sweeps.optuna_search import SearchResult, check_search, objective_of, propose, run_search, values_of
+from groupwise.sweeps.run_jobs import JobProgress, JobRunner, StopSwitch
 from groupwise.sweeps.spec import HELD_OUT, SearchSpec, SweepSpec, parse_spec
 
 pytest.importorskip("optuna")
@@ -48,12 +48,12 @@ def parts(text: str) -> tuple[SweepSpec, SearchSpec]:
     return spec, spec.search
 
 
-def search(text: str, folder: Path, stop: StopSwitch | None = None) -> Found:
+def search(text: str, folder: Path, stop: StopSwitch | None = None) -> SearchResult:
     spec, wanted = parts(text)
     sweep = resolve(spec, Path())
     check_search(wanted, sweep)
     stop = stop or StopSwitch()
-    return run_search(wanted, sweep, folder, Runner(folder, train=FAKE_TRAIN, stop=stop), stop)
+    return run_search(wanted, sweep, folder, JobRunner(folder, train=FAKE_TRAIN, stop=stop), stop)
 
 
 def test_a_search_goes_on_where_it_was_and_says_what_was_best(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_an_arm_counts_when_all_its_seeds_have_finished(tmp_path: Path) -> None:
     spec, wanted = parts(SPEC.replace('"demo"', '"demo"\nseeds = [0, 1]'))
     found = search(SPEC.replace("trials = 4", "trials = 1"), tmp_path)
     job = found.runs[0].job
-    finished, failed = Progress(job, "finished"), Progress(job, "failed")
+    finished, failed = JobProgress(job, "finished"), JobProgress(job, "failed")
     assert values_of(wanted, [finished, failed]) == {}
     assert values_of(wanted, [finished, finished]) == {"trial-000": job.score}
     assert objective_of(job, HELD_OUT) == job.score
@@ -154,7 +154,7 @@ def test_what_cannot_be_run_is_not(tmp_path: Path) -> None:
 
 def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runner, "TRAIN", FAKE_TRAIN)
+    monkeypatch.setattr(run_jobs, "TRAIN", FAKE_TRAIN)
     Path("search.toml").write_text(SPEC + CHOICES)
     assert main(["sweep", "search.toml", "--dry-run"]) == 0
     output = capsys.readouterr().out

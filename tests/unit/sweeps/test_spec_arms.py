@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from groupwise.config import ConfigError, load_recipe
 from groupwise.sweeps.arms import Arm, Sweep, Turn, name_of, resolve
 from groupwise.sweeps.folder import (
-    Job,
+    SweepJob,
     from_json,
     jobs_of,
     prepare,
@@ -157,7 +157,7 @@ def test_what_changed_between_two_sittings_is_named(tmp_path: Path) -> None:
 
 def test_a_run_directory_with_another_recipe_is_refused(tmp_path: Path) -> None:
     sweep = make(TOP + KL)
-    job: Job = jobs_of(sweep, tmp_path, sweep.arms)[0]
+    job: SweepJob = jobs_of(sweep, tmp_path, sweep.arms)[0]
     job.run_dir.mkdir(parents=True)
     (job.run_dir / "recipe.toml").write_text((SWEEPS.parent / "demo.toml").read_text().replace("320", "319"))
     with pytest.raises(ConfigError, match=r"base/seed-0 was begun with another recipe: stages.1.steps was 319"):

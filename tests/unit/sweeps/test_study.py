@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.runlog import RunLog, RunReadError
-from groupwise.sweeps.study import MAX_REASON_CHARS, SeedRun, Status, read_study
+from groupwise.runs import RunLog, RunReadError
+from groupwise.sweeps.study import MAX_REASON_CHARS, RunStatus, SeedRun, read_study
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, ScoredGroup, Verdict
 from tests.unit.sweeps.made_up import NUM_STEPS, Truth, write_sweep
 
@@ -102,19 +102,19 @@ def test_a_failure_that_was_made_good_is_none(sweep: Path) -> None:
 
 def test_a_run_that_said_why_it_failed_is_believed(sweep: Path) -> None:
     """Also where the sweep was killed before it could write the failure down."""
-    run = next(run for arm, run in read_study(sweep).runs if run.status is Status.UNFINISHED)
+    run = next(run for arm, run in read_study(sweep).runs if run.status is RunStatus.UNFINISHED)
     RunLog(run.path).write_event("failed", step=12, reason="TrainingFailed: NaN")
     again = next(other for _, other in read_study(sweep).runs if other.path == run.path)
-    assert (again.status, again.reason) == (Status.FAILED, "TrainingFailed: NaN")
+    assert (again.status, again.reason) == (RunStatus.FAILED, "TrainingFailed: NaN")
     RunLog(run.path).write_event("resumed", step=12)
-    assert next(r for _, r in read_study(sweep).runs if r.path == run.path).status is Status.UNFINISHED
+    assert next(r for _, r in read_study(sweep).runs if r.path == run.path).status is RunStatus.UNFINISHED
 
 
 def test_a_damaged_run_does_not_end_the_reading(sweep: Path) -> None:
     with open(sweep / "runs" / "base" / "seed-1" / "evals.jsonl", "a") as file:
         file.write("{nonsense}\n")
     run = next(arm for arm in read_study(sweep).arms if arm.name == "base").runs[1]
-    assert run.status is Status.DAMAGED
+    assert run.status is RunStatus.DAMAGED
     assert "evals.jsonl, line" in run.reason
 
 
@@ -129,7 +129,7 @@ def test_answers_of_the_last_evaluation_are_read_where_all_were_kept(sweep: Path
         return next(arm for arm in read_study(sweep).arms if arm.name == "base").runs[1]
 
     path, right, wrong = sweep / "runs" / "base" / "seed-1", Verdict.CORRECT, Verdict.WRONG
-    assert (read().status, read().pass_rates) == (Status.FINISHED, {})
+    assert (read().status, read().pass_rates) == (RunStatus.FINISHED, {})
     record = replace(read().evals[-1], num_problems=3)
     both = [group(0, right, wrong), group(1, wrong, Verdict.ERROR), group(2, right, right)]
     log = RunLog(path)
@@ -142,13 +142,13 @@ def test_answers_of_the_last_evaluation_are_read_where_all_were_kept(sweep: Path
         log = RunLog(path)
         log.write_eval(record, groups)
         log.close()
-        assert (read().status, read().pass_rates) == (Status.FINISHED, {})
+        assert (read().status, read().pass_rates) == (RunStatus.FINISHED, {})
     (path / "eval_rollouts" / f"{record.step:06d}.jsonl").write_text("{nonsense}\n")
-    assert read().status is Status.DAMAGED
+    assert read().status is RunStatus.DAMAGED
     log = RunLog(path)
     log.write_event("resumed", step=record.step)
     log.close()
-    assert read().status is Status.UNFINISHED
+    assert read().status is RunStatus.UNFINISHED
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.rewards.countdown import score_countdown
-from groupwise.rewards.math.score import score_math
+from groupwise.rewards.expression import score_countdown
+from groupwise.rewards.math.score_math import score_math
 from groupwise.tasks import Task, make_task
 from groupwise.types import Problem, Verdict
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from groupwise.config.build import ConfigError
-from groupwise.rewards.code.score import shared_sandbox
-from groupwise.rewards.code.tests import read_plan
+from groupwise.rewards.code.score_code import shared_sandbox
+from groupwise.rewards.code.unit_tests import read_plan
 from groupwise.sandbox import SandboxUnavailable
 from groupwise.tasks import Demonstrator, Task, check_splits, make_task
 from groupwise.tasks.mbpp import IDS
-from groupwise.tasks.sources import Row
+from groupwise.tasks.rows import Row
 from groupwise.tasks.task import GoldWriter, RowScorer
 from groupwise.types import Problem, Verdict
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groupwise.config.build import ConfigError
-from groupwise.rewards.countdown import score_countdown
+from groupwise.rewards.expression import score_countdown
 from groupwise.tasks import check_splits, make_task
 from groupwise.tasks.countdown import Countdown
 from groupwise.tasks.countdown_solver import solve

@@ -9,7 +9,7 @@ import pytest
 
 from groupwise.config.build import ConfigError
 from groupwise.tasks import Demonstrator, Task, check_splits, make_task
-from groupwise.tasks.sources import Row
+from groupwise.tasks.rows import Row
 from groupwise.tasks.task import GoldWriter, RowScorer
 from groupwise.types import Message, Problem, Verdict
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from groupwise.rewards.countdown import score_countdown
+from groupwise.rewards.expression import score_countdown
 from groupwise.rewards.math.equality import is_equal, judge
 from groupwise.rewards.math.latex import parse_latex
 from groupwise.rewards.math.latex_compare import compare
 from groupwise.rewards.math.normalize import normalize, split_unit
-from groupwise.rewards.math.score import score_math
+from groupwise.rewards.math.score_math import score_math
 from groupwise.tasks import Demonstrator, check_splits, make_task
 from groupwise.tasks.countdown_solver import solve
 from groupwise.tasks.task import GoldWriter

@@ -10,7 +10,7 @@ import pytest
 from groupwise.config.build import ConfigError
 from groupwise.tasks import check_splits, make_task
 from groupwise.tasks.json_schema_task import JsonSchema
-from groupwise.tasks.sources import Row
+from groupwise.tasks.rows import Row
 from groupwise.tasks.task import GoldWriter, RowScorer, Task
 from groupwise.types import Verdict
 

@@ -12,7 +12,7 @@ import pytest
 
 from groupwise.config.build import ConfigError
 from groupwise.tasks import Demonstrator, check_splits, make_task
-from groupwise.tasks.sources import Row
+from groupwise.tasks.rows import Row
 from groupwise.tasks.sql_jsonl import SqlJsonl, query_form
 from groupwise.tasks.task import GoldWriter, RowScorer, Task
 from groupwise.types import Verdict

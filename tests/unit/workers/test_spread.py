@@ -7,23 +7,23 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.workers.ray_hosts import Share, spread_workers
+from groupwise.workers.ray_hosts import WorkerShare, spread_workers
 
 
 def test_each_worker_has_a_cpu_where_there_are_enough() -> None:
-    both = [Share("a", 2, 2), Share("b", 1, 1)]
+    both = [WorkerShare("a", 2, 2), WorkerShare("b", 1, 1)]
     assert spread_workers(1, 3, {"a": 8.0, "b": 4.0}) == [both]
-    assert spread_workers(2, 1, {"a": 1.0, "b": 1.0}) == [[Share("a", 1, 1)], [Share("b", 1, 1)]]
+    assert spread_workers(2, 1, {"a": 1.0, "b": 1.0}) == [[WorkerShare("a", 1, 1)], [WorkerShare("b", 1, 1)]]
 
 
 def test_workers_share_what_there_is_where_there_are_not() -> None:
-    assert spread_workers(1, 4, {"a": 1.0, "b": 1.0}) == [[Share("a", 2, 1), Share("b", 2, 1)]]
-    assert spread_workers(1, 4, {"a": 1.0}) == [[Share("a", 4, 1)]]
-    assert spread_workers(2, 2, {"a": 1.0, "b": 0.0}) == [[Share("a", 2, 0.5)], [Share("a", 2, 0.5)]]
+    assert spread_workers(1, 4, {"a": 1.0, "b": 1.0}) == [[WorkerShare("a", 2, 1), WorkerShare("b", 2, 1)]]
+    assert spread_workers(1, 4, {"a": 1.0}) == [[WorkerShare("a", 4, 1)]]
+    assert spread_workers(2, 2, {"a": 1.0, "b": 0.0}) == [[WorkerShare("a", 2, 0.5)], [WorkerShare("a", 2, 0.5)]]
 
 
 def test_without_free_cpus_they_are_spread_all_the_same() -> None:
-    both = [Share("a", 1, 0), Share("b", 1, 0)]
+    both = [WorkerShare("a", 1, 0), WorkerShare("b", 1, 0)]
     assert spread_workers(2, 2, {"a": 0.0, "b": 0.0}) == [both, both]
 
 

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groupwise.engines.native.decode import DecodeProgress, Look, Piece, Runner
 from groupwise.engines.native.decoder import StraightDecoder, is_straight
-from groupwise.engines.native.memory import DeviceMemoryError, ReleasableMemory
-from groupwise.engines.native.runner import Look, Piece, Progress, Runner
+from groupwise.engines.native.device_memory import DeviceMemoryError, ReleasableMemory
 from groupwise.engines.sampling import truncate
 from groupwise.kernels import attention as kernels
 from groupwise.kernels.drawing import draw_and_advance
-from groupwise.kernels.head import fp32_logits, has_plain_head
+from groupwise.kernels.output_head import fp32_logits, has_plain_head
 from groupwise.kernels.seam import AttentionForm, attending
 from groupwise.types import SamplingParams
 
@@ -172,7 +172,7 @@ class CudaLook(Look):
         super().__init__(progress)
         self._event = event
 
-    def read(self) -> Progress:
+    def read(self) -> DecodeProgress:
         self._event.synchronize()
         return super().read()
 

@@ -47,7 +47,7 @@ class Decoding:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Scheduled:
     """What has to be done for rollouts to enter."""
 
     prefixes: list[Prefix]
@@ -88,13 +88,13 @@ class Schedule:
         wanted = min(share * self._num_slots, len(self._waiting))
         return not self.active or len(self._free_slots) >= max(1, wanted)
 
-    def enter(self) -> Entry:
+    def enter(self) -> Scheduled:
         """Let in as many as there are slots and blocks for, in the order of the requests."""
         # Not when the last rollout enters: the prefix is still to be prefilled, and its partial block to be copied.
         for prefix in self._used_up:
             self._pool.give(prefix.blocks)
         self._used_up.clear()
-        entry = Entry([], [], [])
+        entry = Scheduled([], [], [])
         while self._waiting and self._free_slots:
             rollout = self._waiting[0]
             known = self._prefixes.get(rollout.request)

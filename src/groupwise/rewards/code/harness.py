@@ -36,7 +36,7 @@ CHANNEL_DESCRIPTOR = 3
 _FRAME = struct.Struct("!I")
 
 
-class Channel:
+class GraderChannel:
     def __init__(self, descriptor: int = CHANNEL_DESCRIPTOR) -> None:
         self.descriptor = descriptor
 
@@ -72,7 +72,7 @@ class _Silence(io.TextIOBase):
 
 
 def serve_program() -> None:
-    channel = Channel()
+    channel = GraderChannel()
     _be_still()
     # A module of its own name: `if __name__ == "__main__"` does not run, and dataclasses find their module.
     solution = types.ModuleType("solution")
@@ -144,7 +144,7 @@ class NoAnswer(BaseException):
 
 
 class Judge:
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: GraderChannel) -> None:
         self.channel = channel
 
     def relay(self, text: str, values: dict[str, Any]) -> Any:
@@ -207,7 +207,7 @@ _WITH_ARGUMENTS = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError
 
 
 def serve_judge() -> None:
-    channel = Channel()
+    channel = GraderChannel()
     _be_still()
     match channel.receive():
         case ["run", setup, imports, bindings, blocks]:

@@ -96,7 +96,7 @@ class DatabaseError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class QueryLimits:
     max_operations: int = 5_000_000
     """Of SQLite's virtual machine; a plain query on a few hundred rows takes some thousands."""
     max_rows: int = 10_000
@@ -107,7 +107,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class QueryResult:
     rows: tuple[Row, ...]
     num_columns: int
 
@@ -124,7 +124,7 @@ def file_signature(path: str) -> Signature:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def run_query(path: str, query: str, limits: Limits) -> Result:
+def run_query(path: str, query: str, limits: QueryLimits) -> QueryResult:
     """All rows of one query. Raises `QueryError` or `DatabaseError`, and nothing else whatever the query is."""
     fault = _text_fault(query)
     if fault:
@@ -229,7 +229,7 @@ class _Reader:
         connection.set_progress_handler(self._progress, OPERATIONS_PER_LOOK)
         return frozenset(str(name).lower() for name, _ in found), tuple(sql for _, sql in found if sql)
 
-    def run(self, query: str, limits: Limits) -> Result:
+    def run(self, query: str, limits: QueryLimits) -> QueryResult:
         self._operations_left = limits.max_operations
         self._cpu_deadline_s = time.thread_time() + limits.max_cpu_s
         self._end = ""
@@ -333,7 +333,7 @@ class _Reader:
         return trim
 
 
-def _fetch(cursor: sqlite3.Cursor, limits: Limits) -> Result:
+def _fetch(cursor: sqlite3.Cursor, limits: QueryLimits) -> QueryResult:
     if cursor.description is None:
         raise QueryError("no query")
     rows: list[Row] = []
@@ -345,7 +345,7 @@ def _fetch(cursor: sqlite3.Cursor, limits: Limits) -> Result:
             raise QueryError(f"gives more than {limits.max_rows} rows")
         if num_bytes > limits.max_bytes:
             raise QueryError(f"gives more than {limits.max_bytes} bytes")
-    return Result(tuple(rows), len(cursor.description))
+    return QueryResult(tuple(rows), len(cursor.description))
 
 
 def _as_text(value: Any) -> str:

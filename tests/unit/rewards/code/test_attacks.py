@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from groupwise.rewards.code.score import CodeLimits, score_code
-from groupwise.rewards.code.tests import CodeSpec
-from groupwise.sandbox import Limits, Outcome, Sandbox, Session, SessionEnded, Status
+from groupwise.rewards.code.score_code import CodeLimits, score_code
+from groupwise.rewards.code.unit_tests import CodeSpec
+from groupwise.sandbox import ProgramLimits, ProgramOutcome, ProgramStatus, Sandbox, Session, SessionEnded
 from groupwise.types import Score, Verdict
 
 # Two that we compare, two that the judge does. No constant passes any two of them.
@@ -223,7 +223,7 @@ class _Forger:
         self.sandbox = sandbox
         self.messages = list(messages)
 
-    def open(self, source: str, *, limits: Limits) -> Any:
+    def open(self, source: str, *, limits: ProgramLimits) -> Any:
         return self.sandbox.open(source, limits=limits) if "serve_judge" in source else self
 
     run = open
@@ -239,7 +239,7 @@ class _Forger:
 
     def receive(self) -> bytes:
         if not self.messages:
-            raise SessionEnded(Outcome(Status.OK, "", "", 0.0, 0, ""))
+            raise SessionEnded(ProgramOutcome(ProgramStatus.OK, "", "", 0.0, 0, ""))
         return self.messages.pop(0)
 
 
@@ -269,11 +269,11 @@ class _Spy:
         self.sandbox = sandbox
         self.sent: dict[str, list[bytes]] = {"program": [], "judge": []}
 
-    def run(self, source: str, *, stdin: str, limits: Limits) -> Outcome:
+    def run(self, source: str, *, stdin: str, limits: ProgramLimits) -> ProgramOutcome:
         self.sent["program"] += [source.encode(), stdin.encode()]
         return self.sandbox.run(source, stdin=stdin, limits=limits)
 
-    def open(self, source: str, *, limits: Limits) -> Session:
+    def open(self, source: str, *, limits: ProgramLimits) -> Session:
         session = self.sandbox.open(source, limits=limits)
         sent = self.sent["judge" if "serve_judge" in source else "program"]
         sent.append(source.encode())

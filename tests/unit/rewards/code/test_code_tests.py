@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from groupwise.rewards.code.tests import (
+from groupwise.rewards.code.unit_tests import (
     BadTests,
     CallTest,
     CodeSpec,
-    Plan,
+    GradingPlan,
     StdinTest,
     defines,
     infer_entry_points,
@@ -19,7 +19,7 @@ from groupwise.rewards.code.tests import (
 )
 
 
-def _plan(*tests: Any, entry_point: str = "f", **fields: str) -> Plan:
+def _plan(*tests: Any, entry_point: str = "f", **fields: str) -> GradingPlan:
     return plan_tests(CodeSpec(tests, (entry_point,) if entry_point else (), **fields))
 
 

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.rewards.sql.score import score_sql
+from groupwise.rewards.sql.score_sql import score_sql
 from groupwise.rewards.sql.sqlite_reader import (
     MAX_MEMORY_BYTES,
     OPERATIONS_PER_LOOK,
     DatabaseError,
-    Limits,
     QueryError,
+    QueryLimits,
     run_query,
     schema_text,
 )
 from groupwise.types import Verdict
 
-LIMITS = Limits(max_operations=500_000, max_rows=1_000, max_bytes=50_000, max_cpu_s=0.5)
+LIMITS = QueryLimits(max_operations=500_000, max_rows=1_000, max_bytes=50_000, max_cpu_s=0.5)
 COUNTING = "WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c{}) "
 LONG = (
     "WITH RECURSIVE d(x) AS (SELECT 'aaaaaaaaaaaaaaaa' UNION ALL SELECT x || x FROM d WHERE length(x) < 400000), "
@@ -240,18 +240,18 @@ def test_ordinary_queries_run_as_they_would_unguarded(database: str, query: str)
 
 def test_caps(database: str) -> None:
     query = "SELECT name FROM town"
-    assert len(run_query(database, query, Limits(max_rows=100)).rows) == 100
+    assert len(run_query(database, query, QueryLimits(max_rows=100)).rows) == 100
     with pytest.raises(QueryError, match="more than 99 rows"):
-        run_query(database, query, Limits(max_rows=99))
+        run_query(database, query, QueryLimits(max_rows=99))
     num_bytes = sum(len(f"town {number}") for number in range(100))
-    run_query(database, query, Limits(max_bytes=num_bytes))
+    run_query(database, query, QueryLimits(max_bytes=num_bytes))
     with pytest.raises(QueryError, match=r"more than .* bytes"):
-        run_query(database, query, Limits(max_bytes=num_bytes - 1))
+        run_query(database, query, QueryLimits(max_bytes=num_bytes - 1))
 
 
 def _ends_well(database: str, query: str, max_operations: int) -> bool:
     try:
-        run_query(database, query, Limits(max_operations=max_operations))
+        run_query(database, query, QueryLimits(max_operations=max_operations))
     except QueryError as error:
         assert "too many operations" in str(error)  # noqa: PT017
         return False

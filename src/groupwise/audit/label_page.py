@@ -1,0 +1,144 @@
+"""The page on which a person labels chains: one HTML file that needs no network and works from `file://`.
+
+Everything that a model or a data set wrote is escaped text; what a browser or a reader would not see (control codes,
+escapes, marks that reorder text) is made visible. A strict content policy lets only the page's own script and style run
+(by their hashes): should escaping ever fail, foreign script still does not run. Labels live in the browser's storage
+and leave the page as a file; `merge_labels` takes that into the run directory, and the next page shows it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from groupwise.audit.audit_checks import AuditFinding
+from groupwise.audit.chains import Chain
+from groupwise.audit.held_out_gain import HeldOutGain
+from groupwise.audit.label_page_assets import SCRIPT, STYLE
+from groupwise.audit.labels import FOLDER, FORMAT, MAX_NOTE_CHARS, Label, read_labels
+from groupwise.audit.survey import Audit
+from groupwise.base.harmless import escape, policy_hash
+from groupwise.runs.files import write_atomic, write_failure
+
+PAGE = f"{FOLDER}/page.html"
+MAX_SHOWN_CHARS = 400_000
+"""Of one completion; a browser is still quick with this."""
+
+_QUESTIONS = (
+    ("verdict", "Is the verdict right?", (("right", "Right"), ("wrong", "Wrong"), ("unsure", "Unsure"))),
+    ("reasoning", "Is the reasoning sound?", (("right", "Sound"), ("wrong", "Unsound"), ("unsure", "Unsure"))),
+)
+
+
+def write_page(audit: Audit, run_dir: Path, path: Path | None = None) -> Path:
+    """Write the page with the labels that the run directory keeps; by default to `audit/page.html` in it."""
+    path = Path(run_dir) / PAGE if path is None else path
+    text = render_page(audit, read_labels(run_dir))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, [text.encode("utf-8")])
+    except OSError as error:
+        raise write_failure(path, error) from error
+    return path
+
+
+def render_page(audit: Audit, labels: Mapping[str, Label]) -> str:
+    kept = {chain.id: asdict(labels[chain.id]) for chain in audit.chains if chain.id in labels}
+    data = {"format": FORMAT, "run": audit.run, "labels": kept}
+    policy = (
+        f"default-src 'none'; script-src {policy_hash(SCRIPT)}; style-src {policy_hash(STYLE)}; base-uri 'none'; "
+        "form-action 'none'"
+    )
+    verdicts = ", ".join(f"{count} {name}" for name, count in audit.verdicts.items() if count)
+    summary = f"{audit.num_rollouts} {audit.source} completions of {audit.num_problems} problems, steps "
+    summary += f"{audit.first_step} to {audit.last_step}: {verdicts}. {len(audit.chains)} of them are below."
+    options = "".join(f"<option>{name}</option>" for name, count in audit.verdicts.items() if count)
+    return "\n".join(
+        [
+            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">',
+            f"<title>Audit of {escape(audit.run)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
+            f"<header>\n<h1>Audit of {escape(audit.run)}</h1>\n<p>{escape(summary)}</p>\n</header>",
+            _findings(audit),
+            '<div class="bar"><output id="progress"></output>',
+            f'<label>Show <select id="filter"><option value="all">all</option><option value="unlabelled">unlabelled'
+            f'</option><optgroup label="verdict">{options}</optgroup></select></label>',
+            '<button type="button" id="export">Export labels</button>',
+            '<label class="button">Import labels<input type="file" id="import" accept=".json"></label>',
+            '<output id="message"></output></div>\n<main>',
+            *(_chain(chain, number, len(audit.chains)) for number, chain in enumerate(audit.chains, start=1)),
+            "</main>\n<footer>Labels stay in this browser until they are exported. Then: groupwise audit RUN --labels "
+            "FILE.json</footer>\n<noscript>Labelling needs JavaScript; reading does not.</noscript>",
+            # No "<" in a data block: nothing in it can end the element.
+            f'<script type="application/json" id="data">{json.dumps(data).replace("<", chr(92) + "u003c")}</script>',
+            f"<script>{SCRIPT}</script>\n</body>\n</html>\n",
+        ]
+    )
+
+
+def _findings(audit: Audit) -> str:
+    rows = "\n".join(map(_finding, audit.findings))
+    gains = "".join(map(_gain, audit.gains))
+    head = '<th>finding<th class="number">count<th>of<th class="number">share<th>95 % interval'
+    return (
+        '<details class="findings" open><summary>Findings</summary>\n<div class="scroll"><table>\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>\n{gains}</details>"
+    )
+
+
+def _finding(finding: AuditFinding) -> str:
+    examples = "".join(
+        f"<li>step {example.step}, {escape(example.problem_id)}, rollout {example.rollout_number}, "
+        f"{escape(example.verdict)}: <b>{escape(example.evidence)}</b><br>"
+        f"<code>{escape(example.excerpt)}</code></li>"
+        for example in finding.examples
+    )
+    title = escape(finding.title)
+    name = f"<details><summary>{title}</summary><ul>{examples}</ul></details>" if examples else title
+    interval = f"{finding.low:.1%} to {finding.high:.1%}" if finding.total else ""
+    share = f"{finding.share:.1%}" if finding.total else ""
+    return (
+        f'<tr{"" if finding.count else " class=none"}><td>{name}<td class="number">{finding.count}'
+        f'<td>{finding.total} {escape(finding.of)}<td class="number">{share}<td>{interval}</tr>'
+    )
+
+
+def _gain(gain: HeldOutGain) -> str:
+    warning = "<b>The reward rose, and held-out pass@1 may not have.</b> " if gain.is_suspicious else ""
+    return (
+        f"<p>{warning}Stage {escape(gain.stage)}: reward {gain.reward_first:.3f} → {gain.reward_last:.3f} (gain "
+        f"{gain.reward_gain_low:+.3f} to {gain.reward_gain_high:+.3f}), held-out pass@1 {gain.held_out_first:.1%} → "
+        f"{gain.held_out_last:.1%} (gain {gain.held_out_gain_low:+.1%} to {gain.held_out_gain_high:+.1%}).</p>"
+    )
+
+
+def _chain(chain: Chain, number: int, total: int) -> str:
+    shown = chain.completion[:MAX_SHOWN_CHARS]
+    if len(chain.completion) > len(shown):
+        shown += f"\n[{len(chain.completion) - len(shown)} characters more]"
+    parts = ", ".join(f"{name} {value:g}" for name, value in chain.parts.items()) or "none"
+    place = f"step {chain.step} · {chain.problem_id} · rollout {chain.rollout_number} · ended by {chain.finish}"
+    return (
+        f'<article data-chain="{escape(chain.id)}" data-verdict="{chain.verdict.value}">\n'
+        f'<h2><span class="count">{number} / {total}</span> <span class="verdict {chain.verdict.value}">'
+        f'{chain.verdict.value}</span> <span class="reward">reward {chain.reward:g}</span></h2>\n'
+        f'<p class="place">{escape(place)}</p>\n'
+        f'<h3>Prompt</h3>\n<pre class="prompt" tabindex="0">{escape(chain.prompt)}</pre>\n'
+        f'<h3>Completion</h3>\n<pre class="completion" tabindex="0">{escape(shown)}</pre>\n'
+        f"<dl><dt>gold answer<dd>{escape(chain.gold)}<dt>reward parts<dd>{escape(parts)}"
+        f"<dt>{escape(chain.verifier or 'verifier')} says<dd>{escape(chain.detail or 'nothing more')}</dl>\n"
+        f"{''.join(_question(*question) for question in _QUESTIONS)}"
+        f'<label class="note">Note<textarea rows="2" maxlength="{MAX_NOTE_CHARS}"></textarea></label>\n</article>'
+    )
+
+
+def _question(name: str, title: str, answers: tuple[tuple[str, str], ...]) -> str:
+    buttons = "".join(
+        f'<button type="button" data-question="{name}" data-answer="{value}" aria-pressed="false">{shown}</button>'
+        for value, shown in answers
+    )
+    return f'<fieldset><legend>{title}</legend><div class="answers">{buttons}</div></fieldset>\n'

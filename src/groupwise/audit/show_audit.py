@@ -1,0 +1,84 @@
+"""The audit in a terminal. All text of models and data sets is stripped of control codes and never read as markup."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from groupwise.audit.agreement import Agreement
+from groupwise.audit.audit_checks import AuditFinding
+from groupwise.audit.held_out_gain import HeldOutGain
+from groupwise.audit.survey import Audit
+from groupwise.base.harmless import printable
+from groupwise.rewards.format import excerpt
+
+
+def show_audit(audit: Audit, console: Console, num_examples: int = 2) -> None:
+    steps = f"steps {audit.first_step} to {audit.last_step}"
+    console.print(_text(f"Audit of {audit.run}: {audit.num_rollouts} {audit.source} completions, {steps}", "bold"))
+    verdicts = ", ".join(f"{count} {name}" for name, count in audit.verdicts.items() if count)
+    console.print(_text(f"Verdicts: {verdicts}. Problems: {audit.num_problems}.\n"))
+    table = Table(title="Findings (95 % intervals)", title_justify="left")
+    for column in ("finding", "count", "of", "share", "interval"):
+        table.add_column(column, justify="left" if column in ("finding", "of") else "right", overflow="fold")
+    for finding in audit.findings:
+        of = f"{finding.total} {finding.of}"
+        shares = (f"{finding.share:.1%}", f"{finding.low:.1%} to {finding.high:.1%}") if finding.total else ("", "")
+        style = "yellow" if finding.count else "dim"
+        table.add_row(*(_text(cell, style) for cell in (finding.title, str(finding.count), of, *shares)))
+    console.print(table)
+    for finding in audit.findings:
+        _show_examples(finding, console, num_examples)
+    for gain in audit.gains:
+        _show_gain(gain, console)
+
+
+def _show_examples(finding: AuditFinding, console: Console, num_examples: int) -> None:
+    if not finding.examples or not num_examples:
+        return
+    console.print(_text(f"\n{finding.title}", "bold"))
+    for example in finding.examples[:num_examples]:
+        place = f"  step {example.step}, {example.problem_id}, rollout {example.rollout_number}, {example.verdict}: "
+        console.print(_text(place, "dim") + _text(example.evidence, "yellow"))
+        console.print(_text(f"    {example.excerpt}"))
+
+
+def _show_gain(gain: HeldOutGain, console: Console) -> None:
+    reward = f"reward {gain.reward_first:.3f} → {gain.reward_last:.3f}"
+    reward += f" (gain {gain.reward_gain_low:+.3f} to {gain.reward_gain_high:+.3f})"
+    held_out = f"held-out pass@1 {gain.held_out_first:.1%} → {gain.held_out_last:.1%}"
+    held_out += f" (gain {gain.held_out_gain_low:+.1%} to {gain.held_out_gain_high:+.1%})"
+    console.print(_text(f"\n{gain.stage}: {reward}; {held_out}", "yellow" if gain.is_suspicious else ""))
+    if gain.is_suspicious:
+        console.print(
+            _text("  The reward rose, and held-out pass@1 may not have. What is it rewarded for?", "bold yellow")
+        )
+
+
+def show_agreement(result: Agreement, console: Console) -> None:
+    if not result.num_labels:
+        console.print(_text("No labels yet: open the page, label, export, and give the file with --labels."))
+        return
+    counts = f"{result.num_labels} labels, {result.num_unsure} unsure"
+    lost = f", {result.num_lost} of chains that this run no longer holds" if result.num_lost else ""
+    table = Table(title=f"People and the verifier ({counts}{lost})", title_justify="left")
+    for column in ("question", "yes", "of", "share", "95 % interval"):
+        table.add_column(column, justify="left" if column == "question" else "right")
+    for share in result.shares:
+        interval = f"{share.low:.1%} to {share.high:.1%}"
+        table.add_row(share.name, str(share.agreed), str(share.total), f"{share.share:.1%}", interval)
+    console.print(table)
+    for entry in result.disagreements:
+        chain = entry.chain
+        place = (
+            f"step {chain.step}, {chain.problem_id}, rollout {chain.rollout_number}: the verifier says {chain.verdict}"
+        )
+        console.print(_text(f"\nDisagreement: {place}", "yellow"))
+        console.print(_text(f"  {excerpt(chain.completion, 200)}"))
+        if entry.label.note:
+            console.print(_text(f"  note: {excerpt(entry.label.note, 400)}"))
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(printable(text, keep_newlines=True), style=style)

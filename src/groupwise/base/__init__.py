@@ -1,0 +1,1 @@
+"""What knows nothing of groupwise: seeds, statistics, harmless text, signals, durations."""

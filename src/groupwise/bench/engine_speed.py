@@ -1,0 +1,257 @@
+"""How fast an engine samples: tokens per second, milliseconds per decode step, share of the bandwidth floor.
+
+The work is that of a training step: prompts of one length, groups of rollouts on each, temperature 1, the logprob of
+each token. The floor is what a decode step cannot beat: weights and cache read once, at the memory's bandwidth, which
+is measured here with a copy. `mixed` gives rollouts different lengths, as stop tokens do.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
+
+from groupwise.config import ConfigError, ModelConfig
+from groupwise.engines.engine import Engine, Request
+from groupwise.engines.native.decode import cache_shape
+from groupwise.engines.native.native_engine import NativeEngine
+from groupwise.engines.reference import ReferenceEngine
+from groupwise.models.fused import fuse
+from groupwise.models.load import load_model
+from groupwise.types import Problem, Prompt, SamplingParams
+
+SHAPES: dict[str, PreTrainedConfig] = {
+    "qwen2.5-1.5b": Qwen2Config(
+        hidden_size=1536,
+        intermediate_size=8960,
+        num_hidden_layers=28,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        vocab_size=151936,
+        tie_word_embeddings=True,
+        max_position_embeddings=32768,
+    ),
+    "smollm2-135m": LlamaConfig(
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        vocab_size=49152,
+        tie_word_embeddings=True,
+        max_position_embeddings=8192,
+        head_dim=64,
+    ),
+}
+"""Shapes of known models, with random weights: speed does not depend on what the weights are."""
+MIXED_MEAN_SHARE = 0.66
+"""Mean length of mixed rollouts, as a share of the longest: 170 of 256."""
+TABLE_HEADING = f"{'engine':<10} {'sequences':>9} {'tokens/s':>10} {'ms/step':>8} {'of floor':>8} {'mean length':>11}"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTiming:
+    model: str
+    engine: str
+    sequences: int
+    prompt_tokens: int
+    new_tokens: int
+    """The limit; with mixed lengths most rollouts end before it."""
+    mean_tokens: float
+    first_s: float
+    """The first call, with all set-up: compiling, capturing, allocating."""
+    seconds: float
+    """The second call."""
+    tokens_per_s: float
+    ms_per_step: float
+    """Seconds over `new_tokens`: prefill and scheduling included."""
+    floor_share: float | None
+    """Of the bandwidth floor; None on a CPU, with mixed lengths, and where some rollouts wait."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        """A row under TABLE_HEADING."""
+        share = "" if self.floor_share is None else f"{self.floor_share:.0%}"
+        return (
+            f"{self.engine:<10} {self.sequences:>9} {self.tokens_per_s:>10,.0f} {self.ms_per_step:>8.2f} "
+            f"{share:>8} {self.mean_tokens:>11.1f}   first call {self.first_s:.1f} s"
+        )
+
+
+class _NoText:
+    """Speed of tokens, not of text."""
+
+    def decode(self, *arguments: Any, **named: Any) -> str:
+        return ""
+
+
+def bench_engine(
+    name: str,
+    engine_name: str,
+    sequences: Sequence[int],
+    *,
+    prompt_tokens: int = 128,
+    new_tokens: int = 256,
+    group_size: int = 8,
+    mixed: bool = False,
+    at_once: int = 0,
+) -> list[EngineTiming]:
+    model = load_shape(name)
+    stops = _stops_for(model, new_tokens) if mixed else ()
+    timings = []
+    for count in sequences:
+        requests = make_requests(count, group_size, prompt_tokens, model.config.get_text_config().vocab_size)
+        sampling = SamplingParams(max_new_tokens=new_tokens)
+        engine = make_engine(engine_name, model, stops, min(count, at_once or count))
+        first, _ = _time(engine, requests, sampling)
+        seconds, num_tokens = _time(engine, requests, sampling)
+        is_floor_known = model.device.type == "cuda" and not mixed and not at_once
+        step = seconds / new_tokens
+        timings.append(
+            EngineTiming(
+                model=name,
+                engine=engine_name,
+                sequences=count,
+                prompt_tokens=prompt_tokens,
+                new_tokens=new_tokens,
+                mean_tokens=num_tokens / count,
+                first_s=first,
+                seconds=seconds,
+                tokens_per_s=num_tokens / seconds,
+                ms_per_step=1000 * step,
+                floor_share=floor_seconds(model, count, prompt_tokens, new_tokens) / step if is_floor_known else None,
+            )
+        )
+        del engine
+    return timings
+
+
+def load_shape(name: str) -> Any:
+    """A shape by name, with random weights, or real weights by path; for sampling alone."""
+    model = make_shape(name) if name in SHAPES else load_model(model_at(name), seed=0).model
+    fuse(model)
+    return model.eval().requires_grad_(False)
+
+
+def make_shape(name: str) -> Any:
+    """A model of that shape, as loading gives one: on its device, in its dtype, its forms its own."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16 if device == "cuda" else torch.float32)
+    try:
+        with torch.device(device):
+            return AutoModelForCausalLM.from_config(SHAPES[name], attn_implementation="sdpa")
+    finally:
+        torch.set_default_dtype(dtype)
+
+
+def model_at(path: str, *, gradient_checkpointing: bool = False) -> ModelConfig:
+    """What loads a model that is no shape; what cannot be a path is more likely a shape misspelt."""
+    if path.startswith("tiny-") or "/" in path or path.endswith(".gguf"):
+        return ModelConfig(path=path, gradient_checkpointing=gradient_checkpointing)
+    raise ConfigError(f"--model {path!r}: expected one of {', '.join(SHAPES)}, or the path of a model")
+
+
+def make_requests(count: int, group_size: int, prompt_tokens: int, vocab: int) -> list[Request]:
+    dice = random.Random(0)
+    return [
+        Request(
+            Prompt(Problem(str(index), (), ""), tuple(dice.randrange(vocab) for _ in range(prompt_tokens))),
+            tuple(dice.getrandbits(63) for _ in range(min(group_size, count - first))),
+        )
+        for index, first in enumerate(range(0, count, group_size))
+    ]
+
+
+def make_engine(name: str, model: Any, stops: Sequence[int], rows: int) -> Engine:
+    if name == "generate":
+        return GenerateEngine(model)
+    kinds = {"native": NativeEngine, "reference": ReferenceEngine}
+    if name not in kinds:
+        raise ConfigError(f"--engine {name!r}: expected one of {', '.join([*kinds, 'generate'])}")
+    return kinds[name](model, _NoText(), stops, rows)
+
+
+class GenerateEngine:
+    """transformers' own `generate`, for comparison: each rollout is a row with its prompt. Yields nothing."""
+
+    def __init__(self, model: Any) -> None:
+        self.peak_bytes = 0
+        self._model = model
+        self.num_tokens = 0
+
+    @torch.inference_mode()
+    def generate(self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int) -> Any:
+        rows = [request.prompt.token_ids for request in requests for _ in request.seeds]
+        ids = torch.tensor(rows, device=self._model.device)
+        out = self._model.generate(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=True,
+            top_k=0,
+            min_new_tokens=sampling.max_new_tokens,
+            max_new_tokens=sampling.max_new_tokens,
+            pad_token_id=0,
+        )
+        self.num_tokens = int(out.shape[0] * (out.shape[1] - ids.shape[1]))
+        yield from ()
+
+
+def _time(engine: Any, requests: Sequence[Request], sampling: SamplingParams) -> tuple[float, int]:
+    synchronize()
+    start = time.perf_counter()
+    groups = [group for _, group in engine.generate(requests, sampling, 0)]
+    synchronize()
+    seconds = time.perf_counter() - start
+    num_tokens = sum(len(rollout.token_ids) for group in groups for rollout in group.rollouts)
+    return seconds, num_tokens or engine.num_tokens
+
+
+def floor_seconds(model: Any, count: int, prompt_tokens: int, new_tokens: int) -> float:
+    """Of one decode step at the middle of the completions: weights and cache read once."""
+    config = model.config.get_text_config()
+    heads, size = cache_shape(config)
+    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    token_bytes = config.num_hidden_layers * 2 * heads * size * model.dtype.itemsize
+    cache = count * (prompt_tokens + new_tokens / 2) * token_bytes
+    return float((weights + cache) / copy_bandwidth(model.device))
+
+
+def copy_bandwidth(device: torch.device, size_bytes: int = 2 << 30) -> float:
+    """Bytes read plus bytes written per second by a copy on the device."""
+    source = torch.empty(size_bytes, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    best = 0.0
+    for _ in range(5):
+        synchronize()
+        start = time.perf_counter()
+        for _ in range(10):
+            target.copy_(source)
+        synchronize()
+        best = max(best, 20 * size_bytes / (time.perf_counter() - start))
+    return best
+
+
+def _stops_for(model: Any, new_tokens: int) -> tuple[int, ...]:
+    """So many stop tokens that rollouts of a model with random weights have the mean length that is wanted."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        chance = (low + high) / 2
+        mean = sum((1 - chance) ** step for step in range(new_tokens))
+        low, high = (chance, high) if mean > MIXED_MEAN_SHARE * new_tokens else (low, chance)
+    vocab = model.config.get_text_config().vocab_size
+    return tuple(random.Random(1).sample(range(vocab), max(1, round(low * vocab))))
+
+
+def synchronize() -> None:
+    """Wait for the device: kernels run on after the call that started them returns."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,214 @@
+"""Where the time of a training step goes: the first RL stage of a recipe, run as it is for a few steps.
+
+The run is a real one, through the pipeline, in a folder that is thrown away; it ends before anything is evaluated or
+saved. All numbers come from the metrics that it writes. The stage keeps its own length, and with it the learning rate
+of each step. Stages before it are left out, so that it starts from the initial weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from groupwise.config import ConfigError, Recipe, RlStage
+from groupwise.engines.native.device_memory import ReleasableMemory
+from groupwise.models.placement import limit_memory
+from groupwise.runs.reader import Run
+from groupwise.train import pipeline
+from groupwise.types import EvalRecord, StepRecord
+
+PHASES = ("sample", "score", "logprobs", "update")
+"""Each is a metric `time/…_s`; what they leave of a step is the rest."""
+
+
+class RunStopped(RuntimeError):
+    """The run ended before it had made the steps that were to be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTiming:
+    """Means over the measured steps, where nothing else is said."""
+
+    recipe: str
+    stage: str
+    skipped_stages: tuple[str, ...]
+    """Before the stage, in the recipe."""
+    device: str
+    steps: int
+    """Measured: those after the warm-up."""
+    warmup_steps: int
+    steps_without_update: int
+    """Of those measured: there was nothing to learn from, so that they flatter the time of the update."""
+    step_s: float
+    step_max_s: float
+    phases_s: dict[str, float]
+    """sample, score, logprobs, update and rest; they add up to `step_s`."""
+    rollouts: float
+    tokens: float
+    """Of completions."""
+    learned_tokens: float
+    """Of those, as often as an update saw them; what the time of the update is for."""
+    mean_tokens: float
+    """Of one completion."""
+    tokens_per_s: float
+    """Over the whole step."""
+    sample_tokens_per_s: float
+    """Over its sampling alone."""
+    peak_bytes: float | None
+    """The largest of all steps, those of the warm-up too: what the run needs; None on a CPU."""
+    logprob_gap_mean: float | None
+    """Of engine and learner, over the tokens that were learned from; None where there were none."""
+    logprob_gap_max: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        counted = f"{self.steps} steps after {self.warmup_steps} of warm-up"
+        lines = [f"{self.recipe}, stage {self.stage}, {self.device}: {counted}"]
+        if self.skipped_stages:
+            lines.append(f"left out: {', '.join(self.skipped_stages)}; the stage starts from the initial weights")
+        lines.append(f"{'step':<14}{self.step_s:>9.3f} s   largest {self.step_max_s:.3f} s")
+        for phase, seconds in self.phases_s.items():
+            lines.append(f"  {phase:<12}{seconds:>9.3f} s   {seconds / self.step_s:>4.0%}")
+        lines.append(f"{'rollouts':<14}{self.rollouts:>9,.0f}     of {self.mean_tokens:.1f} tokens")
+        lines.append(f"{'tokens':<14}{self.tokens:>9,.0f}     learned from {self.learned_tokens:,.0f}")
+        lines.append(f"{'tokens/s':<14}{self.tokens_per_s:>9,.0f}     while sampling {self.sample_tokens_per_s:,.0f}")
+        if self.peak_bytes is not None:
+            lines.append(f"{'peak memory':<14}{self.peak_bytes / 2**30:>9.2f} GiB")
+        if self.logprob_gap_mean is not None and self.logprob_gap_max is not None:
+            lines.append(f"{'logprob gap':<14}{self.logprob_gap_mean:>9.1e}     largest {self.logprob_gap_max:.1e}")
+        if self.steps_without_update:
+            count = f"{self.steps_without_update} of {self.steps} steps"
+            lines.append(f"note: {count} had nothing to learn from, and their update took no time")
+        return "\n".join(lines)
+
+
+def bench_step(
+    recipe: Recipe, *, steps: int = 12, warmup_steps: int = 4, memory_gib: float | None = None
+) -> StepTiming:
+    """Run `steps` steps and measure those after the first `warmup_steps`. `memory_gib`: as if the GPU had no more."""
+    if warmup_steps < 0:
+        raise ConfigError(f"--warmup {warmup_steps}: must not be negative")
+    if steps <= warmup_steps:
+        raise ConfigError(f"--steps {steps}, --warmup {warmup_steps}: nothing is left after the warm-up; raise --steps")
+    index = next((index for index, stage in enumerate(recipe.stages) if isinstance(stage, RlStage)), None)
+    if index is None:
+        raise ConfigError(f"{recipe.name}: no stage of this recipe samples and scores; its stages are all sft")
+    skipped = tuple(stage.name for stage in recipe.stages[:index])
+    with tempfile.TemporaryDirectory(prefix="groupwise-bench-") as folder:
+        run_dir = Path(folder) / recipe.name
+        with only_memory(memory_gib), contextlib.suppress(_Measured):
+            pipeline.train(with_one_stage(recipe, index, steps), run_dir, [_EndAfter(steps)])
+        run = Run(run_dir)
+        records, device = run.steps(), run.info["machine"]["device_name"]
+    if len(records) < steps:
+        raise RunStopped(f"{recipe.name}: the run stopped after {len(records)} of {steps} steps; nothing was measured")
+    return summarize(records, warmup_steps, recipe=recipe.name, skipped_stages=skipped, device=device)
+
+
+@contextlib.contextmanager
+def only_memory(gib: float | None) -> Iterator[None]:
+    """Inside, this process can have so much of the GPU's memory, all told: the rest is taken away by itself."""
+    if gib is None:
+        yield
+        return
+    limit_memory(gib)
+    device = torch.device("cuda", torch.cuda.current_device())
+    rest = ReleasableMemory(device)
+    free, total = torch.cuda.mem_get_info(device)
+    # What is in use already, the CUDA context, counts as ours.
+    surplus = total - int(gib * 2**30)
+    try:
+        if not 0 < surplus < free:
+            raise ConfigError(
+                f"--memory-gib {gib:g}: the GPU has {total / 2**30:.1f} GiB, of which {free / 2**30:.1f} are free; "
+                "choose something between what is in use and all of it"
+            )
+        rest.tensor((surplus,), torch.uint8)
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        rest.release()
+
+
+def with_one_stage(recipe: Recipe, index: int, steps: int) -> Recipe:
+    """The recipe with one of its stages alone, which does nothing but its steps for so many of them."""
+    stage = recipe.stages[index]
+    return replace(
+        recipe,
+        stages=(replace(stage, steps=max(stage.steps, steps)),),
+        evaluation=replace(recipe.evaluation, every_steps=0, at_start=False, patience=0),
+        checkpoints=replace(recipe.checkpoints, every_steps=steps + 1, every_update=False),
+        logging=replace(recipe.logging, sinks=()),
+    )
+
+
+def summarize(
+    records: Sequence[StepRecord], warmup_steps: int, *, recipe: str, skipped_stages: tuple[str, ...], device: str
+) -> StepTiming:
+    measured = [record.metrics for record in records[warmup_steps:]]
+    count = len(measured)
+
+    def total(name: str) -> float:
+        return sum(metrics[name] for metrics in measured)
+
+    step_s = total("time/step_s") / count
+    phases_s = {phase: total(f"time/{phase}_s") / count for phase in PHASES}
+    tokens_before = records[warmup_steps - 1].metrics["tokens/total"] if warmup_steps else 0.0
+    tokens = (measured[-1]["tokens/total"] - tokens_before) / count
+    rollouts = total("rollouts/count") / count
+    updated = [metrics for metrics in measured if metrics["update/count"]]
+    # The gap is a mean over the tokens that a step learned from, so steps count by these.
+    num_learned = sum(metrics["update/tokens"] for metrics in updated)
+    gap = sum(metrics["engine/logprob_gap_mean"] * metrics["update/tokens"] for metrics in updated)
+    return StepTiming(
+        recipe=recipe,
+        stage=records[0].stage,
+        skipped_stages=skipped_stages,
+        device=device,
+        steps=count,
+        warmup_steps=warmup_steps,
+        steps_without_update=count - len(updated),
+        step_s=step_s,
+        step_max_s=max(metrics["time/step_s"] for metrics in measured),
+        phases_s=phases_s | {"rest": step_s - sum(phases_s.values())},
+        rollouts=rollouts,
+        tokens=tokens,
+        learned_tokens=num_learned / count,
+        mean_tokens=tokens / rollouts,
+        tokens_per_s=tokens / step_s,
+        sample_tokens_per_s=tokens / phases_s["sample"],
+        peak_bytes=max(
+            (r.metrics["memory/peak_bytes"] for r in records if "memory/peak_bytes" in r.metrics), default=None
+        ),
+        logprob_gap_mean=gap / num_learned if num_learned else None,
+        logprob_gap_max=max((metrics["engine/logprob_gap_max"] for metrics in updated), default=None),
+    )
+
+
+class _Measured(Exception):
+    """All steps that were wanted are in the metrics. Not a StopRequested, upon which a run is saved."""
+
+
+class _EndAfter:
+    """A sink that ends the run once a step is written."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+
+    def write(self, record: StepRecord) -> None:
+        if record.step >= self._steps:
+            raise _Measured
+
+    def write_eval(self, record: EvalRecord) -> None:
+        """None comes: evaluations are off."""
+
+    def close(self) -> None:
+        """It holds nothing."""

@@ -1,0 +1,324 @@
+"""Diseases of what is sampled: dead groups, repetition, length, another language, words after the answer."""
+
+from __future__ import annotations
+
+from groupwise.base.stats import mean
+from groupwise.doctor.chart import StageHistory
+from groupwise.doctor.finding import Change, Finding
+from groupwise.doctor.series import Point, has_risen, middle, values_of
+from groupwise.doctor.text_signs import TextSigns
+
+RECENT_STEPS = 20
+"""What lasts so long is no noise, and is seen before much of a run is lost."""
+SOLVED = 0.9
+"""A policy that is right nine times in ten has little left to differ about: sameness is then as it should be."""
+
+EARLY_STEPS = 40
+"""Long enough that a policy that learns from few groups shows it in its reward: such a run is let be."""
+MIN_EARLY_STEPS = 10
+SIGNAL_SHARE = 0.3
+"""Under this, more than two thirds of the sampling teaches nothing."""
+NO_SIGNAL_SHARE = 0.01
+"""Under this nothing is learned, early or late."""
+
+OFTEN_CUT_SHARE = 0.2
+"""Often enough that reasoning seems not to pay."""
+TRUNCATED_SHARE = 0.5
+"""Half of the completions never reach their answer."""
+IDENTICAL_SHARE = 0.5
+"""Of what could be identical. Long texts repeat only where sampling has lost its choice ..."""
+SHORT_TOKENS = 32
+SHORT_IDENTICAL_SHARE = 0.95
+"""... while short answers repeat by chance: there nearly all must."""
+
+GREEDY_TEMPERATURE = 0.3
+"""Sampling this cold takes nearly always the likeliest token."""
+MIN_GREEDY_STEPS = 5
+"""The recipe says it already: a few steps confirm it."""
+
+LENGTH_FACTOR = 3.0
+LENGTH_CHANGE_TOKENS = 16
+"""From 3 to 10 tokens is threefold, too, and means nothing."""
+
+FIRST_STEPS = 3
+"""Reasoning that does not pay is gone within ten: what it was like is seen in the very first."""
+REASONING_TOKENS = 64
+"""At least so many are more than an answer."""
+
+TEXT_LOOKS = 3
+"""A sign in the text must show in each of the newest so many steps whose completions were read."""
+FOREIGN_COMPLETIONS_SHARE = 0.1
+RUNNING_ON_SHARE = 0.5
+MIN_MARKED = 8
+"""Fewer marked answers in a sample say nothing."""
+
+
+def dead_groups(chart: StageHistory) -> Finding | None:
+    if chart.setting("loss.advantage", "") == "batch_mean_std":
+        return None  # rewards are compared over the batch: a group of equal rewards does teach
+    signal, reward = chart.series("groups/signal_share"), chart.series("reward/mean")
+    early_end = chart.steps[0].step + EARLY_STEPS if chart.steps else 0
+    early = [point for point in signal if point[0] < early_end] if chart.begins_at_start else []
+    needed = max(MIN_EARLY_STEPS, min(EARLY_STEPS, chart.planned_steps))
+    recent = signal[-RECENT_STEPS:]
+    if len(early) >= needed and _mean(early) < SIGNAL_SHARE and not has_risen(reward[: len(early)]):
+        # It has found its way out since, or has little left to learn: costly, but not fatal.
+        points, is_fatal = early, not (has_risen(reward) or _is_solved(chart))
+    elif len(recent) == RECENT_STEPS and _mean(recent) < NO_SIGNAL_SHARE and not _is_solved(chart):
+        points, is_fatal = recent, True
+    else:
+        return None
+    within = range(points[0][0], points[-1][0] + 1)
+    wrong = sum(value for step, value in chart.series("groups/dead_all_wrong") if step in within)
+    right = sum(value for step, value in chart.series("groups/dead_all_correct") if step in within)
+    why = "too hard" if wrong >= right else "too easy"
+    return chart.finding(
+        "dead_groups",
+        "sick" if is_fatal else "watch",
+        points,
+        seen=f"only {_mean(points):.0%} of the groups have rewards that differ; dead: {wrong:.0f} all wrong, "
+        f"{right:.0f} all correct; the reward does not rise meanwhile",
+        means=f"a group that agrees teaches nothing, and nearly all do: the problems are {why} for this policy",
+        change=_livelier_groups(chart, is_hard=wrong >= right),
+        figures={"groups/signal_share": _mean(points), "dead_all_wrong": wrong, "dead_all_correct": right},
+    )
+
+
+def _livelier_groups(chart: StageHistory, is_hard: bool) -> Change:
+    if chart.setting("curriculum.kind", "none") == "none":
+        advice = "draw the problems that the policy solves now and then"
+        advice += "; or a short SFT stage before, or a reward with parts" if is_hard else "; or take harder ones"
+        return chart.change("curriculum.kind", "pass_rate", advice)
+    doubled = 2 * chart.setting("rollouts_per_problem", 8)
+    return chart.change("rollouts_per_problem", doubled, "in larger groups one rollout more often differs")
+
+
+def truncation(chart: StageHistory) -> Finding | None:
+    recent = chart.series("rollouts/truncated_share")[-RECENT_STEPS:]
+    if len(recent) < RECENT_STEPS or middle(recent) < TRUNCATED_SHARE or _is_rising(chart):
+        return None
+    limit = chart.setting("sampling.max_new_tokens", 256)
+    return chart.finding(
+        "truncation",
+        "sick",
+        recent,
+        seen=f"{middle(recent):.0%} of the rollouts are cut off at max_new_tokens = {limit}",
+        means="a completion without its end has no answer: it is scored wrong however good its reasoning is",
+        change=chart.change("sampling.max_new_tokens", 2 * limit, "give them room to finish"),
+        figures={"rollouts/truncated_share": middle(recent), "max_new_tokens": float(limit)},
+    )
+
+
+def nearly_greedy(chart: StageHistory) -> Finding | None:
+    temperature = chart.setting("sampling.temperature", 1.0)
+    shares = _identical_of_possible(chart)
+    if temperature > GREEDY_TEMPERATURE or len(shares) < MIN_GREEDY_STEPS or not _are_alike(chart, shares):
+        return None
+    count = chart.setting("rollouts_per_problem", 8)
+    return chart.finding(
+        "nearly_greedy",
+        "sick",
+        shares,
+        seen=f"{middle(shares):.0%} of the rollouts that could differ from another of their group do not, at "
+        f"temperature {temperature:g} in groups of {count}",
+        means="a group teaches by how its answers differ, and here one answer is drawn again and again; KL and "
+        f"gradients are those of a distribution {1 / temperature:.0f} times as sharp as the model's, and may explode",
+        change=chart.change(
+            "sampling.temperature", 1.0, "sample what the model would say; larger groups come after that"
+        ),
+        figures={"identical_of_possible": middle(shares), "sampling.temperature": temperature},
+    )
+
+
+def identical_completions(chart: StageHistory) -> Finding | None:
+    recent, lengths = _identical_of_possible(chart)[-RECENT_STEPS:], _recent_lengths(chart)
+    if len(recent) < RECENT_STEPS or _is_rising(chart) or not _are_alike(chart, recent):
+        return None
+    temperature = chart.setting("sampling.temperature", 1.0)
+    return chart.finding(
+        "identical_completions",
+        "sick",
+        recent,
+        seen=f"{middle(recent):.0%} of the rollouts that could differ from another of their group do not; "
+        f"they have {middle(lengths):.0f} tokens in the middle",
+        means="the policy has one answer per problem left, so there is nothing to compare",
+        change=chart.change(
+            "sampling.temperature",
+            1.0 if temperature < 1 else round(temperature + 0.2, 2),
+            "sample more widely, from a checkpoint before this began; or go on with a stage of SFT on the run's own "
+            'rollouts (source = "rollouts"), after which groups differed again on Countdown',
+        ),
+        figures={"identical_of_possible": middle(recent), "rollouts/length_mean_tokens": middle(lengths)},
+    )
+
+
+def _identical_of_possible(chart: StageHistory) -> list[Point]:
+    groups, rollouts = dict(chart.series("groups/count")), dict(chart.series("rollouts/count"))
+    return [
+        # One of each group is always the first of its kind.
+        (step, value / (1 - groups[step] / rollouts[step]))
+        for step, value in chart.series("rollouts/identical_share")
+        if 0 < groups.get(step, 0.0) < rollouts.get(step, 0.0)
+    ]
+
+
+def _recent_lengths(chart: StageHistory) -> list[Point]:
+    return chart.series("rollouts/length_mean_tokens")[-RECENT_STEPS:]
+
+
+def _are_alike(chart: StageHistory, shares: list[Point]) -> bool:
+    """More than they should be, for their length and for how often they are right."""
+    lengths = _recent_lengths(chart)
+    if not lengths or _is_solved(chart):
+        return False
+    return middle(shares) >= (SHORT_IDENTICAL_SHARE if middle(lengths) < SHORT_TOKENS else IDENTICAL_SHARE)
+
+
+def length_collapse(chart: StageHistory) -> Finding | None:
+    found = _length_change(chart)
+    if found is None or found[1] > found[0]:
+        return None
+    before, after, recent = found
+    if chart.setting("reward.length_cost", 0.0) > 0:
+        change = chart.change("reward.length_cost", 0.0, "being short is paid for")
+    elif chart.setting("reward.overlong_buffer_share", 0.0) > 0:
+        change = chart.change("reward.overlong_buffer_share", 0.0, "long completions are punished before they are cut")
+    else:
+        change = chart.slower("and read completions: is there a way to be paid for an answer alone?")
+    return chart.finding(
+        "length_collapse",
+        "sick",
+        recent,
+        seen=f"completions went from {before:.0f} to {after:.0f} tokens, and the reward did not rise with that",
+        means="the policy stops reasoning, or ends at once, without being right more often",
+        change=change,
+        figures={"length_before_tokens": before, "length_after_tokens": after},
+    )
+
+
+def reasoning_dropped(chart: StageHistory) -> Finding | None:
+    """Completions shrank to a bare answer while the reward rose: it pays, and what it costs is not in the reward."""
+    points, rewards = chart.series("rollouts/length_mean_tokens"), chart.series("reward/mean")
+    if len(points) < RECENT_STEPS or chart.setting("reward.length_cost", 0.0) > 0 or _is_solved(chart):
+        return None
+    before, recent = middle(points[:FIRST_STEPS]), points[-RECENT_STEPS:]
+    after, has_paid = middle(recent), middle(rewards[-RECENT_STEPS:]) > middle(rewards[:FIRST_STEPS])
+    if before < REASONING_TOKENS or after > SHORT_TOKENS or before <= LENGTH_FACTOR * after or not has_paid:
+        return None
+    if length_collapse(chart) is not None:
+        return None
+    cut = chart.series("rollouts/truncated_share")[:FIRST_STEPS]
+    limit = chart.setting("sampling.max_new_tokens", 0)
+    if limit and cut and middle(cut) >= OFTEN_CUT_SHARE:
+        change = chart.change(
+            "sampling.max_new_tokens",
+            2 * limit,
+            f"{middle(cut):.0%} were cut off at first, and earned nothing: let them finish; or pay less for a near "
+            "miss (reward.part_weights)",
+        )
+    else:
+        change = chart.slower("or pay less for a near miss (reward.part_weights), if guesses earn something")
+    return chart.finding(
+        "reasoning_dropped",
+        "watch",
+        recent,
+        seen=f"completions went from {before:.0f} to {after:.0f} tokens, and the reward rose with that",
+        means="the policy answers at once: a guess pays more than reasoning that is cut off or goes wrong",
+        change=change,
+        figures={"length_before_tokens": before, "length_after_tokens": after},
+    )
+
+
+def length_growth(chart: StageHistory) -> Finding | None:
+    found = _length_change(chart)
+    if found is None or found[1] < found[0]:
+        return None
+    before, after, recent = found
+    if chart.setting("loss.weights", "") == "sequence_mean":
+        change = chart.change(
+            "loss.weights", "constant", "with the mean per completion a long wrong answer is punished less per token"
+        )
+    else:
+        change = chart.change("reward.length_cost", 0.1, "of two right answers the shorter one is then worth more")
+    return chart.finding(
+        "length_growth",
+        "watch",
+        recent,
+        seen=f"completions went from {before:.0f} to {after:.0f} tokens, and the reward did not rise with that",
+        means="the policy talks more without being right more often; each step costs more",
+        change=change,
+        figures={"length_before_tokens": before, "length_after_tokens": after},
+    )
+
+
+def _length_change(chart: StageHistory) -> tuple[float, float, list[Point]] | None:
+    """(before, after, the recent steps) of a length that changed by a lot while the reward did not rise."""
+    points = chart.series("rollouts/length_mean_tokens")
+    if len(points) < 2 * RECENT_STEPS:
+        return None
+    before, recent = middle(points[:RECENT_STEPS]), points[-RECENT_STEPS:]
+    after = middle(recent)
+    is_large = max(before, after) > LENGTH_FACTOR * min(before, after)
+    if not is_large or abs(after - before) < LENGTH_CHANGE_TOKENS or has_risen(chart.series("reward/mean")):
+        return None
+    return before, after, recent
+
+
+def other_writing_system(chart: StageHistory) -> Finding | None:
+    signs = [sign for sign in chart.signs if sign.num_read][-TEXT_LOOKS:]
+    shares = [(sign.step, sign.num_foreign / sign.num_read) for sign in signs]
+    if len(shares) < TEXT_LOOKS or min(values_of(shares)) < FOREIGN_COMPLETIONS_SHARE:
+        return None
+    coefficient = chart.setting("kl.coefficient", 0.0)
+    return chart.finding(
+        "other_writing_system",
+        "sick",
+        shares,
+        seen=f"{_mean(shares):.0%} of the completions that were read are in {signs[-1].foreign_script} letters, "
+        "and their prompts are not",
+        means="nothing in the reward says which language to think in; what people can check gets lost",
+        change=chart.change(
+            "kl.coefficient",
+            2 * coefficient if coefficient else 0.04,
+            "stay near the model that wrote the prompt's language; or give language a part of the reward",
+        ),
+        figures={"foreign_share": _mean(shares)},
+    )
+
+
+def runs_on_after_answer(chart: StageHistory) -> Finding | None:
+    signs = [sign for sign in chart.signs if sign.num_marked >= MIN_MARKED][-TEXT_LOOKS:]
+    shares = [(sign.step, sign.num_running_on / sign.num_marked) for sign in signs]
+    if len(shares) < TEXT_LOOKS or min(values_of(shares)) < RUNNING_ON_SHARE:
+        return None
+    return chart.finding(
+        "runs_on_after_answer",
+        "watch",
+        shares,
+        seen=f"{_mean(shares):.0%} of the completions with a marked answer go on after it",
+        means="tokens are sampled and learned from that no reward is about; often a base model invents the next "
+        "question",
+        change=_stop_at_answer(chart, signs),
+        figures={"running_on_share": _mean(shares)},
+    )
+
+
+def _stop_at_answer(chart: StageHistory, signs: list[TextSigns]) -> Change:
+    is_tagged = sum(sign.num_closed_by_tag for sign in signs) * 2 > sum(sign.num_marked for sign in signs)
+    if is_tagged and "</answer>" not in chart.setting("sampling.stop_strings", ()):
+        return chart.change("sampling.stop_strings", ["</answer>"], "stop there (evaluation.stop_strings as well)")
+    return chart.change("reward.length_cost", 0.1, "of two right answers the shorter one is then worth more")
+
+
+def _is_solved(chart: StageHistory) -> bool:
+    recent = chart.series("score/pass_at_1")[-RECENT_STEPS:]
+    return bool(recent) and middle(recent) >= SOLVED
+
+
+def _is_rising(chart: StageHistory) -> bool:
+    """A policy that gets better is let be, whatever else is odd."""
+    return has_risen(chart.series("reward/mean")[-2 * RECENT_STEPS :])
+
+
+def _mean(points: list[Point]) -> float:
+    return mean(values_of(points))

@@ -1,0 +1,251 @@
+"""Runs the model for the engine: prefills prompts into the cache, and decodes tokens for the slots that go on.
+
+    prefill:  packed tokens of several prompts, in chunks ──▶ keys and values in the prompts' blocks
+    decode:   tokens of the slots ──model, attention over the cache──▶ logits ──draw──▶ tokens, counts, is_done, out_*
+    look:     what the host needs to know of the slots; on a GPU it is on its way while the next steps run
+
+Here in plain torch, for the CPU and as the oracle; `cuda.py` has the same with kernels and graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from groupwise.engines.native.attend import gather, may_see, plain_attention
+from groupwise.engines.native.slots import Slots
+from groupwise.engines.sampling import draw_tokens
+from groupwise.kernels.seam import AttentionForm, attending
+from groupwise.types import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some consecutive tokens of a prompt, to be prefilled."""
+
+    token_ids: Sequence[int]
+    position: int
+    """Of the first of them."""
+    blocks: Sequence[int]
+    """All blocks of the prompt, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeProgress:
+    """Of each slot, at some moment."""
+
+    counts: list[int]
+    is_done: list[int]
+
+
+class Look:
+    """The slots' progress as it was when this was asked for."""
+
+    def __init__(self, progress: Tensor) -> None:
+        self._progress = progress
+
+    def read(self) -> DecodeProgress:
+        counts, is_done = self._progress.tolist()
+        return DecodeProgress(counts, is_done)
+
+
+class Runner:
+    """Holds the cache and the slots: `num_slots` of up to `row_tokens` tokens, `max_new_tokens` of them drawn."""
+
+    looks_ahead = 0
+    """How many blocks of steps may be on their way before the oldest is looked at."""
+    steps_per_look = 1
+    entry_share = 0.0
+    """Of the slots, that are free before others enter: a prefill of few tokens takes as long as one of many."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        num_blocks: int,
+        block_tokens: int,
+        num_slots: int,
+        row_tokens: int,
+        max_new_tokens: int,
+        prefill_tokens: int,
+    ) -> None:
+        self.model = model
+        self.device = model.device
+        self.block_tokens = block_tokens
+        self.row_tokens = row_tokens
+        self.max_new_tokens = max_new_tokens
+        self.prefill_tokens = prefill_tokens
+        """How many may be prefilled at once."""
+        self._decoder = model.get_decoder()
+        self._head = model.get_output_embeddings()
+        config = model.config.get_text_config()
+        heads, size = cache_shape(config)
+        self._softcap = getattr(config, "final_logit_softcapping", None)
+        self.num_blocks = num_blocks
+        self.cache = self._allocate_cache((config.num_hidden_layers, 2, num_blocks, block_tokens, heads, size))
+        self.slots = Slots(num_slots, -(-row_tokens // block_tokens), max_new_tokens, self.device)
+
+    def _allocate_cache(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.zeros(shape, device=self.device, dtype=self.model.dtype)
+
+    @staticmethod
+    def block_bytes(model: Any, block_tokens: int) -> int:
+        config = model.config.get_text_config()
+        heads, size = cache_shape(config)
+        bytes_each = torch.finfo(model.dtype).bits // 8
+        return int(config.num_hidden_layers * 2 * block_tokens * heads * size * bytes_each)
+
+    def fits(self, num_slots: int, row_tokens: int, max_new_tokens: int) -> bool:
+        has_slots = num_slots <= self.slots.num_slots and row_tokens <= self.row_tokens
+        return has_slots and max_new_tokens <= self.max_new_tokens
+
+    def peak_bytes(self) -> int:
+        """The most GPU memory in use since torch's peak was last reset, and ours with it."""
+        return 0
+
+    def sleep(self) -> None:
+        """Hand memory back until `wake`, where there is memory worth it. No rollout may be on its way."""
+
+    def wake(self) -> bool:
+        """Whether the memory is there again."""
+        return True
+
+    # -- prefill --
+
+    @torch.inference_mode()
+    def prefill(self, pieces: Sequence[Piece]) -> None:
+        """The pieces' keys and values, and nothing else: the first token is drawn by a decode step."""
+        tokens = [token for piece in pieces for token in piece.token_ids]
+        ids = torch.tensor([tokens], device=self.device)
+        with attending(self.model, self._prefill_step(pieces)):
+            self._decoder(
+                input_ids=ids, position_ids=torch.tensor([_positions(pieces)], device=self.device), use_cache=False
+            )
+
+    def _prefill_step(self, pieces: Sequence[Piece]) -> Any:
+        return PlainPrefill(self, pieces)
+
+    def places(self, pieces: Sequence[Piece]) -> list[int]:
+        """Where in the flattened blocks each packed token goes."""
+        size = self.block_tokens
+        return [
+            piece.blocks[position // size] * size + position % size
+            for piece in pieces
+            for position in range(piece.position, piece.position + len(piece.token_ids))
+        ]
+
+    def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        if sources:
+            pairs = torch.tensor([sources, targets], device=self.device)
+            self.cache[:, :, pairs[1]] = self.cache[:, :, pairs[0]]
+
+    # -- decode --
+
+    @torch.inference_mode()
+    def decode(self, slots: Sequence[int], num_steps: int, sampling: SamplingParams, stops: Tensor) -> None:
+        """`num_steps` tokens for each of these slots, less where one is done before."""
+        self.slots.arrange(slots)
+        for _ in range(num_steps):
+            self._decode_once(len(slots), sampling, stops)
+
+    def _decode_once(self, num_rows: int, sampling: SamplingParams, stops: Tensor) -> None:
+        slots, order = self.slots, self.slots.order[:num_rows]
+        with attending(self.model, PlainDecode(self, num_rows)):
+            logits = self.logits(num_rows)
+        tokens, logprobs = draw_tokens(logits, sampling, slots.seeds[order], slots.counts[order])
+        rows = torch.nonzero(slots.is_done[order] == 0)[:, 0]
+        going, tokens, logprobs = order[rows], tokens[rows], logprobs[rows]
+        counts = slots.counts[going]
+        slots.out_tokens[going, counts] = tokens
+        slots.out_logprobs[going, counts] = logprobs
+        slots.counts[going] += 1
+        slots.positions[going] += 1
+        slots.tokens[going] = tokens
+        is_last = (slots.counts[going] >= slots.limits[going]).long() * 2
+        slots.is_done[going] = torch.where(torch.isin(tokens, stops), torch.ones_like(is_last), is_last)
+
+    def logits(self, num_rows: int) -> Tensor:
+        """[B, V] in fp32 for the next token of each of the first rows."""
+        order = self.slots.order[:num_rows]
+        hidden = self._decoder(
+            input_ids=self.slots.tokens[order][:, None],
+            position_ids=self.slots.positions[order][:, None],
+            use_cache=False,
+        ).last_hidden_state[:, 0]
+        return self.head(hidden)
+
+    def head(self, hidden: Tensor) -> Tensor:
+        logits: Tensor = self._head(hidden).float()
+        if self._softcap:
+            logits = torch.tanh(logits / self._softcap) * self._softcap
+        return logits
+
+    # -- what came of it --
+
+    def look(self) -> Look:
+        return Look(self.slots.progress.clone())
+
+    def drawn(self, slots: Sequence[int]) -> tuple[list[list[int]], list[list[float]]]:
+        """The tokens that each of these slots has drawn so far, and their logprobs, up to its limit."""
+        where = torch.tensor(slots, device=self.device, dtype=torch.int64)
+        return self.slots.out_tokens[where].tolist(), self.slots.out_logprobs[where].tolist()
+
+
+def _positions(pieces: Sequence[Piece]) -> list[int]:
+    return [piece.position + offset for piece in pieces for offset in range(len(piece.token_ids))]
+
+
+def cache_shape(config: Any) -> tuple[int, int]:
+    """(key-value heads, head size)."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    return heads, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+class PlainPrefill:
+    def __init__(self, runner: Runner, pieces: Sequence[Piece]) -> None:
+        self._runner = runner
+        self._pieces = pieces
+        self._places = torch.tensor(runner.places(pieces), device=runner.device)
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
+        keys, values = self._runner.cache[layer]
+        keys.flatten(0, 1)[self._places] = key[0].transpose(0, 1)
+        values.flatten(0, 1)[self._places] = value[0].transpose(0, 1)
+        out, start = [], 0
+        for piece in self._pieces:
+            count, end = len(piece.token_ids), piece.position + len(piece.token_ids)
+            table = torch.tensor([piece.blocks], device=query.device)
+            seen_keys, seen_values = gather((keys, values), table, end)
+            positions = torch.arange(piece.position, end, device=query.device)[:, None]
+            seen = may_see(positions, torch.arange(end, device=query.device)[None], form.window)
+            part = query[:, :, start : start + count]
+            out.append(plain_attention(part, seen_keys, seen_values, seen[None, None], form))
+            start += count
+        return torch.cat(out, dim=2).transpose(1, 2)
+
+
+class PlainDecode:
+    def __init__(self, runner: Runner, num_rows: int) -> None:
+        slots = runner.slots
+        order = slots.order[:num_rows]
+        self._cache = runner.cache
+        self._is_going = slots.is_done[order] == 0
+        self._positions = slots.positions[order] * self._is_going  # one that is done may stand behind its last block
+        self._tables = slots.tables[order]
+        self._length = int(self._positions.max()) + 1
+        size = runner.block_tokens
+        blocks = self._tables.gather(1, (self._positions // size)[:, None])[:, 0]
+        self._places = (blocks.long() * size + self._positions % size)[self._is_going]
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
+        keys, values = self._cache[layer]
+        keys.flatten(0, 1)[self._places] = key[self._is_going, :, 0]
+        values.flatten(0, 1)[self._places] = value[self._is_going, :, 0]
+        seen_keys, seen_values = gather((keys, values), self._tables, self._length)
+        index = torch.arange(self._length, device=query.device)
+        seen = may_see(self._positions[:, None], index[None], form.window)
+        return plain_attention(query, seen_keys, seen_values, seen[:, None, None], form).transpose(1, 2)

@@ -1,0 +1,226 @@
+"""The native engine: continuous batching over the trainer's own modules.
+
+    requests ──▶ wait ──▶ enter: prefill the prompt once per group, copy its partial block ──▶ decode a few steps ──┐
+                   ▲                                                                                              │
+                   └──────── slots and blocks are free again ◀── leave: groups that are complete are handed out ◀─┘
+
+On a GPU the host looks at what a block of steps did while the next block runs, so neither waits for the other.
+
+Contract: as of `engines.engine.Engine`; and the same tokens as the reference engine where arithmetic is exact enough
+(fp32). What it does not do: speculative decoding, several GPUs for one model, throwing out a rollout for another one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from groupwise.engines.completions import completion_text, first_stop, undrawn_groups
+from groupwise.engines.engine import Request
+from groupwise.engines.native.blocks import BlockPool
+from groupwise.engines.native.decode import DecodeProgress, Look, Piece, Runner
+from groupwise.engines.native.schedule import Decoding, Schedule, Scheduled, blocks_for
+from groupwise.types import Finish, Group, Rollout, SamplingParams
+
+BLOCK_TOKENS = 16
+PREFILL_TOKENS = 2048
+"""Prompt tokens that go through the model at once; a longer prompt goes through in pieces."""
+MEMORY_SHARE = 0.8
+"""Of the free memory, for the cache."""
+
+
+class CacheTooSmall(ValueError):
+    """The cache cannot hold one group; the message has the arithmetic."""
+
+
+class NativeEngine:
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        stop_token_ids: Sequence[int],
+        max_batch_rollouts: int,
+        *,
+        cache_tokens: int = 0,
+        prefill_tokens: int = PREFILL_TOKENS,
+    ) -> None:
+        self.peak_bytes = 0
+        self._model = model
+        self._tokenizer = tokenizer
+        self._stops = torch.tensor(sorted(stop_token_ids), device=model.device, dtype=torch.int64)
+        self._max_rollouts = max_batch_rollouts
+        self._cache_tokens = cache_tokens
+        self._prefill_tokens = prefill_tokens
+        self._runner: Runner | None = None
+        self._is_cuda = model.device.type == "cuda"
+
+    def generate(
+        self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
+    ) -> Iterator[tuple[int, Group]]:
+        yield from undrawn_groups(requests, sampling, policy_version)
+        if sampling.max_new_tokens == 0:
+            return
+        asked = [request for request in requests if request.seeds]
+        if not asked:
+            return
+        runner = self._runner_for(asked, sampling)
+        try:
+            yield from self._run(runner, requests, sampling, policy_version)
+        finally:
+            # The cache is held while rollouts are drawn, and not while the policy learns from them.
+            self.peak_bytes = runner.peak_bytes()
+            runner.sleep()
+
+    def _run(
+        self, runner: Runner, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
+    ) -> Iterator[tuple[int, Group]]:
+        groups: list[dict[int, Rollout]] = [{} for _ in requests]
+        schedule = Schedule(
+            requests,
+            pool=BlockPool(runner.num_blocks),
+            block_tokens=BLOCK_TOKENS,
+            num_slots=runner.slots.num_slots,
+            max_new_tokens=sampling.max_new_tokens,
+        )
+        looks: deque[tuple[Look, dict[int, Decoding]]] = deque()
+        while not schedule.is_finished:
+            if schedule.has_room(runner.entry_share):
+                self._let_in(runner, schedule.enter(), sampling)
+            going = schedule.going()
+            if going:
+                left = sampling.max_new_tokens - min(rollout.num_steps for rollout in going)
+                num_steps = min(runner.steps_per_look, left)
+                runner.decode([rollout.slot for rollout in going], num_steps, sampling, self._stops)
+                for rollout in going:
+                    rollout.num_steps += num_steps
+                # With who was in the slots: by the time it is read, others may have entered.
+                looks.append((runner.look(), dict(schedule.active)))
+            if going and len(looks) <= runner.looks_ahead:
+                continue
+            look, seen = looks.popleft()
+            present = {slot: rollout for slot, rollout in seen.items() if schedule.active.get(slot) is rollout}
+            for rollout, made in self._take_out(runner, look.read(), present, sampling, policy_version):
+                schedule.leave(rollout.slot)
+                group = groups[rollout.request]
+                group[rollout.number] = made
+                if len(group) == len(requests[rollout.request].seeds):
+                    whole = tuple(group[number] for number in range(len(group)))
+                    yield rollout.request, Group(requests[rollout.request].prompt, whole)
+
+    def _let_in(self, runner: Runner, entry: Scheduled, sampling: SamplingParams) -> None:
+        if not entry.rollouts:
+            return
+        pieces: list[Piece] = []
+        room = runner.prefill_tokens
+        for prefix in entry.prefixes:
+            position = 0
+            while position < len(prefix.token_ids):
+                count = min(room, len(prefix.token_ids) - position)
+                pieces.append(Piece(prefix.token_ids[position : position + count], position, prefix.blocks))
+                position, room = position + count, room - count
+                if room == 0:
+                    runner.prefill(pieces)
+                    pieces, room = [], runner.prefill_tokens
+        if pieces:
+            runner.prefill(pieces)
+        runner.copy_blocks([source for source, _ in entry.copies], [target for _, target in entry.copies])
+        runner.slots.put(
+            [rollout.slot for rollout in entry.rollouts],
+            tokens=[rollout.last_prompt_token for rollout in entry.rollouts],
+            positions=[rollout.position for rollout in entry.rollouts],
+            seeds=[rollout.seed for rollout in entry.rollouts],
+            limit=sampling.max_new_tokens,
+            tables=[rollout.blocks for rollout in entry.rollouts],
+        )
+
+    def _take_out(
+        self,
+        runner: Runner,
+        progress: DecodeProgress,
+        present: Mapping[int, Decoding],
+        sampling: SamplingParams,
+        policy_version: int,
+    ) -> list[tuple[Decoding, Rollout]]:
+        """Those of the slots in `present` that are done."""
+        counts = {slot: progress.counts[slot] for slot in present}
+        finishes = {
+            slot: Finish.STOP if progress.is_done[slot] == 1 else Finish.LENGTH
+            for slot in present
+            if progress.is_done[slot]
+        }
+        if sampling.stop_strings:
+            tokens, _ = runner.drawn(list(present))
+            for (slot, rollout), row in zip(present.items(), tokens, strict=True):
+                drawn = row[: counts[slot]]
+                cut = first_stop(self._tokenizer, drawn, sampling.stop_strings, rollout.num_checked)
+                rollout.num_checked = len(drawn)
+                if cut is not None:
+                    counts[slot], finishes[slot] = cut, Finish.STOP
+        if not finishes:
+            return []
+        tokens, logprobs = runner.drawn(list(finishes))
+        found = []
+        for place, (slot, finish) in enumerate(finishes.items()):
+            count = counts[slot]
+            drawn = tokens[place][:count]
+            text = completion_text(self._tokenizer, drawn)
+            made = Rollout(tuple(drawn), tuple(logprobs[place][:count]), text, finish, policy_version)
+            found.append((present[slot], made))
+        return found
+
+    def _runner_for(self, requests: Sequence[Request], sampling: SamplingParams) -> Runner:
+        """The runner that is there, if it is large enough and its memory can be had again; else a new one."""
+        new_tokens = sampling.max_new_tokens
+        row_tokens = max(len(request.prompt.token_ids) for request in requests) - 1 + new_tokens
+        num_slots = min(self._max_rollouts, sum(len(request.seeds) for request in requests))
+        runner = self._runner
+        if runner is not None and runner.fits(num_slots, row_tokens, new_tokens) and runner.wake():
+            self._refuse_too_small(requests, runner.num_blocks, num_slots, new_tokens)
+            return runner
+        self._runner = runner = None
+        row_tokens = blocks_for(row_tokens, 64) * 64
+        # One row more than there are: a prompt whose rollouts enter one after the other has blocks of its own.
+        wanted = self._cache_tokens or (num_slots + 1) * row_tokens
+        num_blocks = max(1, min(blocks_for(wanted, BLOCK_TOKENS), self._affordable_blocks()))
+        self._refuse_too_small(requests, num_blocks, num_slots, new_tokens)
+        self._runner = self._make_runner(
+            num_blocks=num_blocks,
+            block_tokens=BLOCK_TOKENS,
+            num_slots=num_slots,
+            row_tokens=row_tokens,
+            max_new_tokens=new_tokens,
+            prefill_tokens=self._prefill_tokens,
+        )
+        return self._runner
+
+    def _make_runner(self, **sizes: int) -> Runner:
+        if not self._is_cuda:
+            return Runner(self._model, **sizes)
+        from groupwise.engines.native.cuda import CudaRunner
+
+        return CudaRunner(self._model, **sizes)
+
+    def _affordable_blocks(self) -> int:
+        if not self._is_cuda:
+            return 2**31
+        torch.cuda.empty_cache()
+        device = self._model.device
+        free, total = torch.cuda.mem_get_info(device)
+        # A process may be held to a share of the GPU (`train --memory-gib`); what torch has taken is part of that.
+        allowed = total * torch.cuda.get_per_process_memory_fraction(device) - torch.cuda.memory_reserved(device)
+        return int(max(0, min(free, allowed)) * MEMORY_SHARE) // Runner.block_bytes(self._model, BLOCK_TOKENS)
+
+    def _refuse_too_small(self, requests: Sequence[Request], num_blocks: int, num_slots: int, new_tokens: int) -> None:
+        for request in requests:
+            prefix, size = len(request.prompt.token_ids) - 1, min(len(request.seeds), num_slots)
+            own = blocks_for(prefix + new_tokens, BLOCK_TOKENS) - prefix // BLOCK_TOKENS
+            needed = blocks_for(prefix, BLOCK_TOKENS) + size * own
+            if needed > num_blocks:
+                raise CacheTooSmall(
+                    f"the cache of {num_blocks} blocks × {BLOCK_TOKENS} tokens cannot hold one group: a prompt of "
+                    f"{prefix + 1} tokens and {size} rollouts of up to {new_tokens} need {needed} blocks; lower "
+                    "sampling.max_new_tokens or rollouts_per_problem, or raise engine.cache_tokens"
+                )

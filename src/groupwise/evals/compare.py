@@ -1,0 +1,226 @@
+"""`groupwise compare`: two results on the same problems, paired problem by problem. It reads files, never a model.
+
+A side is a result folder of `groupwise eval`, or a run directory: the held-out completions of its newest evaluation, or
+with RUN@STEP of the one after that step. Sides that were asked other questions, or judged by another verifier, are
+refused; sides that were sampled otherwise are compared, and the difference is told.
+
+Each problem has one value a side, the share of its completions that are correct; problems that one side lacks or could
+not judge are left out and counted. The interval of the mean difference is over problems (`stats.paired_interval`). With
+one completion a problem on both sides the test is McNemar's, else a paired bootstrap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from groupwise.base.stats import mcnemar_p, mean, paired_bootstrap_p, paired_interval
+from groupwise.config import ConfigError
+from groupwise.runs import layout
+from groupwise.runs.files import plain
+from groupwise.runs.reader import Run
+from groupwise.runs.results import Scores, is_result, read_groups, read_result
+from groupwise.types import Problem, ScoredGroup
+
+WHERE_DATA_IS = frozenset({"train", "held_out", "hub_config", "train_split", "held_out_split", "source"})
+"""Options of tasks that say where problems lie. The problems themselves are compared, so these may differ."""
+CLEAR_SHARE = 0.5
+"""A problem counts as solved where more than this share of its completions is correct."""
+
+
+@dataclass(frozen=True)
+class Side:
+    name: str
+    task: str
+    options: Mapping[str, Any]
+    verifier: str
+    data: str | None
+    """Fingerprint of the whole split; None for a run, which has none."""
+    sampling: Mapping[str, Any]
+    groups: Mapping[str, ScoredGroup]
+    scores: Scores
+    """Those of the result; none for a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    problem_id: str
+    before: float
+    after: float
+    question: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    first: str
+    second: str
+    num_problems: int
+    left_out: int
+    """Problems that are not on both sides, or that one side could not judge."""
+    first_value: float
+    """pass@1 on the problems that both have."""
+    second_value: float
+    difference: float
+    low: float
+    high: float
+    p: float
+    test: str
+    """mcnemar or paired_bootstrap."""
+    gained: tuple[Flip, ...]
+    """Solved by the second alone."""
+    lost: tuple[Flip, ...]
+    """Solved by the first alone."""
+    scores: Mapping[str, tuple[float, float]]
+    """All scores that both results have, each over its own problems: for a look at what else changed."""
+    notes: tuple[str, ...]
+    """What was asked differently."""
+
+    @property
+    def verdict(self) -> str:
+        """In a sentence."""
+        if self.low > 0:
+            found = f"{self.second} is better than {self.first}"
+        elif self.high < 0:
+            found = f"{self.second} is worse than {self.first}"
+        else:
+            found = f"no clear difference between {self.first} and {self.second}"
+        points = f"{_points(self.difference)} points, 95 % interval {_points(self.low, '')} to {_points(self.high, '')}"
+        return f"{found}: {points}, on {self.num_problems:,} problems"
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(plain(asdict(self))) | {"verdict": self.verdict}
+
+
+def read_side(named: str) -> Side:
+    path = Path(named)
+    if is_result(path):
+        result = read_result(path)
+        if not result.is_finished:
+            raise ConfigError(f"{path}: the evaluation is not finished; give the same `groupwise eval` command again")
+        name, options = str(result.task["name"]), result.task["options"]
+        data = str(result.data["fingerprint"])
+        groups = _by_id(read_groups(path))
+        return Side(str(path), name, options, result.verifier, data, result.sampling, groups, result.scores)
+    folder, _, step = named.rpartition("@")
+    if not path.is_dir() and folder and step.isdecimal():
+        return _read_run(Path(folder), int(step))
+    if (path / layout.RECIPE).is_file():
+        return _read_run(path, None)
+    raise ConfigError(f"{named}: neither a result of `groupwise eval`, nor a run directory (or RUN@STEP)")
+
+
+def _read_run(path: Path, step: int | None) -> Side:
+    run = Run(path)
+    steps = run.eval_rollout_steps()
+    if not steps or (step is not None and step not in steps):
+        known = f"evaluated after steps {', '.join(map(str, steps))}" if steps else "never evaluated"
+        raise ConfigError(f"{path}{'' if step is None else f'@{step}'}: no such evaluation; the run was {known}")
+    chosen = steps[-1] if step is None else step
+    recipe, evaluation = run.recipe, run.recipe.get("evaluation", {})
+    sampling = {
+        "n": evaluation.get("rollouts_per_problem", 1),
+        "temperature": evaluation.get("temperature", 0.0),
+        "max_new_tokens": evaluation.get("max_new_tokens", 0),
+    }
+    task = recipe["task"]
+    # A process score says how sound the reasoning is; it does not decide what is correct.
+    verifier = str(run.info["verifier"]).partition(" + ")[0]
+    groups = _by_id(run.eval_rollouts(chosen))
+    return Side(f"{path}@{chosen}", task["name"], task.get("options", {}), verifier, None, sampling, groups, {})
+
+
+def _by_id(groups: Sequence[ScoredGroup]) -> dict[str, ScoredGroup]:
+    return {scored.group.prompt.problem.id: scored for scored in groups}
+
+
+def compare(first: Side, second: Side) -> Comparison:
+    refuse_different(first, second)
+    shared = sorted(first.groups.keys() & second.groups.keys())
+    shares = {key: (first.groups[key].pass_rate, second.groups[key].pass_rate) for key in shared}
+    judged = {key: (a, b) for key, (a, b) in shares.items() if a is not None and b is not None}
+    if not judged:
+        raise ConfigError(f"{first.name} and {second.name} share no problem that both could judge; nothing to compare")
+    differences = [b - a for a, b in judged.values()]
+    low, high = paired_interval(differences)
+    gained, lost = _flips(judged, first.groups)
+    both = [name for name in first.scores if name in second.scores]
+    is_plain = all(len(side.groups[key].scores) == 1 for side in (first, second) for key in judged)
+    return Comparison(
+        first=first.name,
+        second=second.name,
+        num_problems=len(judged),
+        left_out=len(first.groups.keys() | second.groups.keys()) - len(judged),
+        first_value=mean([a for a, _ in judged.values()]),
+        second_value=mean([b for _, b in judged.values()]),
+        difference=mean(differences),
+        low=low,
+        high=high,
+        p=mcnemar_p(len(gained), len(lost)) if is_plain else paired_bootstrap_p(differences),
+        test="mcnemar" if is_plain else "paired_bootstrap",
+        gained=gained,
+        lost=lost,
+        scores={name: (first.scores[name].value, second.scores[name].value) for name in both},
+        notes=tuple(_notes(first, second)),
+    )
+
+
+def refuse_different(first: Side, second: Side) -> None:
+    """ConfigError where a difference of scores would not be one of models."""
+
+    def refuse(what: str, one: Any, other: Any) -> ConfigError:
+        return ConfigError(
+            f"cannot compare {first.name} and {second.name}: {what} {one!r:.80} and {other!r:.80}; evaluate both alike"
+        )
+
+    if first.task != second.task:
+        raise refuse("their tasks are", first.task, second.task)
+    if first.verifier != second.verifier:
+        raise refuse("their verifiers are", first.verifier, second.verifier)
+    for key in sorted((first.options.keys() | second.options.keys()) - WHERE_DATA_IS):
+        one, other = first.options.get(key), second.options.get(key)
+        if one != other:
+            raise refuse(f"their task option {key} is", one, other)
+    if first.data is not None and second.data is not None and first.data != second.data:
+        raise refuse("their data differ; the fingerprints are", first.data, second.data)
+    for key in first.groups.keys() & second.groups.keys():
+        one, other = (side.groups[key].group.prompt.problem for side in (first, second))
+        if (one.messages, one.answer) != (other.messages, other.answer):
+            raise refuse(f"problem {key} is not the same on both sides:", _question(one), _question(other))
+
+
+def _flips(
+    judged: Mapping[str, tuple[float, float]], groups: Mapping[str, ScoredGroup]
+) -> tuple[tuple[Flip, ...], tuple[Flip, ...]]:
+    """Problems that the second alone solves, and the first alone; the largest changes first."""
+    flips = [
+        Flip(key, before, after, _question(groups[key].group.prompt.problem))
+        for key, (before, after) in judged.items()
+        if (before > CLEAR_SHARE) != (after > CLEAR_SHARE)
+    ]
+    flips.sort(key=lambda flip: (-abs(flip.after - flip.before), flip.problem_id))
+    return (
+        tuple(flip for flip in flips if flip.after > flip.before),
+        tuple(flip for flip in flips if flip.after < flip.before),
+    )
+
+
+def _notes(first: Side, second: Side) -> list[str]:
+    notes = []
+    for key in sorted(first.sampling.keys() & second.sampling.keys()):
+        one, other = first.sampling[key], second.sampling[key]
+        if one != other and key != "seed":
+            notes.append(f"{key} is {one} for {first.name} and {other} for {second.name}")
+    return notes
+
+
+def _question(problem: Problem) -> str:
+    text = " ".join(problem.messages[-1].content.split()) if problem.messages else problem.id
+    return text if len(text) <= 120 else text[:119] + "…"
+
+
+def _points(difference: float, plus: str = "+") -> str:
+    """A difference of shares in points; the minus is a real one, and -0.0 is none."""
+    value = round(100 * difference, 1) + 0.0
+    return f"−{-value:.1f}" if value < 0 else f"{plus}{value:.1f}"

@@ -1,0 +1,112 @@
+"""Time to accuracy: how many seconds of training it took until held-out pass@1 first reached a score.
+
+Contract: reads run directories alone. Runs whose recipes differ in nothing but the seed are one row; its interval is
+Student's over those runs. Seconds are the sum of the steps' own times up to that evaluation; evaluating, saving and
+loading are left out and told apart, because one may evaluate as often as one likes.
+
+The first evaluation above a score is lucky more often than unlucky: with few held-out problems, scores are reached a
+little early. The table says how many problems there were.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from groupwise.base.stats import mean, student_interval
+from groupwise.runs import Run, RunReadError, layout
+from groupwise.runs.alike import by_experiment
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """One run and one score."""
+
+    run: str
+    step: int | None
+    """None: not reached."""
+    train_s: float
+    """Until then; where it was not reached, all there was."""
+    aside_s: float
+    """Besides, on evaluating and saving."""
+    tokens: float
+    """Sampled until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReachRow:
+    label: str
+    device: str
+    num_problems: int
+    """Of the held-out evaluation."""
+    score: float
+    runs: tuple[Reached, ...]
+
+    @property
+    def num_reached(self) -> int:
+        return sum(run.step is not None for run in self.runs)
+
+    @property
+    def seconds(self) -> tuple[float, float, float] | None:
+        """(mean, low, high) over the runs, where all of them reached it; one run has no interval."""
+        if self.num_reached < len(self.runs):
+            return None
+        values = [run.train_s for run in self.runs]
+        low, high = student_interval(values) if len(values) > 1 else (math.nan, math.nan)
+        return mean(values), max(low, 0.0), high
+
+    def to_json(self) -> dict[str, Any]:
+        known = [None if not math.isfinite(value) else value for value in self.seconds or ()]
+        return asdict(self) | {"num_reached": self.num_reached, "seconds": known or None}
+
+
+def time_to_scores(paths: Sequence[Path], scores: Sequence[float]) -> list[ReachRow]:
+    """A row for each recipe and score, in the order given."""
+    rows = by_experiment(Run(run_dir) for given in paths for run_dir in _runs_of(given))
+    return [
+        _row(label, runs, score) for label, runs in zip(_labels(rows), rows, strict=True) for score in sorted(scores)
+    ]
+
+
+def _runs_of(path: Path) -> list[Path]:
+    """Of a sweep all its runs; else the run itself."""
+    if not (path / layout.SWEEP).is_file():
+        return [path]
+    return sorted(recipe.parent for recipe in path.glob(f"{layout.SWEEP_RUNS}/*/*/{layout.RECIPE}"))
+
+
+def _labels(rows: Sequence[Sequence[Run]]) -> list[str]:
+    """The recipe's name; with the folder of its runs, or its one run, where two recipes have one name."""
+    names = [str(runs[0].recipe.get("name", "?")) for runs in rows]
+    return [
+        f"{name} ({_place(runs)})" if names.count(name) > 1 else name for name, runs in zip(names, rows, strict=True)
+    ]
+
+
+def _place(runs: Sequence[Run]) -> str:
+    folders = {run.path.resolve().parent for run in runs}
+    return folders.pop().name if len(runs) > 1 and len(folders) == 1 else runs[0].name
+
+
+def _row(label: str, runs: Sequence[Run], score: float) -> ReachRow:
+    devices = {str(run.info.get("machine", {}).get("device_name", "unknown")) for run in runs}
+    if len(devices) > 1:
+        raise RunReadError(f"{label}: its runs are from {' and '.join(sorted(devices))}, whose seconds do not compare")
+    counts = {record.num_problems for run in runs for record in run.evals()}
+    return ReachRow(label, devices.pop(), max(counts, default=0), score, tuple(_reached(run, score) for run in runs))
+
+
+def _reached(run: Run, score: float) -> Reached:
+    found = next((record.step for record in run.evals() if record.pass_at_1 >= score), None)
+    steps = [record for record in run.steps() if found is None or record.step <= found]
+
+    def total(*names: str) -> float:
+        values = (record.metrics.get(name, 0.0) for record in steps for name in names)
+        return math.fsum(value for value in values if math.isfinite(value))
+
+    tokens = steps[-1].metrics.get("tokens/total", 0.0) if steps else 0.0
+    aside = total("time/eval_s", "time/checkpoint_s")
+    return Reached(str(run.path), found, total("time/step_s"), aside, tokens)

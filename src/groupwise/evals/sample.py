@@ -1,0 +1,112 @@
+"""Several completions of one question, and the best of them: by majority of their answers, or by a verifier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from groupwise.base.seeds import seed_of
+from groupwise.config import ConfigError, ModelConfig
+from groupwise.engines.engine import Request
+from groupwise.engines.native.native_engine import NativeEngine
+from groupwise.models.chat import check_fits, encode_prompt
+from groupwise.models.fused import fuse
+from groupwise.models.load import load_model, stop_token_ids
+from groupwise.rewards.extract import AnswerMark, final_answer
+from groupwise.rewards.math.equality import is_equal
+from groupwise.scoring.scorer import PooledScorer, ScoreFunction
+from groupwise.tasks.rows import Row
+from groupwise.tasks.task import RowScorer, Task
+from groupwise.types import Message, Problem, Rollout, SamplingParams, Score, Verdict
+from groupwise.workers import Limits
+
+BestOf = Literal["none", "majority", "verifier"]
+MARKS: tuple[AnswerMark, ...] = ("boxed", "hashes", "tag", "final", "number")
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    rollout: Rollout
+    answer: str | None
+    """What the completion gives as its answer, by the first mark that is in it."""
+    score: Score | None
+    """Where a verifier was asked."""
+
+    def to_json(self) -> dict[str, Any]:
+        table: dict[str, Any] = {
+            "completion": self.rollout.text,
+            "answer": self.answer,
+            "finish": self.rollout.finish.value,
+            "tokens": len(self.rollout.token_ids),
+            "logprob": sum(self.rollout.rollout_logprobs),
+        }
+        if self.score is not None:
+            table |= {"verdict": self.score.verdict.value, "reward": self.score.reward}
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    index: int
+    """Of the completion that is chosen."""
+    why: str
+
+
+def sample(path: str, question: str, *, n: int, sampling: SamplingParams, seed: int) -> list[Rollout]:
+    """`n` completions of a question, each from a random stream of its own."""
+    if n < 1:
+        raise ConfigError(f"--n {n}: must be at least 1")
+    loaded = load_model(ModelConfig(path=path), seed)
+    fuse(loaded.model)
+    prompt = encode_prompt(loaded.tokenizer, Problem("question", (Message("user", question),), ""))
+    check_fits([prompt], sampling.max_new_tokens, loaded.context_tokens)
+    stops = stop_token_ids(loaded.tokenizer, loaded.model)
+    engine = NativeEngine(loaded.model, loaded.tokenizer, stops, n)
+    request = Request(prompt, tuple(seed_of(seed, "sample", question, number) for number in range(n)))
+    ((_, group),) = engine.generate([request], sampling, 0)
+    return list(group.rollouts)
+
+
+def judge(rollouts: Sequence[Rollout], question: str, task: Task | None, fields: Mapping[str, Any]) -> list[Sampled]:
+    """With the answer that each gives and, where there is a task, its score on the problem that `fields` describe."""
+    scores: list[Score | None] = [None] * len(rollouts)
+    if task is not None:
+        if not isinstance(task, RowScorer):
+            raise ConfigError(f"--task: {type(task).__name__} cannot score a single question (it has no bare_problem)")
+        problem = task.bare_problem(Row({"question": question, "problem": question, **fields}, "--fields"))
+        scorer = PooledScorer(ScoreFunction(task), 2, Limits())
+        try:
+            scores = list(scorer.scores(scorer.submit(problem, [rollout.text for rollout in rollouts])))
+        finally:
+            scorer.close()
+    found = [final_answer(rollout.text, MARKS) for rollout in rollouts]
+    return [
+        Sampled(rollout, answer.text.strip() if answer else None, score)
+        for rollout, answer, score in zip(rollouts, found, scores, strict=True)
+    ]
+
+
+def choose(sampled: Sequence[Sampled], best_of: BestOf) -> Choice | None:
+    """The completion to show; None where none has an answer, or none is right."""
+    if best_of == "none":
+        return None
+    if best_of == "verifier":
+        if any(entry.score is None for entry in sampled):
+            raise ConfigError("--best-of verifier: name the task whose verifier is to judge, with --task")
+        right = [i for i, entry in enumerate(sampled) if entry.score and entry.score.verdict is Verdict.CORRECT]
+        return Choice(right[0], f"{len(right)} of {len(sampled)} are judged correct") if right else None
+    votes: list[list[int]] = []
+    for index, entry in enumerate(sampled):
+        if entry.answer is None:
+            continue
+        same = next((vote for vote in votes if is_equal(sampled[vote[0]].answer or "", entry.answer)), None)
+        if same is None:
+            votes.append([index])
+        else:
+            same.append(index)
+    if not votes:
+        return None
+    # The largest group; of equal ones that whose first completion came first.
+    best = max(votes, key=len)
+    return Choice(best[0], f"{len(best)} of {len(sampled)} give the answer {sampled[best[0]].answer!r}")

@@ -1,0 +1,424 @@
+"""Checkpoints that a kill, a full disk or a flipped bit cannot turn into a silently wrong resume.
+
+    save:  .tmp-NAME/ ← tensors, state.json   fsync each
+                      ← manifest.json (hash and size of each)   fsync, fsync the folder
+           rename to NAME/, fsync the parent, then prune
+    load:  the newest folder whose every file is what its manifest says
+
+Contract: at every instant of a save the newest checkpoint that verifies is the one before or the complete new one. A
+save that fails raises `CheckpointError` and leaves what was there. One process writes (the run's lock sees to that);
+any number may read meanwhile, and reading changes nothing. Files are safetensors and JSON: loading runs no code.
+
+It does not know what is in a checkpoint: policy, optimizer, sampler and batch in flight are the trainer's to name.
+
+Two kinds of name. `step-000012` is the run after step 12. `step-000012-update-003` lies inside step 12, with 3 of its
+updates done: newer than `step-000011`, older than `step-000012`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from groupwise.runs.files import fsync_path, write_atomic
+
+MANIFEST = "manifest.json"
+STATE = "state.json"
+TAGS = "tags.json"
+FORMAT = 2
+"""Of the manifest. A reader refuses a format it does not know."""
+PIECE_BYTES = 16 << 20
+"""Of a file, hashed by a thread of its own: one core takes longer over gigabytes than a disk."""
+HASHING_THREADS = 8
+STAGE_BYTES = 64 << 20
+"""Pinned, and two of them: what comes from a GPU through these takes a fifth of the time that it takes to ordinary
+memory (docs/lab-log.md)."""
+
+_NAME = re.compile(r"step-(\d{6,})(?:-update-(\d{3,}))?")
+_PART = re.compile(r"[A-Za-z0-9._-]+")
+_TEMPORARY = ".tmp-"
+_REPLACED = ".replaced-"
+"""Prefix of a checkpoint that is being replaced by one of the same name. Until that is done it still counts."""
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written or read. The message names the path and the cause."""
+
+
+def checkpoint_name(step: int, update: int | None = None) -> str:
+    """After `step`, or inside it after `update` of its updates."""
+    return f"step-{step:06d}" if update is None else f"step-{step:06d}-update-{update:03d}"
+
+
+def checkpoint_order(name: str) -> tuple[int, bool, int]:
+    """Sorts names from old to new; ValueError for a name of another shape."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name!r} is not the name of a checkpoint; make it with checkpoint_name(step, update)")
+    step, update = match.groups()
+    return int(step), update is None, int(update or 0)
+
+
+class CheckpointStore:
+    def __init__(self, root: Path, keep_last: int, on_skip: Callable[[Path, str], None] | None = None) -> None:
+        """`on_skip(path, reason)` hears of what was passed over: what does not verify, what could not be removed."""
+        if keep_last < 1:
+            raise ValueError(f"keep_last = {keep_last}: keep at least 1, or a crash loses the run")
+        self.root = Path(root)
+        self._keep_last = keep_last
+        self._on_skip = on_skip or (lambda path, reason: None)
+
+    def save(
+        self,
+        name: str,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        state: Mapping[str, Any],
+        protected: Collection[str] = (),
+    ) -> Path:
+        """Write `tensors[k]` to k.safetensors and `state` to state.json, then prune all but the newest `keep_last`.
+
+        Tagged names and those in `protected` are never pruned. A checkpoint of the same name is replaced.
+        """
+        checkpoint_order(name)
+        for part in tensors:
+            if not _PART.fullmatch(part):
+                raise ValueError(f"{part!r} cannot be the name of a file of tensors")
+        state_bytes = _encode_state(state)
+        temporary = self.root / f"{_TEMPORARY}{name}"
+        path = self.root / name
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._settle()
+            os.mkdir(temporary)
+            _write_files(temporary, tensors, state_bytes)
+            self._put_in_place(temporary, path)
+        except (OSError, SafetensorError) as error:
+            # Only for errors. A kill cannot clean up either, and the next save removes what it left.
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise CheckpointError(
+                f"could not write the checkpoint {path}: {error}. Older checkpoints are untouched; "
+                "make room or mend the folder, then resume the run"
+            ) from error
+        self._prune(name, protected)
+        return path
+
+    def newest_valid(self) -> Path | None:
+        """The newest checkpoint that verifies, every byte of it read; `on_skip` hears of newer ones that do not."""
+        for path in reversed(self._candidates()):
+            reason = self.verify(path)
+            if reason is None:
+                return path
+            self._on_skip(path, reason)
+        return None
+
+    def verify(self, path: Path) -> str | None:
+        """Why this checkpoint cannot be trusted, or None when every file is what its manifest says."""
+        try:
+            files = _read_manifest(path)
+            for name, entry in files.items():
+                file = path / name
+                size = file.stat().st_size
+                if size != entry["size_bytes"]:
+                    return f"{name} has {size} bytes, its manifest says {entry['size_bytes']}"
+                if _hash_of(file) != entry["sha256_of_pieces"]:
+                    return f"{name} is not what was written: its sha256 differs"
+        except FileNotFoundError as error:
+            return f"{Path(error.filename).name} is missing"
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"{MANIFEST} or a file in it cannot be read: {error!r}"
+        return None
+
+    def load(self, path: Path, check: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """The tensors, on the CPU, and the state. `check=False` only right after `newest_valid` has read it all."""
+        reason = self.verify(path) if check else None
+        if reason is not None:
+            raise CheckpointError(f"checkpoint {path} cannot be loaded: {reason}")
+        try:
+            parts = [Path(name) for name in _read_manifest(path) if name.endswith(".safetensors")]
+            tensors = {part.stem: load_file(path / part, device="cpu") for part in parts}
+            state = json.loads((path / STATE).read_bytes())
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"checkpoint {path} cannot be loaded: {error}") from error
+        return tensors, state
+
+    def names(self) -> list[str]:
+        """The checkpoints there are, valid or not, from old to new."""
+        return [path.name for path in self._candidates() if not path.name.startswith(_REPLACED)]
+
+    def rewind(self, name: str) -> Path:
+        """Forget the checkpoints after `name`: a run resumed from it must not, at its next crash, jump to them.
+
+        Their tags go too. For the one process that writes, before its first save. Returns where `name` lies now, which
+        is not where `newest_valid` found it if a kill had come between the two renames of a replacement.
+        """
+        name = name.removeprefix(_REPLACED)
+        newest_kept = checkpoint_order(name)
+        try:
+            self._settle()
+        except OSError as error:
+            raise CheckpointError(f"could not tidy {self.root}: {error}") from error
+        tags = {tag: tagged for tag, tagged in (self._tags() or {}).items() if checkpoint_order(tagged) <= newest_kept}
+        if tags != self._tags():
+            self._write_tags(tags)
+        for path in self._candidates():
+            if checkpoint_order(path.name.removeprefix(_REPLACED)) > newest_kept:
+                self._remove(path)
+        return self.root / name
+
+    def mark(self, name: str, tag: str) -> None:
+        """Let `tag` ("best") mean this checkpoint and no other; while it does, it is not pruned."""
+        if not (self.root / name).is_dir():
+            raise CheckpointError(f"there is no checkpoint {self.root / name} to tag as {tag!r}")
+        self._write_tags({**(self._tags() or {}), tag: name})
+
+    def tagged(self, tag: str) -> Path | None:
+        """The checkpoint that `tag` means; None when there is none. Not verified."""
+        name = (self._tags() or {}).get(tag)
+        return self.root / name if name is not None and (self.root / name).is_dir() else None
+
+    def _candidates(self) -> list[Path]:
+        """From old to new. A checkpoint set aside while another takes its name comes before that other."""
+        try:
+            paths = list(self.root.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise CheckpointError(f"cannot list {self.root}: {error}") from error
+        found = [path for path in paths if _NAME.fullmatch(path.name.removeprefix(_REPLACED))]
+
+        def order(path: Path) -> tuple[tuple[int, bool, int], bool]:
+            return checkpoint_order(path.name.removeprefix(_REPLACED)), not path.name.startswith(_REPLACED)
+
+        return sorted(found, key=order)
+
+    def _put_in_place(self, temporary: Path, path: Path) -> None:
+        aside = self.root / f"{_REPLACED}{path.name}"
+        is_replacing = path.exists()
+        if is_replacing:
+            # A folder cannot be renamed over a full one. Between the two renames `newest_valid` finds the one aside.
+            os.rename(path, aside)
+        try:
+            os.rename(temporary, path)
+        except OSError:
+            if is_replacing:
+                with contextlib.suppress(OSError):
+                    os.rename(aside, path)
+            raise
+        fsync_path(self.root)
+        if is_replacing:
+            self._remove(aside)
+
+    def _settle(self) -> None:
+        """Finish or undo what a killed save left: folders half written or half removed, one set aside."""
+        for path in sorted(self.root.iterdir()):
+            if path.name.startswith(_TEMPORARY):
+                shutil.rmtree(path)
+            elif path.name.startswith(_REPLACED):
+                original = self.root / path.name.removeprefix(_REPLACED)
+                if original.exists():
+                    self._remove(path)
+                else:
+                    os.rename(path, original)
+
+    def _prune(self, saved: str, protected: Collection[str]) -> None:
+        tags = self._tags()
+        if tags is None:
+            return  # Which checkpoints are tagged is not known: keep them all rather than lose the best one.
+        # Those after `saved` are not counted: they are of a future that this run has left, and would push out its own.
+        names = [name for name in self.names() if checkpoint_order(name) <= checkpoint_order(saved)]
+        for name in names[: -self._keep_last]:
+            if name not in protected and name not in tags.values():
+                self._remove(self.root / name)
+
+    def _remove(self, path: Path) -> None:
+        # Renamed first: a kill half way through must not leave something that looks like a damaged checkpoint.
+        trash = self.root / f"{_TEMPORARY}removed-{path.name.removeprefix('.')}"
+        try:
+            os.rename(path, trash)
+            shutil.rmtree(trash)
+        except OSError as error:
+            self._on_skip(path, f"could not be removed: {error}")
+
+    def _tags(self) -> dict[str, str] | None:
+        """None when the file is there but cannot be read."""
+        path = self.root / TAGS
+        try:
+            tags = {str(tag): str(name) for tag, name in json.loads(path.read_bytes()).items()}
+            for name in tags.values():
+                checkpoint_order(name)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except (OSError, ValueError, AttributeError) as error:
+            self._on_skip(path, f"cannot be read: {error!r}")
+            return None
+        return tags
+
+    def _write_tags(self, tags: Mapping[str, str]) -> None:
+        path = self.root / TAGS
+        try:
+            write_atomic(path, [json.dumps(tags, indent=1).encode("ascii")])
+        except OSError as error:
+            raise CheckpointError(f"could not write {path}: {error}") from error
+
+
+class CheckpointReader(CheckpointStore):
+    """The store as the other ranks see it: one rank writes, and all can read."""
+
+    def save(self, *arguments: Any, **named: Any) -> Path:
+        return self.root
+
+    def newest_valid(self) -> Path | None:
+        return None  # the one that writes looks, and says
+
+    def mark(self, name: str, tag: str) -> None:
+        pass
+
+
+def _write_files(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state_bytes: bytes) -> None:
+    pieces: dict[str, list[Future[bytes]]] = {}
+    # Hashed while the disk takes it.
+    with ThreadPoolExecutor(HASHING_THREADS) as pool:
+        for part, named in tensors.items():
+            path = folder / f"{part}.safetensors"
+            save_file(_separate(named), path)
+            pieces[path.name] = _hash_pieces(path, pool)
+            fsync_path(path)
+        _write_bytes(folder / STATE, state_bytes)
+        pieces[STATE] = _hash_pieces(folder / STATE, pool)
+    files = {
+        name: {"sha256_of_pieces": _joined(pieces[name]), "size_bytes": (folder / name).stat().st_size}
+        for name in sorted(pieces)
+    }
+    _write_bytes(folder / MANIFEST, json.dumps({"format": FORMAT, "files": files}, indent=1).encode("ascii"))
+    fsync_path(folder)
+
+
+def _write_bytes(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _separate(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors as safetensors takes them: on the CPU, contiguous, none sharing memory with another (tied weights)."""
+    separate = {}
+    storages = set()
+    for name, plain in zip(named, _on_cpu([tensor.detach() for tensor in named.values()]), strict=True):
+        storage = plain.untyped_storage().data_ptr()
+        if storage in storages:
+            plain = plain.clone(memory_format=torch.contiguous_format)
+        storages.add(storage)
+        separate[name] = plain
+    return separate
+
+
+def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Contiguous; copies of those on a GPU."""
+    copies = [
+        torch.empty(tensor.shape, dtype=tensor.dtype) if tensor.is_cuda else tensor.contiguous() for tensor in tensors
+    ]
+    moves = [(tensor, copy) for tensor, copy in zip(tensors, copies, strict=True) if tensor.is_cuda]
+    if moves:
+        stages = [torch.empty(STAGE_BYTES, dtype=torch.uint8, pin_memory=True) for _ in range(2)]
+        _copy_through(stages, moves)
+    return copies
+
+
+def _copy_through(stages: Sequence[Tensor], moves: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Piece by piece: one stage is emptied while the next one fills."""
+    filled: tuple[Tensor, Tensor, torch.cuda.Event | None] | None = None
+    for source, target in moves:
+        both = (_bytes_of(source.contiguous()), _bytes_of(target))
+        for ours, theirs in zip(*(flat.split(len(stages[0])) for flat in both), strict=True):
+            stage = stages[0][: len(ours)].copy_(ours, non_blocking=True)
+            arrived = torch.cuda.current_stream(ours.device).record_event() if ours.is_cuda else None
+            if filled is not None:
+                _empty(*filled)
+            filled, stages = (stage, theirs, arrived), stages[::-1]
+    if filled is not None:
+        _empty(*filled)
+
+
+def _bytes_of(tensor: Tensor) -> Tensor:
+    return tensor.view(-1).view(torch.uint8)
+
+
+def _empty(stage: Tensor, target: Tensor, arrived: torch.cuda.Event | None) -> None:
+    if arrived is not None:
+        arrived.synchronize()
+    target.copy_(stage)
+
+
+def _encode_state(state: Mapping[str, Any]) -> bytes:
+    """JSON that Python reads back as it was, but for tuples, which become lists. NaN and infinities are kept."""
+    _check_keys(dict(state), "state")
+    try:
+        return json.dumps(dict(state), ensure_ascii=True).encode("ascii")
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"the state of a checkpoint must be JSON values: {error}") from error
+
+
+def _check_keys(value: Any, where: str) -> None:
+    # json.dumps would turn the key 1 into "1" without a word, and a resumed run would not find it.
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise CheckpointError(f"{where} has the key {key!r}: the keys of a checkpoint's state must be strings")
+            _check_keys(item, f"{where}.{key}")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            if isinstance(item, (dict, list, tuple)):
+                _check_keys(item, f"{where}.{index}")
+
+
+def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
+    manifest = json.loads((path / MANIFEST).read_bytes())
+    if manifest["format"] != FORMAT:
+        raise ValueError(f"format {manifest['format']!r} is not known; this version reads {FORMAT}")
+    files: dict[str, dict[str, Any]] = manifest["files"]
+    if not isinstance(files, dict) or STATE not in files:
+        raise ValueError(f"it does not list {STATE}")
+    for name in files:
+        # A manifest may come from elsewhere: it names files of its own folder and nothing else.
+        if not _PART.fullmatch(name):
+            raise ValueError(f"it lists {name!r}, which is not a plain file name")
+    return files
+
+
+def _hash_of(path: Path) -> str:
+    with ThreadPoolExecutor(HASHING_THREADS) as pool:
+        return _joined(_hash_pieces(path, pool))
+
+
+def _hash_pieces(path: Path, pool: ThreadPoolExecutor) -> list[Future[bytes]]:
+    return [pool.submit(_hash_piece, path, start) for start in range(0, path.stat().st_size, PIECE_BYTES)]
+
+
+def _hash_piece(path: Path, start: int) -> bytes:
+    found = hashlib.sha256()
+    buffer = memoryview(bytearray(256 << 10))
+    with open(path, "rb", buffering=0) as file:
+        file.seek(start)
+        left = PIECE_BYTES
+        while left and (count := file.readinto(buffer[:left])):
+            found.update(buffer[:count])
+            left -= count
+    return found.digest()
+
+
+def _joined(pieces: Sequence[Future[bytes]]) -> str:
+    return hashlib.sha256(b"".join(piece.result() for piece in pieces)).hexdigest()

@@ -1,0 +1,296 @@
+"""Code: the share of a problem's tests that the program in a completion passes.
+
+**Expected outputs never enter the process that runs the model's program.** It is given inputs and answers with plain
+data (`plain_values`), which is compared here, or in the judge: a second sandbox that runs the data set's test code and
+has its calls of the solution relayed to the first. Nothing that a program prints, raises or exits with is a pass, and
+an object of a class of its own is no answer. `code_tests` says which tests go which way.
+
+All calls of a problem share one session of the program, so what it keeps between calls it keeps at its own risk; a
+test that fails or raises does not end the others, but when the program ends or runs out of time, the tests that are
+left fail. A test of stdin and stdout has a process of its own; the outputs must have the same lines, white space at
+their ends and empty lines at the end aside.
+
+Arguments and values are copies: what a program does to an argument in place is not seen by the test.
+
+The reward is passed / total. A program that loops, crashes or forges messages is wrong. `SandboxBroken` and
+`SandboxUnavailable` are failures of ours and are raised.
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import json
+import marshal
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+from groupwise.config.build import ConfigError
+from groupwise.rewards.code import harness, plain_values
+from groupwise.rewards.code.extract_program import Program, find_program
+from groupwise.rewards.code.plain_compare import matches, read_tree, truth
+from groupwise.rewards.code.plain_values import MAX_TREE_BYTES, BadTree, encode
+from groupwise.rewards.code.unit_tests import CallTest, CodeSpec, GradingPlan, JudgeScript, StdinTest, read_plan
+from groupwise.rewards.format import excerpt
+from groupwise.sandbox import ProgramLimits, ProgramOutcome, ProgramStatus, Sandbox, Session, SessionEnded
+from groupwise.types import Score, Verdict
+
+SPARE_OUTPUT_BYTES = 65536
+"""How much more than the expected output a program may print before it is ended."""
+MIN_SECONDS = 0.01
+"""With less than this left, a program is not started."""
+
+_BOOT = """
+import marshal, os, struct, sys, types
+def read(size):
+    data = b""
+    while len(data) < size:
+        part = os.read(3, size - len(data))
+        if not part:
+            os._exit(0)
+        data += part
+    return data
+for name, code in marshal.loads(read(*struct.unpack("!I", read(4)))):
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(code, module.__dict__)
+module.{main}()
+"""
+
+
+class SandboxLike(Protocol):
+    """What scoring needs of `Sandbox`."""
+
+    def run(self, source: str, *, stdin: str, limits: ProgramLimits) -> ProgramOutcome: ...
+
+    def open(self, source: str, *, limits: ProgramLimits) -> Session: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLimits:
+    """What all tests of one problem may use together."""
+
+    seconds: float = 4.0
+    memory_mb: int = 512
+
+    def sandbox_limits(self) -> ProgramLimits:
+        return ProgramLimits(seconds=self.seconds, memory_mb=self.memory_mb)
+
+
+def score_code(answer: str, completion: str, verifier: str, limits: CodeLimits, sandbox: SandboxLike) -> Score:
+    """Score the program of a completion; `answer` is the text of a `CodeSpec`."""
+    spec, plan = read_plan(answer)
+    program = find_program(completion, spec.entry_points[0] if spec.entry_points else "", spec.preamble)
+    if program is None:
+        return Score(0.0, Verdict.UNPARSED, {"tests": 0.0}, verifier, "no code")
+    if plan.stdin:
+        failures = _run_stdin_tests(plan.stdin, program, limits, sandbox)
+    else:
+        failures = _run_call_tests(spec, plan, program, limits, sandbox)
+    if failures is None:
+        return Score(0.0, Verdict.UNPARSED, {"tests": 0.0}, verifier, "no code block, and the text is not Python")
+    num_passed = failures.count(None)
+    reward = num_passed / len(failures)
+    verdict = Verdict.CORRECT if num_passed == len(failures) else Verdict.WRONG
+    first = next((f"; test {number}: {why}" for number, why in enumerate(failures, start=1) if why is not None), "")
+    detail = excerpt(f"{num_passed} of {len(failures)} tests{first}", 160)
+    return Score(reward, verdict, {"tests": reward}, verifier, detail)
+
+
+def check_options(seconds: float, memory_mb: int, isolation: str) -> None:
+    """Raises ConfigError for options that no sandbox takes."""
+    try:
+        CodeLimits(seconds, memory_mb).sandbox_limits()
+        Sandbox(isolation)
+    except ValueError as error:
+        raise ConfigError(str(error).removeprefix("Limits.")) from None
+
+
+def shared_sandbox(isolation: str) -> Sandbox:
+    """This process's sandbox: made once, and once more after a fork, since a child must not share its parent's."""
+    key = (os.getpid(), isolation)
+    if key not in _SANDBOXES:
+        _SANDBOXES[key] = Sandbox(isolation)
+    return _SANDBOXES[key]
+
+
+_SANDBOXES: dict[tuple[int, str], Sandbox] = {}
+
+
+@atexit.register
+def close_shared_sandboxes() -> None:
+    """Of this process; they come back when they are needed."""
+    for (pid, _), sandbox in _SANDBOXES.items():
+        if pid == os.getpid():
+            sandbox.close()
+
+
+class _ProgramSession:
+    """The model's program, asked by messages until it ends."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.end = ""
+        """Why it has ended; empty while it lives."""
+        self._send(_bundle())
+
+    def ask(self, message: bytes) -> bytes | None:
+        self._send(message)
+        if self.end:
+            return None
+        try:
+            return self._session.receive()
+        except SessionEnded as ended:
+            self.end = f"the program ended: {ended.outcome.status}"
+            return None
+
+    def answer(self, message: Sequence[Any]) -> list[Any]:
+        """Its answer as a list whose first item is a string; `["ended", why]` when there is none."""
+        data = self.ask(json.dumps(message).encode())
+        if data is None:
+            return ["ended", self.end]
+        try:
+            tree = read_tree(data)
+        except BadTree as error:
+            return ["forged", str(error)]
+        is_answer = isinstance(tree, list) and len(tree) > 0 and isinstance(tree[0], str)
+        return tree if is_answer else ["forged", "not an answer"]
+
+    def _send(self, message: bytes) -> None:
+        if len(message) > MAX_TREE_BYTES:
+            self.end = f"more than {MAX_TREE_BYTES} bytes to send"
+        if not self.end:
+            self._session.send(message)
+
+
+Failure = str | None
+"""Why a test failed; None when it passed, so that no text that a program has sent can mean that."""
+
+
+def _run_call_tests(
+    spec: CodeSpec, plan: GradingPlan, program: Program, limits: CodeLimits, sandbox: SandboxLike
+) -> list[Failure] | None:
+    """One for each test; None where there is no program at all."""
+    with sandbox.open(_BOOT.format(main="serve_program"), limits=limits.sandbox_limits()) as session:
+        running = _ProgramSession(session)
+        loaded = running.answer(["load", program.sources, spec.setup])
+        if loaded[0] == "no code" and not program.is_fenced:
+            return None
+        if loaded[0] != "loaded":
+            return [_reason(loaded)] * plan.num_tests
+        failures: list[Failure] = [_call_failure(test, running) for test in plan.calls]
+        if plan.script is not None:
+            failures += _judged_failures(plan.script, plan.num_judged, running, limits, sandbox)
+    return failures
+
+
+def _call_failure(test: CallTest, running: _ProgramSession) -> Failure:
+    answer = running.answer(["call", test.text, {name: encode(value) for name, value in test.values.items()}])
+    if answer[0] != "value" or len(answer) != 2:
+        return _reason(answer)
+    tree = answer[1]
+    match test.check:
+        case "equal":
+            is_right = matches(tree, test.expected, lists_are_tuples=test.is_json)
+        case "is":
+            is_right = tree is test.expected  # JSON has None, True and False of its own
+        case "true":
+            is_right = truth(tree) is True
+        case "false":
+            is_right = truth(tree) is False
+    return None if is_right else "wrong value"
+
+
+def _judged_failures(
+    script: JudgeScript, num_tests: int, running: _ProgramSession, limits: CodeLimits, sandbox: SandboxLike
+) -> list[Failure]:
+    """Runs the judge and hands its calls on. A test in which the program gave no plain answer has failed, whatever
+    the test made of it."""
+    failures: list[Failure] = []
+    no_answer = end = ""
+    own = limits.sandbox_limits()
+    # The judge waits while the program runs, so that on the clock it needs the program's time on top of its own.
+    own = ProgramLimits(seconds=own.seconds, wall_seconds=2 * own.wall, memory_mb=own.memory_mb)
+    with sandbox.open(_BOOT.format(main="serve_judge"), limits=own) as judge:
+        try:
+            judge.send(_bundle())
+            judge.send(script.to_message())
+            while len(failures) < num_tests and not end:
+                message = judge.receive()
+                if message.startswith(b'["call", '):
+                    answer = running.ask(message)
+                    if answer is None:
+                        end = running.end
+                        break
+                    if not answer.startswith((b'["value", ', b'["raised", ')):
+                        no_answer = "no plain data"
+                    judge.send(answer)
+                else:
+                    failures.append(no_answer or _judged_failure(message))
+                    no_answer = ""
+        except SessionEnded as ended:
+            end = f"the judge ended: {ended.outcome.status}"
+    return failures + [end] * (num_tests - len(failures))
+
+
+def _judged_failure(message: bytes) -> Failure:
+    try:
+        verdict = read_tree(message)
+    except BadTree:
+        return "the judge's message is none"
+    if verdict == ["test", True, ""]:
+        return None
+    return _reason(["test", verdict[-1]] if isinstance(verdict, list) and verdict else [])
+
+
+def _run_stdin_tests(
+    tests: Sequence[StdinTest], program: Program, limits: CodeLimits, sandbox: SandboxLike
+) -> list[Failure] | None:
+    """One for each test; None where there is no program at all."""
+    source = program.sources[0]
+    if not program.is_fenced and not _is_python(source, limits, sandbox):
+        return None
+    whole = limits.sandbox_limits()
+    seconds, wall = whole.seconds, whole.wall
+    failures: list[Failure] = []
+    for test in tests:
+        if seconds < MIN_SECONDS or wall < MIN_SECONDS:
+            failures.append("no time left")
+            continue
+        started = time.monotonic()
+        most = len(test.stdout.encode()) + SPARE_OUTPUT_BYTES
+        own = ProgramLimits(seconds=seconds, wall_seconds=wall, memory_mb=limits.memory_mb, output_bytes=most)
+        outcome = sandbox.run(source, stdin=test.stdin, limits=own)
+        seconds -= outcome.seconds
+        wall -= time.monotonic() - started
+        is_right = outcome.status is ProgramStatus.OK and _lines(outcome.stdout) == _lines(test.stdout)
+        failures.append(
+            None if is_right else "wrong output" if outcome.status is ProgramStatus.OK else str(outcome.status)
+        )
+    return failures
+
+
+def _is_python(source: str, limits: CodeLimits, sandbox: SandboxLike) -> bool:
+    with sandbox.open(_BOOT.format(main="serve_program"), limits=limits.sandbox_limits()) as session:
+        return _ProgramSession(session).answer(["compile", [source]]) == ["loaded"]
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def _reason(answer: Sequence[Any]) -> str:
+    """What a program or the judge gave as a reason: hostile text, made short and printable."""
+    return ": ".join(excerpt(part, 60) for part in answer[:2] if isinstance(part, str))
+
+
+@cache
+def _bundle() -> bytes:
+    """Our code for the inside of a sandbox, compiled once: to compile it there would take longer than most programs."""
+    modules = (plain_values, harness)
+    sources = [(module.__name__, inspect.getsource(module)) for module in modules]
+    codes = [(name, compile(source, f"<{name}>", "exec", dont_inherit=True)) for name, source in sources]
+    return marshal.dumps(codes)

@@ -1,0 +1,463 @@
+"""What a problem's tests ask: calls whose value we compare, a script for the judge, programs with stdin and stdout.
+
+A test is Python text (assert statements, `def check(candidate)`, `def test_…()`), an object {"call", "expected"},
+{"input", "output"} or {"stdin", "stdout"}. `plan_tests` reads them once and sorts them:
+
+- `assert CALL == LITERAL` (either way round; `is` with None, True and False; `assert CALL`, `assert not CALL`), where
+  CALL calls an entry point, is a `CallTest`: the call's text goes to the program, the literal stays with us.
+- Any other assertion goes into the `JudgeScript`. There each call of an entry point is replaced by one of `_relay`. Of
+  its arguments, those that name nothing of the test's own go as text, so that classes of the solution can be used;
+  the others are computed in the judge and go as values. Values are copies: what the program does to an argument in
+  place is not seen by the test.
+
+In Python text each top-level statement of the text or of a test function that holds an assertion is one test. The rest
+is run before it, in order; where that raises, the tests after it fail. What cannot fail (`assert True`, `assert f(1) ==
+f(1)`) is no test and is left out. Names of modules of the standard library need no import.
+
+Text of tests is parsed here and never run. What cannot be read is a `BadTests` that says why.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import json
+import re
+import symtable
+import sys
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+Check = Literal["equal", "is", "true", "false"]
+
+_ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(?:\(\))?(?:\.[A-Za-z_]\w*(?:\(\))?)*(?<!\))")
+
+
+class BadTests(ValueError):
+    """Tests that cannot be run. The message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSpec:
+    """All that scoring needs of a problem; `to_text` is `Problem.answer`."""
+
+    tests: tuple[Any, ...]
+    """JSON values: Python text, or objects."""
+    entry_points: tuple[str, ...] = ()
+    """What the tests call, as in `add` or `Solution().add`; the first is what `check(candidate)` is given."""
+    preamble: str = ""
+    """Goes before the program: imports, and a function to be completed."""
+    helpers: str = ""
+    """Code that tests call besides the solution. Runs in the judge alone."""
+    setup: str = ""
+    """Code that makes arguments for the tests. Runs after the program, beside it, and in the judge."""
+
+    def to_text(self) -> str:
+        values = {name: getattr(self, name) for name in CodeSpec.__slots__}
+        return json.dumps({name: value for name, value in values.items() if value or name == "tests"})
+
+
+@dataclass(frozen=True, slots=True)
+class CallTest:
+    text: str
+    """A Python expression, evaluated beside the program."""
+    check: Check
+    expected: Any = None
+    """A value of literals; for `equal` and `is`."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values of names in `text`."""
+    is_json: bool = False
+    """Whether `expected` is from JSON, where a list stands for a tuple too."""
+
+
+@dataclass(frozen=True, slots=True)
+class StdinTest:
+    stdin: str
+    stdout: str
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeScript:
+    """What the judge runs: blocks of (source, whether it is a test), the first one in the module's own namespace."""
+
+    setup: tuple[str, ...]
+    imports: tuple[str, ...]
+    bindings: Mapping[str, str]
+    """Names that stand for an entry point, and which."""
+    blocks: tuple[tuple[tuple[str, bool], ...], ...]
+
+    def to_message(self) -> bytes:
+        return json.dumps(["run", self.setup, self.imports, dict(self.bindings), self.blocks]).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class GradingPlan:
+    calls: tuple[CallTest, ...]
+    script: JudgeScript | None
+    num_judged: int
+    stdin: tuple[StdinTest, ...]
+
+    @property
+    def num_tests(self) -> int:
+        return len(self.calls) + self.num_judged + len(self.stdin)
+
+
+@lru_cache(maxsize=4096)
+def read_plan(text: str) -> tuple[CodeSpec, GradingPlan]:
+    """The spec and the plan of a `Problem.answer`."""
+    table: dict[str, Any] = json.loads(text)
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
+    spec = CodeSpec(**values)
+    return spec, plan_tests(spec)
+
+
+def plan_tests(spec: CodeSpec) -> GradingPlan:
+    for name in spec.entry_points:
+        if _ENTRY_POINT.fullmatch(name) is None:
+            raise BadTests(f"entry_point = {name!r:.80}: expected a name such as 'add' or 'Solution().add'")
+    texts: list[str] = []
+    calls: list[CallTest] = []
+    stdin: list[StdinTest] = []
+    for number, test in enumerate(spec.tests, start=1):
+        if isinstance(test, str):
+            texts.append(test)
+            continue
+        found = _object_test(test, spec, f"test {number}")
+        if isinstance(found, CallTest):
+            calls.append(found)
+        else:
+            stdin.append(found)
+    script, num_judged = None, 0
+    if texts:
+        planner = _Planner(spec, "\n".join(texts))
+        calls += planner.calls
+        script, num_judged = planner.script()
+    plan = GradingPlan(tuple(calls), script, num_judged, tuple(stdin))
+    if not plan.num_tests:
+        raise BadTests("no test: expected assert statements, a check(candidate) function, or objects with 'call' …")
+    if stdin and len(stdin) < plan.num_tests:
+        raise BadTests("tests of stdin and of calls in one problem: use one kind, since the program is run differently")
+    return plan
+
+
+def infer_entry_points(tests: Sequence[Any], solution: str = "", setup: str = "", helpers: str = "") -> tuple[str, ...]:
+    """The names that Python tests call and do not define; those alone that `solution`, if given, defines."""
+    source = "\n".join(test for test in tests if isinstance(test, str))
+    tree = _parse(source, "tests")
+    given = [call.args[0].id for call in _calls(tree, {"check"}) if call.args and isinstance(call.args[0], ast.Name)]
+    defined = _top_level_names(solution)
+    # MBPP has a solution that is called `sum`: what it defines is its own, whatever the name.
+    known = _bound_names(tree) | _top_level_names(setup) | _top_level_names(helpers) | (set(dir(builtins)) - defined)
+    called = given or _outer_calls(tree, known)
+    names = tuple(name for name in dict.fromkeys(called) if not solution or name in defined)
+    if len(names) > 1 and not solution:
+        raise BadTests(f"the tests call {', '.join(names)}: say in 'entry_point' which is the solution's")
+    return names
+
+
+def _object_test(test: Any, spec: CodeSpec, where: str) -> CallTest | StdinTest:
+    if not isinstance(test, Mapping):
+        raise BadTests(f"{where} is {test!r:.60}: expected Python text or an object")
+    keys = set(test)
+    if keys == {"call", "expected"}:
+        text = test["call"]
+        if not isinstance(text, str):
+            raise BadTests(f"{where}: 'call' is {text!r:.60}, expected Python text such as 'add(1, 2)'")
+        _parse(text, f"{where}: 'call'", mode="eval")
+        return CallTest(text.strip(), "equal", test["expected"], is_json=True)
+    if keys == {"stdin", "stdout"} or (keys == {"input", "output"} and not spec.entry_points):
+        first, second = ("stdin", "stdout") if "stdin" in keys else ("input", "output")
+        if not isinstance(test[first], str) or not isinstance(test[second], str):
+            fix = "; arguments of a function need an 'entry_point'" if first == "input" else ""
+            raise BadTests(f"{where}: {first!r} and {second!r} must be strings{fix}")
+        return StdinTest(test[first], test[second])
+    if keys == {"input", "output"}:
+        arguments = test["input"]
+        if not isinstance(arguments, (list, dict)):
+            raise BadTests(f"{where}: 'input' is {arguments!r:.60}, expected a list (or object) of arguments")
+        star = "*" if isinstance(arguments, list) else "**"
+        text = f"{spec.entry_points[0]}({star}_value_0)"
+        return CallTest(text, "equal", test["output"], {"_value_0": arguments}, is_json=True)
+    raise BadTests(
+        f"{where} has the keys {', '.join(sorted(map(str, keys))) or '(none)'}: expected call and expected, "
+        "input and output, or stdin and stdout"
+    )
+
+
+class _Planner:
+    """Sorts the statements of Python tests into call tests and blocks for the judge."""
+
+    def __init__(self, spec: CodeSpec, source: str) -> None:
+        tree = _parse(source, "tests")
+        self.spec = spec
+        self.calls: list[CallTest] = []
+        self.bound = _bound_names(tree)
+        self.bindings = {name: name for name in spec.entry_points if name.isidentifier()}
+        known = self.bound | _top_level_names(spec.helpers) | _top_level_names(spec.setup) | set(self.bindings)
+        self.imports = tuple(sorted(_module_names(tree) - known))
+        # What the program does not have: an argument that names any of these is computed in the judge.
+        of_judge = self.bound | _top_level_names(spec.helpers) | set(self.imports)
+        self.of_judge = of_judge - set(self.bindings)
+        self.asserting = {
+            node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _holds(node, _FAILING)
+        }
+        functions = [statement for statement in tree.body if self.is_test_function(statement)]
+        names = {function.name for function in functions if isinstance(function, ast.FunctionDef)}
+        rest = [statement for statement in tree.body if statement not in functions and not _is_call(statement, names)]
+        self.blocks = [self.block(rest)]
+        self.blocks += [self.function_block(each) for each in functions if isinstance(each, ast.FunctionDef)]
+
+    def is_test_function(self, statement: ast.stmt) -> bool:
+        if not isinstance(statement, ast.FunctionDef) or not _holds(statement, (*_FAILING, ast.Call)):
+            return False
+        num_required = len(statement.args.args) + len(statement.args.posonlyargs) - len(statement.args.defaults)
+        if statement.name == "check" and num_required == 1:
+            return True
+        return statement.name.startswith("test") and num_required == 0
+
+    def function_block(self, function: ast.FunctionDef) -> list[tuple[str, bool]]:
+        parameters = [parameter.arg for parameter in (*function.args.posonlyargs, *function.args.args)]
+        if function.name == "check":
+            if not self.spec.entry_points:
+                raise BadTests("tests: check() needs to know what to call: set 'entry_point'")
+            self.bindings[parameters[0]] = self.spec.entry_points[0]
+            self.of_judge.discard(parameters[0])
+        if any(isinstance(node, _NOT_INLINE) for node in _own_nodes(function)):
+            definition = self.rewritten(function)
+            return [(definition, False), (f"{function.name}({', '.join(parameters[:1])})", True)]
+        return self.block(function.body)
+
+    def block(self, statements: Iterable[ast.stmt]) -> list[tuple[str, bool]]:
+        units = []
+        for statement in statements:
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, (ast.Constant, ast.Name)):
+                continue
+            if isinstance(statement, ast.Assert):
+                if self.is_vacuous(statement.test):
+                    continue
+                call = self.call_test(statement.test)
+                if call is not None:
+                    self.calls.append(call)
+                    continue
+            units.append((self.rewritten(statement), self.is_test(statement)))
+        return units
+
+    def is_test(self, statement: ast.stmt) -> bool:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return False
+        if _holds(statement, _FAILING):
+            return True
+        called = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+        names = {each.id for each in called if isinstance(each, ast.Name)}
+        attributes = {each.attr for each in called if isinstance(each, ast.Attribute)}
+        return bool(names & self.asserting) or any(name.startswith("assert") for name in names | attributes)
+
+    def is_vacuous(self, test: ast.expr) -> bool:
+        if isinstance(test, ast.Tuple) and test.elts:
+            return True
+        if isinstance(test, ast.Constant):
+            return bool(test.value)
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Eq, ast.Is)):
+            return self.renamed(test.left) == self.renamed(test.comparators[0])
+        return False
+
+    def call_test(self, test: ast.expr) -> CallTest | None:
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            text = self.whole_call(test.operand)
+            return None if text is None else CallTest(text, "false")
+        text = self.whole_call(test)
+        if text is not None:
+            return CallTest(text, "true")
+        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+            return None
+        for call, literal in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
+            text = self.whole_call(call)
+            if text is None:
+                continue
+            try:
+                expected = ast.literal_eval(literal)
+            except (ValueError, TypeError, SyntaxError):  # not made of literals
+                return None
+            if isinstance(test.ops[0], ast.Eq):
+                return CallTest(text, "equal", expected)
+            if isinstance(test.ops[0], ast.Is) and (expected is None or isinstance(expected, bool)):
+                return CallTest(text, "is", expected)
+        return None
+
+    def whole_call(self, node: ast.expr) -> str | None:
+        """The text of a call of an entry point whose arguments the program can compute itself."""
+        if not isinstance(node, ast.Call) or self.entry_point(node.func) is None:
+            return None
+        arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+        return None if any(self.needs_judge(argument) for argument in arguments) else self.renamed(node)
+
+    def entry_point(self, function: ast.expr) -> str | None:
+        if isinstance(function, ast.Name):
+            return self.bindings.get(function.id)
+        text = ast.unparse(function)
+        return text if text in self.spec.entry_points else None
+
+    def needs_judge(self, argument: ast.expr) -> bool:
+        return bool(_free_names(argument) & self.of_judge)
+
+    def renamed(self, node: ast.expr) -> str:
+        return ast.unparse(_Rename(self.bindings).visit(_copy(node)))
+
+    def rewritten(self, statement: ast.stmt) -> str:
+        return ast.unparse(ast.fix_missing_locations(_Relay(self).visit(_copy(statement))))
+
+    def script(self) -> tuple[JudgeScript | None, int]:
+        blocks = tuple(tuple(block) for block in self.blocks)
+        num_judged = sum(is_test for block in blocks for _, is_test in block)
+        if not num_judged:
+            return None, 0
+        setup = tuple(source for source in (self.spec.helpers, self.spec.setup) if source)
+        return JudgeScript(setup, self.imports, self.bindings, blocks), num_judged
+
+
+_FAILING = (ast.Assert, ast.Raise)
+_NOT_INLINE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Nonlocal, ast.Global)
+
+
+class _Rename(ast.NodeTransformer):
+    """Puts the entry point where the text has a name that stands for it."""
+
+    def __init__(self, bindings: Mapping[str, str]) -> None:
+        self.bindings = bindings
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        target = self.bindings.get(node.id, node.id)
+        return node if target == node.id else ast.parse(target, mode="eval").body
+
+
+class _Relay(ast.NodeTransformer):
+    """Replaces calls of an entry point: `f(a, 1)` becomes `_relay("f(_value_0, 1)", {"_value_0": a})`."""
+
+    def __init__(self, planner: _Planner) -> None:
+        self.planner = planner
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        if self.planner.entry_point(node.func) is None:
+            return self.generic_visit(node)  # type: ignore[return-value]
+        values: dict[str, ast.expr] = {}
+
+        def argument(value: ast.expr) -> ast.expr:
+            if isinstance(value, ast.Starred):
+                return ast.Starred(argument(value.value), ast.Load())
+            if not self.planner.needs_judge(value):
+                return value
+            name = f"_value_{len(values)}"
+            values[name] = self.visit(value)
+            return ast.Name(name, ast.Load())
+
+        arguments = [argument(value) for value in node.args]
+        keywords = [ast.keyword(keyword.arg, argument(keyword.value)) for keyword in node.keywords]
+        text = self.planner.renamed(ast.Call(node.func, arguments, keywords))
+        table = ast.Dict([ast.Constant(name) for name in values], list(values.values()))
+        return ast.Call(ast.Name("_relay", ast.Load()), [ast.Constant(text), table], [])
+
+
+def _parse(source: str, where: str, mode: Literal["exec", "eval"] = "exec") -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # '\d' in a data set's string is not the user's mistake
+            return ast.parse(source.strip() if mode == "eval" else source, mode=mode)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise BadTests(f"{where}: not Python: {str(error)[:120]}") from None
+
+
+def _copy(node: Any) -> Any:
+    return ast.parse(ast.unparse(node), mode="eval").body if isinstance(node, ast.expr) else _copy_statement(node)
+
+
+def _copy_statement(node: ast.stmt) -> ast.stmt:
+    return ast.parse(ast.unparse(node)).body[0]
+
+
+def _holds(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> bool:
+    return any(isinstance(each, kinds) for each in ast.walk(node))
+
+
+def _own_nodes(function: ast.FunctionDef) -> Iterable[ast.AST]:
+    """The nodes of a function without those of functions within it."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def _is_call(statement: ast.stmt, names: set[str]) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in names
+
+
+def _calls(tree: ast.AST, names: set[str]) -> list[ast.Call]:
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [node for node in found if isinstance(node.func, ast.Name) and node.func.id in names]
+
+
+def _outer_calls(node: ast.AST, known: set[str]) -> list[str]:
+    """Unknown names that are called, but not those called within the arguments of such a call."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in known:
+        return [node.func.id]
+    return [name for child in ast.iter_child_nodes(node) for name in _outer_calls(child, known)]
+
+
+def _bound_names(tree: ast.AST) -> set[str]:
+    """Every name that is bound anywhere within: assigned, imported, defined or a parameter."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
+                names.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.alias(name=name, asname=other):
+                names.add(other or name.partition(".")[0])
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                names.add(name)
+    return names
+
+
+def defines(source: str, entry_point: str) -> bool:
+    """Whether the text is Python and defines the name that the entry point begins with."""
+    try:
+        return re.split(r"[(.]", entry_point)[0] in _top_level_names(source)
+    except BadTests:
+        return False
+
+
+@lru_cache(maxsize=1024)
+def _top_level_names(source: str) -> frozenset[str]:
+    """The names that running the text would define."""
+    names: set[str] = set()
+    for statement in _parse(source, "code beside the tests").body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(statement.name)
+        else:
+            names |= _bound_names(statement)
+    return frozenset(names)
+
+
+def _module_names(tree: ast.AST) -> set[str]:
+    """Names of modules of the standard library of which an attribute is used."""
+    bases = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    return {base.id for base in bases if isinstance(base, ast.Name)} & sys.stdlib_module_names
+
+
+def _free_names(node: ast.expr) -> set[str]:
+    """The names that an expression takes from outside of it."""
+    expression = node.value if isinstance(node, ast.Starred) else node
+    names: set[str] = set()
+    waiting = [symtable.symtable(f"(\n{ast.unparse(expression)}\n)", "<test>", "eval")]
+    while waiting:
+        table = waiting.pop()
+        is_top = table.get_type() == "module"
+        names |= {symbol.get_name() for symbol in table.get_symbols() if is_top or symbol.is_global()}
+        waiting.extend(table.get_children())
+    return names

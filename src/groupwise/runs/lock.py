@@ -1,0 +1,118 @@
+"""One trainer per run directory.
+
+Contract: `with RunLock(run_dir):` holds an flock on run.lock. A second trainer is refused at once with `RunInUse`,
+which names the process to look for. The kernel frees the lock when the holder ends, however it ends, so there is
+nothing to clean up after a SIGKILL. The lock is never inherited: a forked verifier worker that outlives a killed
+trainer must not keep the run from being resumed. Readers need no lock.
+
+Not covered: network file systems without flock, which raise `RunLogError` rather than pretend.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from groupwise.runs import layout
+from groupwise.runs.files import RunLogError, write_failure
+
+_held: set[int] = set()
+"""Descriptors of the locks that this process holds."""
+
+
+def _close_inherited() -> None:
+    # An flock belongs to the open file, which a fork shares: the child lets go of it without unlocking it.
+    for descriptor in _held:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+class RunInUse(RunLogError):
+    """Another trainer is writing this run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who wrote run.lock last."""
+
+    pid: int
+    host: str
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether that process is there. On another host we cannot know, and say yes."""
+        if self.host != socket.gethostname():
+            return True
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+
+def read_holder(run_dir: Path) -> Holder | None:
+    """The trainer that holds, or last held and did not release, the run. Takes no lock, so it disturbs nobody."""
+    try:
+        table = json.loads((Path(run_dir) / layout.LOCK).read_text(encoding="utf-8"))
+        return Holder(pid=int(table["pid"]), host=str(table["host"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class RunLock:
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = Path(run_dir)
+        self._descriptor: int | None = None
+
+    def __enter__(self) -> RunLock:
+        path = self.run_dir / layout.LOCK
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise write_failure(path, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode() + b"\n"
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, content, 0)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise RunInUse(self._refusal()) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise write_failure(path, error) from error
+        self._descriptor = descriptor
+        _held.add(descriptor)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        # Not in the set: this is a forked child, whose copy is closed and whose number may be another file's by now.
+        if descriptor is None or descriptor not in _held:
+            return
+        _held.discard(descriptor)
+        # The file stays: unlinking it would let a third trainer lock a new file while a second one holds the old.
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, 0)
+        os.close(descriptor)
+
+    def _refusal(self) -> str:
+        holder = read_holder(self.run_dir)
+        who = f"process {holder.pid} on {holder.host}" if holder else "another process"
+        fix = f"stop it (kill {holder.pid})" if holder else "stop it"
+        return f"run {self.run_dir} is being written by {who}; {fix} or choose another run name"

@@ -1,0 +1,159 @@
+"""What a person sees while a run trains: a live display in a terminal, one plain line per step anywhere else.
+
+Contract: a sink like any other, drawn on a `Screen` when a record comes in: a file or a pipe gets plain text, one line
+per record. All names are stripped of control codes before they are printed. It never stops the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TextIO
+
+from groupwise.base.screen import Screen
+from groupwise.base.harmless import printable
+from groupwise.types import EvalRecord, StepRecord
+
+if TYPE_CHECKING:
+    from rich.console import Group as Renderables
+
+_WINDOW = 20
+"""How many of the last steps the time left is estimated from."""
+
+_NOTE_STEPS = 3
+"""For how many steps the live display keeps a note."""
+
+ZERO_LOSS_NOTE = (
+    "A loss of 0 in the first step is right: each group's advantages cancel while the policy has not moved. "
+    "It does learn; watch the reward."
+)
+NO_SIGNAL_NOTE = "No gradient in the first step: in every group all rewards were equal, so there was nothing to learn."
+
+
+class Progress:
+    def __init__(
+        self, total_steps: int, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._total_steps = total_steps
+        self._clock = clock
+        self._record: StepRecord | None = None
+        self._eval: EvalRecord | None = None
+        self._note = ""
+        self._seconds: deque[float] = deque(maxlen=_WINDOW)
+        self._last_time: float | None = None
+        self._screen = Screen(stream)
+        self._refresh()
+
+    def write(self, record: StepRecord) -> None:
+        self._measure(record)
+        note = _first_step_note(record)
+        self._record = record
+        if note or record.stage_step > _NOTE_STEPS:
+            self._note = note
+        if self._screen.is_live:
+            self._refresh()
+            return
+        self._screen.say("  ".join([self._heading(record), *(f"{label} {value}" for label, value in self._values())]))
+        if note:
+            self._screen.say(f"note: {note}")
+
+    def write_eval(self, record: EvalRecord) -> None:
+        self._eval = record
+        if self._screen.is_live:
+            self._refresh()
+            return
+        count = f"{record.num_problems} problems x {record.rollouts_per_problem}"
+        self._screen.say(
+            f"held-out after step {record.step}  {printable(record.stage)}  pass@1 {_interval(record)}  {count}"
+        )
+
+    def close(self) -> None:
+        self._screen.end()
+
+    def _measure(self, record: StepRecord) -> None:
+        """Time between records, evals and checkpoints included; for the first one, what the step itself took."""
+        now = self._clock()
+        if self._last_time is not None:
+            self._seconds.append(now - self._last_time)
+        elif "time/step_s" in record.metrics:
+            self._seconds.append(record.metrics["time/step_s"])
+        self._last_time = now
+
+    def _heading(self, record: StepRecord) -> str:
+        return f"step {record.step}/{self._total_steps}  {printable(record.stage)}"
+
+    def _values(self) -> list[tuple[str, str]]:
+        metrics = self._record.metrics if self._record else {}
+        values = []
+
+        def add(label: str, name: str, form: str) -> bool:
+            if name in metrics:
+                values.append((label, format(metrics[name], form)))
+            return name in metrics
+
+        add("reward", "reward/mean", ".3f")
+        add("sft loss", "sft/loss", ".3f")
+        if self._eval is not None:
+            values.append(("held-out", _interval(self._eval)))
+        if not add("kl", "kl/ref_k3", ".2g"):
+            add("kl step", "policy/approx_kl", ".2g")
+        add("clip", "policy/clip_share", ".1%")
+        add("length", "rollouts/length_mean_tokens", ".0f")
+        add("tokens/s", "engine/tokens_per_s", ".0f")
+        if self._record is not None and self._seconds:
+            remaining = max(0, self._total_steps - self._record.step)
+            values.append(("left", duration(remaining * sum(self._seconds) / len(self._seconds))))
+        return values
+
+    def _refresh(self) -> None:
+        if self._screen.is_live:
+            self._screen.show(self._render())
+
+    def _render(self) -> Renderables:
+        from rich.console import Group as Renderables
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        record = self._record
+        heading = Text(self._heading(record) if record else f"step 0/{self._total_steps}", style="bold")
+        bar = ProgressBar(total=max(1, self._total_steps), completed=record.step if record else 0, width=40)
+        top = Table.grid(padding=(0, 2))
+        top.add_row(heading, bar)
+        # Text, never a plain string: rich would read [brackets] in a stage's name as markup.
+        line = Text(no_wrap=False)
+        for index, (label, value) in enumerate(self._values()):
+            line.append("   " if index else "")
+            line.append(label + " ", style="dim")
+            line.append(value, style="bold")
+        rows: list[Any] = [top, line]
+        if self._note:
+            rows.append(Text(self._note, style="dim"))
+        return Renderables(*rows)
+
+
+def duration(seconds: float) -> str:
+    """As people say it: 45s, 3m20s, 2h05m, 3d04h."""
+    if not seconds < float("inf"):
+        return "?"
+    whole = round(max(0.0, seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def _interval(record: EvalRecord) -> str:
+    return f"{record.pass_at_1:.3f} [{record.low:.3f}, {record.high:.3f}]"
+
+
+def _first_step_note(record: StepRecord) -> str:
+    loss = record.metrics.get("policy/loss")
+    if record.stage_step != 1 or loss is None or not abs(loss) <= 1e-6:
+        return ""
+    has_signal = record.metrics.get("policy/grad_norm", 1.0) != 0 and record.metrics.get("groups/signal_share", 1.0) > 0
+    return ZERO_LOSS_NOTE if has_signal else NO_SIGNAL_NOTE

@@ -1,0 +1,174 @@
+"""Copies of the metrics for other tools: TensorBoard, Weights & Biases, trackio.
+
+Contract: a sink is made from (run_dir, run_name, recipe_table), gets each record once, in order, and is closed at the
+end. Its package is imported when the sink is made; a missing one is a `SinkError` that says what to install. A resumed
+run writes the steps after its checkpoint again: TensorBoard is told to forget the old ones, W&B and trackio go on with
+the same run and show both. Sinks see metrics and evals, never completions.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import math
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from groupwise.runs import layout
+from groupwise.runs.records import eval_metrics
+from groupwise.types import EvalRecord, StepRecord
+
+if TYPE_CHECKING:
+    from groupwise.runs.writer import RunLog
+
+PROJECT = "groupwise"
+
+SINKS: dict[str, str] = {
+    "tensorboard": "groupwise.runs.sinks:TensorBoardSink",
+    "wandb": "groupwise.runs.sinks:WandbSink",
+    "trackio": "groupwise.runs.sinks:TrackioSink",
+}
+"""By the name a recipe uses. A recipe may also name any "module:Class" of its own."""
+
+
+class SinkError(RuntimeError):
+    """A sink that cannot be made. The message says what to install or what to write instead."""
+
+
+class Sink(Protocol):
+    def write(self, record: StepRecord) -> None: ...
+
+    def write_eval(self, record: EvalRecord) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class EventSink(Sink, Protocol):
+    """A sink that also hears events and may write some: the live doctor, for example."""
+
+    def watch(self, log: RunLog) -> None:
+        """Called once, when the run's log is opened."""
+
+    def write_event(self, kind: str, fields: Mapping[str, Any]) -> None: ...
+
+
+def tracked_name(run_dir: Path) -> str:
+    """What trackers call a run: its folder's name; in a sweep, where each arm has a seed-0, sweep and arm first."""
+    folder = run_dir.resolve()
+    arm = folder.parent
+    sweep = arm.parent.parent
+    if arm.parent.name == layout.SWEEP_RUNS and (sweep / layout.SWEEP).is_file():
+        return f"{sweep.name}-{arm.name}-{folder.name}"
+    return folder.name
+
+
+def make_sink(name: str, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> Sink:
+    """The sink a recipe asks for, by a name in SINKS or as "module:Class"."""
+    target = SINKS.get(name, name)
+    module_name, _, class_name = target.partition(":")
+    if not module_name or not class_name:
+        close = difflib.get_close_matches(name, SINKS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(SINKS)}, or a string 'module:Class'"
+        raise SinkError(f"unknown sink {name!r}; {hint}")
+    try:
+        factory = getattr(importlib.import_module(module_name), class_name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise SinkError(f"sink {name!r} cannot be found: {error}") from error
+    sink: Sink = factory(run_dir, run_name, recipe_table)
+    return sink
+
+
+class TensorBoardSink:
+    """Event files under RUN/tensorboard, written by the tensorboard package itself: torch is not imported."""
+
+    def __init__(self, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> None:
+        writers = _import_extra("tensorboard.summary.writer.event_file_writer", "tensorboard")
+        self._event = _import_extra("tensorboard.compat.proto.event_pb2", "tensorboard")
+        self._summary = _import_extra("tensorboard.compat.proto.summary_pb2", "tensorboard")
+        self._writer = writers.EventFileWriter(str(Path(run_dir) / "tensorboard"))
+        self._has_started = False
+
+    def write(self, record: StepRecord) -> None:
+        self._add(record.step, record.metrics)
+
+    def write_eval(self, record: EvalRecord) -> None:
+        self._add(record.step, eval_metrics(record))
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _add(self, step: int, metrics: Mapping[str, float]) -> None:
+        if not self._has_started:
+            # Makes TensorBoard drop, from the event files of an earlier process, this step and what followed it.
+            start = self._event.SessionLog(status=self._event.SessionLog.START)
+            self._writer.add_event(self._event.Event(wall_time=time.time(), step=step, session_log=start))
+            self._has_started = True
+        values = [self._summary.Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        summary = self._summary.Summary(value=values)
+        self._writer.add_event(self._event.Event(wall_time=time.time(), step=step, summary=summary))
+        self._writer.flush()
+
+
+class WandbSink:
+    """One W&B run per run directory: a resumed run continues it."""
+
+    def __init__(self, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> None:
+        wandb = _import_extra("wandb", "wandb")
+        # Two run directories of one name, on one machine or two, are two runs.
+        place = f"{socket.gethostname()}:{Path(run_dir).resolve()}"
+        self._run = wandb.init(
+            project=PROJECT,
+            name=run_name,
+            id=f"{run_name}-{hashlib.sha256(place.encode()).hexdigest()[:8]}",
+            dir=str(run_dir),
+            config=dict(recipe_table),
+            resume="allow",
+        )
+        # W&B's own step must grow with every call, which a resumed run and an eval beside a step break: plot by ours.
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def write(self, record: StepRecord) -> None:
+        self._run.log({**_finite(record.metrics), "step": record.step})
+
+    def write_eval(self, record: EvalRecord) -> None:
+        self._run.log({**_finite(eval_metrics(record)), "step": record.step})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class TrackioSink:
+    """Local first, the same calls as W&B; the run's name identifies it, so a resumed run continues it."""
+
+    def __init__(self, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> None:
+        trackio = _import_extra("trackio", "trackio")
+        self._run = trackio.init(project=PROJECT, name=run_name, config=dict(recipe_table), resume="allow")
+
+    def write(self, record: StepRecord) -> None:
+        self._run.log(_finite(record.metrics), step=record.step)
+
+    def write_eval(self, record: EvalRecord) -> None:
+        self._run.log(_finite(eval_metrics(record)), step=record.step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _import_extra(module_name: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # A package that is there but lacks one of its own dependencies is another problem, with another message.
+        if (error.name or "").partition(".")[0] != extra:
+            raise
+        raise SinkError(f"the sink {extra!r} needs a package: pip install groupwise[{extra}]") from error

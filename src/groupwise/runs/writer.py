@@ -1,0 +1,156 @@
+"""Writes the run directory: the trainer's only way to say what happened.
+
+Contract: one writer at a time (hold a `RunLock`). Each step and each eval is one JSON line, appended in one go and
+flushed to the operating system; files of rollouts appear whole or not at all, before the line that speaks of them. A
+write that fails raises `RunLogError` with the file and the way out, and leaves no half line behind. Sinks get each
+record after it is on disk: they are copies, the run directory is the truth.
+
+It does not decide what to record, and it does not write checkpoints.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from groupwise.runs import layout
+from groupwise.runs.catalogue import metric
+from groupwise.runs.files import (
+    TEMPORARY_SUFFIX,
+    RunLogError,
+    RunReadError,
+    append_line,
+    encode_line,
+    plain,
+    read_lines,
+    repair_tail,
+    write_atomic,
+    write_failure,
+)
+from groupwise.runs.records import eval_to_json, group_to_json, step_to_json, trace_to_json
+from groupwise.runs.sinks import Sink, EventSink
+from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
+
+
+class RunLog:
+    def __init__(self, run_dir: Path, sinks: Sequence[Sink] = (), fsync: bool = False) -> None:
+        """Open, or create, the run directory. `fsync`: lines survive a power cut, not only a kill."""
+        self.run_dir = Path(run_dir)
+        self._sinks = tuple(sinks)
+        self._fsync = fsync
+        try:
+            for folder in (layout.ROLLOUTS, layout.TOKENS, layout.EVAL_ROLLOUTS):
+                (self.run_dir / folder).mkdir(parents=True, exist_ok=True)
+            for name in (layout.METRICS, layout.EVALS, layout.EVENTS):
+                repair_tail(self.run_dir / name)
+        except OSError as error:
+            raise write_failure(self.run_dir, error) from error
+        for watcher in self._watchers():
+            watcher.watch(self)
+
+    def write_recipe(self, text: str) -> None:
+        """The recipe as TOML, kept with the run."""
+        self._replace(self.run_dir / layout.RECIPE, [text.encode("utf-8")])
+
+    def write_info(self, info: Mapping[str, Any]) -> None:
+        """What is known of the run as a whole: versions, host, fingerprint ..."""
+        self._replace(self.run_dir / layout.INFO, [encode_line(plain(info))])
+
+    def write_step(self, record: StepRecord) -> None:
+        for name in record.metrics:
+            metric(name)
+        self._append(layout.METRICS, step_to_json(record))
+        self._tell(lambda sink: sink.write(record))
+
+    def write_rollouts(self, step: int, stage: str, groups: Sequence[ScoredGroup]) -> None:
+        self._write_groups(layout.ROLLOUTS, step, stage, groups)
+
+    def write_tokens(self, step: int, stage: str, traces: Sequence[GroupTrace]) -> None:
+        """Of the groups that the step learned from, in the order in which their rollouts were written."""
+        lines = (encode_line({"step": step, "stage": stage, **trace_to_json(trace)}) for trace in traces)
+        self._replace(self.run_dir / layout.TOKENS / layout.rollout_file(step), lines)
+
+    def write_eval(self, record: EvalRecord, groups: Sequence[ScoredGroup]) -> None:
+        self._write_groups(layout.EVAL_ROLLOUTS, record.step, record.stage, groups)
+        self._append(layout.EVALS, eval_to_json(record))
+        self._tell(lambda sink: sink.write_eval(record))
+
+    def write_event(self, kind: str, /, **fields: Any) -> None:
+        """Something worth knowing that is not a measurement: started, resumed, checkpoint skipped, stopped ..."""
+        if clash := fields.keys() & {"time", "kind"}:
+            raise ValueError(f"an event sets {' and '.join(sorted(clash))} itself")
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
+        self._append(layout.EVENTS, {"time": now, "kind": kind, **plain(fields)})
+        for watcher in self._watchers():
+            watcher.write_event(kind, fields)
+
+    def rewind(self, step: int, *, eval_step: int | None = None, rollout_step: int | None = None) -> None:
+        """Forget what came after `step`, so that a resumed run writes it once. Events stay: they did happen.
+
+        `eval_step`: the newest eval to keep, where the eval after `step` is still to come. `rollout_step`: the newest
+        rollouts to keep, where those of the step in flight are in the checkpoint and not sampled again.
+        """
+        eval_step = step if eval_step is None else eval_step
+        rollout_step = step if rollout_step is None else rollout_step
+        try:
+            self._rewind_lines(self.run_dir / layout.METRICS, step)
+            self._rewind_lines(self.run_dir / layout.EVALS, eval_step)
+            folders = {layout.ROLLOUTS: rollout_step, layout.TOKENS: step, layout.EVAL_ROLLOUTS: eval_step}
+            for folder, newest in folders.items():
+                for path in sorted((self.run_dir / folder).iterdir()):
+                    number = layout.rollout_step(path.name)
+                    if path.name.endswith(TEMPORARY_SUFFIX) or (number is not None and number > newest):
+                        path.unlink()
+        except OSError as error:
+            raise write_failure(self.run_dir, error) from error
+
+    def close(self) -> None:
+        self._tell(lambda sink: sink.close())
+
+    def _rewind_lines(self, path: Path, step: int) -> None:
+        repair_tail(path)
+        lines = read_lines(path)
+        kept = []
+        for number, table in lines:
+            if not isinstance(table.get("step"), int):
+                raise RunReadError(f"{path}, line {number}: it does not say its step; delete that line to go on")
+            if table["step"] <= step:
+                kept.append(table)
+        if len(kept) < len(lines):
+            write_atomic(path, map(encode_line, kept))
+
+    def _append(self, name: str, table: Mapping[str, Any]) -> None:
+        path = self.run_dir / name
+        try:
+            append_line(path, encode_line(table), self._fsync)
+        except OSError as error:
+            raise write_failure(path, error) from error
+
+    def _write_groups(self, folder: str, step: int, stage: str, groups: Sequence[ScoredGroup]) -> None:
+        def lines() -> Iterator[bytes]:
+            for scored in groups:
+                try:
+                    yield encode_line({"step": step, "stage": stage, **group_to_json(scored)})
+                except (TypeError, ValueError) as error:
+                    problem = scored.group.prompt.problem.id
+                    raise RunLogError(f"problem {problem!r} holds a value that JSON cannot: {error}") from error
+
+        self._replace(self.run_dir / folder / layout.rollout_file(step), lines())
+
+    def _replace(self, path: Path, chunks: Sequence[bytes] | Iterator[bytes]) -> None:
+        try:
+            write_atomic(path, chunks, self._fsync)
+        except OSError as error:
+            raise write_failure(path, error) from error
+
+    def _watchers(self) -> list[EventSink]:
+        return [sink for sink in self._sinks if isinstance(sink, EventSink)]
+
+    def _tell(self, call: Callable[[Sink], None]) -> None:
+        for sink in self._sinks:
+            try:
+                call(sink)
+            except OSError as error:
+                raise RunLogError(f"{type(sink).__name__} could not write: {error}") from error

@@ -1,0 +1,65 @@
+"""Sample groups from an engine and score them as they are completed: what training and evaluation have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from groupwise.distributed.world import World
+from groupwise.engines.engine import Engine, Request
+from groupwise.scoring.scorer import Scorer, ScoringBatch
+from groupwise.types import Group, SamplingParams, Score
+
+
+def sample_and_score(
+    engine: Engine,
+    scorer: Scorer,
+    requests: Sequence[Request],
+    sampling: SamplingParams,
+    policy_version: int,
+    world: World,
+    clock: Clock,
+) -> list[tuple[Group, tuple[Score, ...]]]:
+    """A group and its scores for each request, in their order. Each rank draws and scores its share.
+
+    Groups go to the scorer as they come out of the engine, so that it works while others are drawn.
+    """
+    mine = world.share(range(len(requests)))
+    batch = ScoringBatch(scorer)
+    sampled: dict[int, Group] = {}
+    clock.start()
+    for place, group in engine.generate([requests[index] for index in mine], sampling, policy_version):
+        clock.sampled()
+        batch.add(group)
+        sampled[mine[place]] = group
+        clock.scored()
+    clock.sampled()
+    scored = [
+        (index, group.rollouts, scores) for (index, group), scores in zip(sampled.items(), batch.scores(), strict=True)
+    ]
+    found = {index: (rollouts, scores) for part in world.gather(scored) for index, rollouts, scores in part}
+    clock.scored()
+    return [(Group(request.prompt, found[index][0]), found[index][1]) for index, request in enumerate(requests)]
+
+
+class Clock:
+    """Splits the time of a step between sampling and scoring, which alternate."""
+
+    def __init__(self) -> None:
+        self.sample_s = 0.0
+        self.score_s = 0.0
+        self._last = 0.0
+
+    def start(self) -> None:
+        self._last = time.perf_counter()
+
+    def sampled(self) -> None:
+        self.sample_s += self._lap()
+
+    def scored(self) -> None:
+        self.score_s += self._lap()
+
+    def _lap(self) -> float:
+        now = time.perf_counter()
+        lap, self._last = now - self._last, now
+        return lap

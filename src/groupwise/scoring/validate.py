@@ -1,0 +1,165 @@
+"""Tests a task's verifier before a run trusts it: every gold answer must be right, and standard wrong ones wrong.
+
+What a gold answer must get: the verdict correct, and a reward of at least 1. What a wrong one must get: another
+verdict, without the verifier failing. The wrong ones are what policies try when they do not know: nothing, a phrase,
+the prompt, empty marks, and the answer of another problem. Where the other problem's gold answer is right here *and*
+this one's is right there, the two have the same answer, and that says nothing against the verifier.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from groupwise.config import ConfigError
+from groupwise.scoring.scorer import PooledScorer, ScoreFunction
+from groupwise.tasks.task import Demonstrator, GoldWriter, Task
+from groupwise.types import Problem, Score, Verdict
+from groupwise.workers import Limits
+
+WRONG_ANSWERS = {
+    "nothing": "",
+    "a phrase": "I do not know the answer.",
+    "empty box": "The answer is \\boxed{}.",
+    "empty hashes": "#### ",
+    "empty tag": "<answer></answer>",
+    "empty code": "```python\n```",
+    "not an answer": "\\boxed{wrong} #### wrong <answer>wrong</answer>",
+    "always true": "```python\nclass T:\n    def __eq__(self, other): return True\n\ndef f(*a, **k): return T()\n```",
+}
+PROBLEMS_AHEAD = 500
+
+
+@dataclass(frozen=True, slots=True)
+class GoldFailure:
+    problem_id: str
+    split: str
+    kind: str
+    """`gold`, or which wrong answer."""
+    score: Score
+    completion: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.problem_id,
+            "split": self.split,
+            "kind": self.kind,
+            "verdict": self.score.verdict.value,
+            "reward": self.score.reward,
+            "detail": self.score.detail,
+            "completion": self.completion[:400],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    num_problems: int
+    num_gold: int
+    """Problems that have a gold answer to test with."""
+    num_wrong: int
+    """Wrong answers that were tried."""
+    failures: tuple[GoldFailure, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.failures
+
+    def to_json(self) -> dict[str, Any]:
+        kinds = Counter(failure.kind for failure in self.failures)
+        return {
+            "problems": self.num_problems,
+            "gold": self.num_gold,
+            "gold_failed": kinds["gold"],
+            "wrong": self.num_wrong,
+            "wrong_failed": len(self.failures) - kinds["gold"],
+            "is_sound": self.is_sound,
+            "failures": [failure.to_json() for failure in self.failures],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    problem: Problem
+    split: str
+    kinds: tuple[str, ...]
+    completions: tuple[str, ...]
+    ticket: Any
+    swapped: Any
+    """The ticket of this gold answer on the other problem; None where there is no other."""
+
+
+def validate(task: Task, *, limit: int, workers: int, limits: Limits) -> Validation:
+    """The first `limit` problems of each split; 0 is all."""
+    scorer = PooledScorer(ScoreFunction(task), workers, limits)
+    failures: list[GoldFailure] = []
+    num_problems = num_gold = num_wrong = 0
+    waiting: list[_Case] = []
+    try:
+        scorer.start()
+        for case in _cases(task, scorer, limit):
+            num_problems += 1
+            num_gold += "gold" in case.kinds
+            num_wrong += len(case.kinds) - ("gold" in case.kinds)
+            waiting.append(case)
+            if len(waiting) >= PROBLEMS_AHEAD:
+                failures += _failures(scorer, waiting.pop(0))
+        for case in waiting:
+            failures += _failures(scorer, case)
+    finally:
+        scorer.close()
+    return Validation(num_problems, num_gold, num_wrong, tuple(failures))
+
+
+def gold_completion(task: Task, problem: Problem) -> str | None:
+    if isinstance(task, GoldWriter):
+        return task.gold_completion(problem)
+    return task.demonstrate(problem) if isinstance(task, Demonstrator) else None
+
+
+def _cases(task: Task, scorer: PooledScorer, limit: int) -> Iterator[_Case]:
+    if not isinstance(task, (GoldWriter, Demonstrator)):
+        raise ConfigError(
+            f"{type(task).__name__} has neither gold_completion(problem) nor demonstrate(problem), so there is no gold "
+            "answer to test its verifier with; add one of them (see groupwise.tasks.task)"
+        )
+    for split in ("train", "held_out"):
+        problems: Sequence[Problem] = task.problems(split)[: limit or None]
+        golds = [gold_completion(task, problem) for problem in problems]
+        for index, (problem, gold) in enumerate(zip(problems, golds, strict=True)):
+            tried = dict(WRONG_ANSWERS)
+            if problem.messages:
+                tried["the prompt"] = problem.messages[-1].content
+            other = _other(problems, golds, index)
+            if other is not None:
+                tried["another problem's answer"] = golds[other] or ""
+            if gold is not None:
+                tried["gold"] = gold
+            swapped = None if other is None or gold is None else scorer.submit(problems[other], [gold])
+            ticket = scorer.submit(problem, list(tried.values()))
+            yield _Case(problem, split, tuple(tried), tuple(tried.values()), ticket, swapped)
+
+
+def _other(problems: Sequence[Problem], golds: Sequence[str | None], index: int) -> int | None:
+    """The next problem with another gold answer."""
+    for step in range(1, min(len(problems), 20)):
+        other = (index + step) % len(problems)
+        if golds[other] is not None and golds[other] != golds[index]:
+            return other
+    return None
+
+
+def _failures(scorer: PooledScorer, case: _Case) -> Iterator[GoldFailure]:
+    scores = scorer.scores(case.ticket)
+    fits_there = case.swapped is not None and scorer.scores(case.swapped)[0].verdict is Verdict.CORRECT
+    for kind, completion, score in zip(case.kinds, case.completions, scores, strict=True):
+        is_correct = score.verdict is Verdict.CORRECT
+        if kind == "gold":
+            is_sound = is_correct and score.reward >= 1 - 1e-9
+        elif kind == "another problem's answer" and is_correct and fits_there:
+            continue
+        else:
+            is_sound = not is_correct and not score.is_error
+        if not is_sound:
+            yield GoldFailure(case.problem.id, case.split, kind, score, completion)

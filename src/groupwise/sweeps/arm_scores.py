@@ -1,0 +1,254 @@
+"""What each arm of a knob came to: its final score with an interval, how soon it got there, and what it cost.
+
+Contract: made from finished runs alone, so that arms are compared at the ends that their recipes asked for; pure
+functions of a `Study`. The unit is the seed. The interval of a score is the wider of Student's over seeds and Wilson's
+over problems at the seeds' mean: seeds that agree to the digit do not make a score exact, for all were asked the same
+problems. With one seed it is Wilson's alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from groupwise.base.stats import mean, student_interval, wilson_interval
+from groupwise.runs.files import finite_or_none
+from groupwise.sweeps.study import Member, SeedRun, StudyKnob
+from groupwise.types import EvalRecord, StepRecord
+
+TARGET_SHARE = 0.9
+"""How much of the best final score counts as having got there."""
+TAIL_SHARE = 0.1
+"""The end of a run, over which a noisy quantity is averaged: the last tenth of its steps ..."""
+MIN_TAIL_STEPS = 3
+"""... but at least so many."""
+
+KL_FROM_REFERENCE = "kl/ref_k3"
+KL_OF_UPDATES = "policy/approx_kl"
+REWARD = "reward/mean"
+CLIP = "policy/clip_share"
+GRAD_NORM = "policy/grad_norm"
+
+
+@dataclass(frozen=True, slots=True)
+class ArmEstimate:
+    """A share with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    def to_json(self) -> dict[str, float]:
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """One number between 0 and 1 per seed, all measured on the same count of held-out problems."""
+
+    by_seed: Mapping[int, float]
+    num_problems: int
+    by_problem: Mapping[str, float] = field(default_factory=dict)
+    """The mean over the seeds of each problem's share; {} where not all of it is known."""
+
+    @property
+    def mean(self) -> float:
+        return mean(list(self.by_seed.values()))
+
+    @property
+    def over_problems(self) -> tuple[float, float]:
+        """Wilson's interval at the mean. More seeds do not narrow it: they were asked the same problems."""
+        return wilson_interval(self.mean * self.num_problems, self.num_problems)
+
+    def estimate(self) -> ArmEstimate:
+        values = list(self.by_seed.values())
+        low, high = (min(1.0, max(0.0, end)) for end in student_interval(values))
+        problems_low, problems_high = self.over_problems
+        if len(values) == 1 or high - low < problems_high - problems_low:
+            low, high = problems_low, problems_high
+        return ArmEstimate(self.mean, low, high)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedScore:
+    """The evaluations of one finished run."""
+
+    seed: int
+    evals: tuple[EvalRecord, ...]
+
+    @property
+    def last(self) -> EvalRecord:
+        return self.evals[-1]
+
+    @property
+    def best(self) -> EvalRecord:
+        """The first with the highest score, as the checkpoint `best` is chosen."""
+        return max(self.evals, key=lambda record: record.pass_at_1)
+
+    @property
+    def before(self) -> EvalRecord | None:
+        """The evaluation before training, where there was one."""
+        return self.evals[0] if self.evals[0].step == 0 else None
+
+    def steps_to(self, target: float) -> float:
+        """The step of the first evaluation at or above `target`; infinite where there is none, or nothing to reach."""
+        return next((record.step for record in self.evals if record.pass_at_1 >= target > 0), math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class ArmScore:
+    member: Member
+    seeds: tuple[SeedScore, ...]
+    """Never empty: an arm without a finished and evaluated run has no score."""
+    by_problem: Mapping[str, float] = field(default_factory=dict)
+    """Of the final score."""
+
+    @property
+    def label(self) -> str:
+        return self.member.label
+
+    @property
+    def name(self) -> str:
+        return self.member.arm.name
+
+    @property
+    def final(self) -> Shares:
+        return replace(_shares({score.seed: score.last for score in self.seeds}), by_problem=self.by_problem)
+
+    @property
+    def before(self) -> Shares | None:
+        """Before training, of the seeds that measured it."""
+        records = {score.seed: record for score in self.seeds if (record := score.before) is not None}
+        return _shares(records) if records else None
+
+    def at(self, step: int) -> Shares | None:
+        """At one evaluation step; None where no seed has it."""
+        records = {s.seed: r for s in self.seeds for r in s.evals if r.step == step}
+        return _shares(records) if records else None
+
+    def steps_to(self, target: float) -> float:
+        """The median over seeds; infinite where half of them or more did not get there."""
+        return median([score.steps_to(target) for score in self.seeds])
+
+    def tail(self, metric: str) -> dict[int, float]:
+        """The mean of a metric over the end of each finished run that recorded it."""
+        found = {run.seed: mean(values) for run in self.runs if (values := tail_values(run.steps, metric))}
+        return {seed: value for seed, value in found.items() if math.isfinite(value)}
+
+    @property
+    def runs(self) -> tuple[SeedRun, ...]:
+        seeds = {score.seed for score in self.seeds}
+        return tuple(run for run in self.member.arm.finished if run.seed in seeds)
+
+    def to_json(self, target: float, kl_metric: str) -> dict[str, Any]:
+        final = self.final
+        best = [score.best for score in self.seeds]
+        before = self.before
+        return {
+            "arm": self.name,
+            "label": self.label,
+            "seeds": sorted(final.by_seed),
+            "final": final.estimate().to_json(),
+            "final_by_seed": {str(seed): value for seed, value in final.by_seed.items()},
+            "final_min": min(final.by_seed.values()),
+            "final_max": max(final.by_seed.values()),
+            "num_problems": final.num_problems,
+            "before": None if before is None else before.mean,
+            "best": mean([record.pass_at_1 for record in best]),
+            "best_step_by_seed": {str(s.seed): s.best.step for s in self.seeds},
+            "best_step": median([float(record.step) for record in best]),
+            "steps_to_target": finite_or_none(self.steps_to(target)),
+            "final_kl": _mean_or_none(self.tail(kl_metric).values()),
+            "final_clip_share": _mean_or_none(self.tail(CLIP).values()),
+            "largest_grad_norm": _largest(self.runs, GRAD_NORM),
+            "tokens": _mean_or_none(_tokens(run) for run in self.runs),
+            "seconds": _mean_or_none(_seconds(run) for run in self.runs),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KnobScores:
+    """The scored arms of a knob, in its order."""
+
+    knob: StudyKnob
+    arms: tuple[ArmScore, ...]
+
+    @property
+    def best(self) -> ArmScore:
+        """The highest final mean; the base, then the first, where several are equal."""
+        return max(self.arms, key=lambda arm: (arm.final.mean, arm.member.arm.is_base))
+
+    @property
+    def target(self) -> float:
+        return TARGET_SHARE * self.best.final.mean
+
+    @property
+    def kl_metric(self) -> str:
+        return kl_metric(self.knob)
+
+    @property
+    def reference(self) -> ArmScore:
+        """What side effects and speed are compared with: the base recipe, else the best arm."""
+        return next((arm for arm in self.arms if arm.member.arm.is_base), self.best)
+
+
+def score_knob(knob: StudyKnob) -> KnobScores:
+    arms = []
+    for member in knob.members:
+        runs = [run for run in member.arm.finished if run.evals]
+        seeds = tuple(SeedScore(run.seed, run.evals) for run in runs)
+        if seeds:
+            arms.append(ArmScore(member, seeds, _mean_by_problem([run.pass_rates for run in runs])))
+    return KnobScores(knob, tuple(arms))
+
+
+def kl_metric(knob: StudyKnob) -> str:
+    """KL from the reference where any arm recorded it: the two measure different things and do not share an axis."""
+    has_reference = any(
+        KL_FROM_REFERENCE in record.metrics
+        for member in knob.members
+        for run in member.arm.runs
+        for record in (*run.steps[:1], *run.steps[-1:])
+    )
+    return KL_FROM_REFERENCE if has_reference else KL_OF_UPDATES
+
+
+def tail_values(steps: Sequence[StepRecord], metric: str) -> list[float]:
+    """The values at the end of a run; [] where it was not recorded there."""
+    known = [record.metrics[metric] for record in steps if metric in record.metrics]
+    count = max(MIN_TAIL_STEPS, math.ceil(TAIL_SHARE * len(known)))
+    return [value for value in known[-count:] if math.isfinite(value)]
+
+
+def _shares(records: Mapping[int, EvalRecord]) -> Shares:
+    num_problems = min(record.num_problems for record in records.values())
+    return Shares({seed: record.pass_at_1 for seed, record in records.items()}, num_problems)
+
+
+def _mean_by_problem(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    if any(table.keys() != tables[0].keys() for table in tables):
+        return {}
+    return {problem_id: mean([table[problem_id] for table in tables]) for problem_id in tables[0]}
+
+
+def _largest(runs: Sequence[SeedRun], metric: str) -> float | None:
+    values = [r.metrics[metric] for run in runs for r in run.steps if math.isfinite(r.metrics.get(metric, math.nan))]
+    return max(values, default=None)
+
+
+def _tokens(run: SeedRun) -> float | None:
+    return max((record.metrics.get("tokens/total", 0.0) for record in run.steps), default=0.0) or None
+
+
+def _seconds(run: SeedRun) -> float | None:
+    names = ("time/step_s", "time/eval_s", "time/checkpoint_s")
+    values = [record.metrics.get(name, 0.0) for record in run.steps for name in names]
+    return math.fsum(value for value in values if math.isfinite(value)) or None
+
+
+def _mean_or_none(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if known else None

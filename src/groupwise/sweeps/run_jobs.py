@@ -1,0 +1,295 @@
+"""Runs the jobs of a sweep, each by `groupwise train` in a process of its own, so many at once.
+
+Contract: a finished run is left alone, a begun one goes on by `train --resume`, anything else is begun. A run that
+fails is written to failures.jsonl and does not end the others. Asked to stop (SIGTERM, Ctrl-C, the time is up) it
+starts nothing more, tells the running ones by SIGTERM, which makes them save, and waits for them; asked twice it kills
+them. Should this process die, the kernel tells the children in its place (PDEATHSIG), so none is left behind.
+
+The children are started from the main thread and none other runs here: PDEATHSIG is about the thread that forked.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any, Literal, Protocol
+
+from groupwise.runs import layout
+from groupwise.runs.files import write_failure
+from groupwise.sweeps.folder import SweepJob, recipe_file, record_failure
+from groupwise.workers import num_cores
+
+TRAIN = (sys.executable, "-m", "groupwise", "train")
+WAIT_S = 0.5
+"""How often progress is looked at; a child that ends is noticed at once."""
+_PR_SET_PDEATHSIG = 1
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+Status = Literal["waiting", "running", "finished", "failed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """A run as the sweep sees it."""
+
+    job: SweepJob
+    status: Status = "waiting"
+    step: int = 0
+    score: float | None = None
+    """Held-out pass@1 of its last evaluation."""
+    error: str = ""
+    """The last line that a failed run printed."""
+
+
+class JobWatcher(Protocol):
+    def changed(self, now: JobProgress) -> None:
+        """A run began or ended."""
+
+    def passed(self, runs: Sequence[JobProgress]) -> None:
+        """Time has passed; all runs as they are."""
+
+
+class Silent:
+    def changed(self, now: JobProgress) -> None: ...
+
+    def passed(self, runs: Sequence[JobProgress]) -> None: ...
+
+
+class StopSwitch:
+    """Why no further run is started: a signal, or the time that was given."""
+
+    def __init__(self, limit_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._deadline = None if limit_s is None else clock() + limit_s
+        self.signal: int | None = None
+        self.is_urgent = False
+        """Asked for a second time."""
+
+    @property
+    def is_time_up(self) -> bool:
+        return self._deadline is not None and self._clock() >= self._deadline
+
+    @property
+    def is_on(self) -> bool:
+        return self.signal is not None or self.is_time_up
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """SIGTERM and SIGINT become this switch. Only a main thread can; elsewhere signals stay as they are."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before: dict[int, Any] = {number: signal.signal(number, self._handle) for number in _STOP_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self.is_urgent = self.signal is not None
+        self.signal = number
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How runs share the machine."""
+
+    at_once: int = 1
+    devices: tuple[str, ...] = ()
+    """GPUs to take turns on, as CUDA_VISIBLE_DEVICES names them; empty leaves that to the run."""
+    overrides: Callable[[SweepJob], Sequence[str]] = field(default=lambda job: ())
+    """Keys that move no number, such as a share of memory."""
+
+    def environment(self, slot: int) -> dict[str, str]:
+        environment = dict(os.environ)
+        if self.at_once > 1:
+            threads = max(1, num_cores() // self.at_once)
+            environment.setdefault("OMP_NUM_THREADS", str(threads))
+        if self.devices:
+            environment["CUDA_VISIBLE_DEVICES"] = self.devices[slot % len(self.devices)]
+        return environment
+
+
+@dataclass(slots=True)
+class _Child:
+    job: SweepJob
+    slot: int
+    process: subprocess.Popen[bytes]
+    descriptor: int
+    is_told: bool = False
+    """That it shall end."""
+
+
+class JobRunner:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        placement: Placement | None = None,
+        stop: StopSwitch | None = None,
+        watcher: JobWatcher | None = None,
+        train: Sequence[str] | None = None,
+        keeps_checkpoints: bool = True,
+    ) -> None:
+        self._folder = folder
+        self._placement = placement or Placement()
+        self._stop = stop or StopSwitch()
+        self._watcher: JobWatcher = watcher or Silent()
+        self._train = TRAIN if train is None else tuple(train)
+        self._keeps_checkpoints = keeps_checkpoints
+        self._children: list[_Child] = []
+        self._runs: dict[tuple[str, int], JobProgress] = {}
+        self._selector = selectors.DefaultSelector()
+
+    def run(self, jobs: Sequence[SweepJob]) -> list[JobProgress]:
+        """How each job stands when all have ended or the sweep was asked to stop."""
+        for job in jobs:
+            self._runs[_key(job)] = JobProgress(job)
+        waiting = [job for job in jobs if not self._is_done_already(job)]
+        with self._stop.listening():
+            try:
+                while (waiting and not self._stop.is_on) or self._children:
+                    while waiting and not self._stop.is_on and len(self._children) < self._placement.at_once:
+                        self._start(waiting.pop(0))
+                    if self._stop.is_on:
+                        self._tell_all()
+                    self._wait()
+                    self._watcher.passed(self._look())
+            finally:
+                self._kill_all()
+        return [self._runs[_key(job)] for job in jobs]
+
+    def _is_done_already(self, job: SweepJob) -> bool:
+        if job.state != "finished":
+            return False
+        self._note(JobProgress(job, "finished", job.step, job.score))
+        return True
+
+    def _start(self, job: SweepJob) -> None:
+        taken = {child.slot for child in self._children}
+        slot = next(slot for slot in range(self._placement.at_once) if slot not in taken)
+        command = self._command(job)
+        try:
+            job.log.parent.mkdir(parents=True, exist_ok=True)
+            with open(job.log, "ab") as log:
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self._placement.environment(slot),
+                    start_new_session=True,  # Ctrl-C is for the sweep alone, which tells the runs
+                    preexec_fn=_end_with(os.getpid()),
+                )
+        except OSError as error:
+            raise write_failure(job.log, error) from error
+        descriptor = os.pidfd_open(process.pid)
+        child = _Child(job, slot, process, descriptor)
+        self._children.append(child)
+        self._selector.register(descriptor, selectors.EVENT_READ)
+        self._note(JobProgress(job, "running", job.step, job.score))
+
+    def _command(self, job: SweepJob) -> list[str]:
+        if job.state == "begun":
+            return [*self._train, "--resume", str(job.run_dir)]
+        settings = [*job.arm.overrides, *self._placement.overrides(job), f"seed={job.seed}"]
+        named = [word for setting in settings for word in ("--set", setting)]
+        return [*self._train, str(self._folder / recipe_file(job.arm)), "--run-dir", str(job.run_dir), *named]
+
+    def _wait(self) -> None:
+        self._selector.select(WAIT_S)
+        for child in list(self._children):
+            code = child.process.poll()
+            if code is not None:
+                self._forget(child)
+                self._note(self._ending(child, code))
+
+    def _forget(self, child: _Child) -> None:
+        self._selector.unregister(child.descriptor)
+        os.close(child.descriptor)
+        self._children.remove(child)
+
+    def _ending(self, child: _Child, code: int) -> JobProgress:
+        job = child.job
+        now = JobProgress(job, "finished", job.step, job.score)
+        if code == 0 and job.state == "finished":
+            if not self._keeps_checkpoints:
+                shutil.rmtree(job.run_dir / layout.CHECKPOINTS, ignore_errors=True)
+            return now
+        if child.is_told:
+            return replace(now, status="stopped")
+        lines = job.last_lines()
+        record_failure(self._folder, job, code, lines)
+        return replace(now, status="failed", error=lines[-1] if lines else _said(code))
+
+    def _tell_all(self) -> None:
+        for child in self._children:
+            if self._stop.is_urgent:
+                _kill(child.process)
+            elif not child.is_told:
+                child.process.terminate()
+            child.is_told = True
+
+    def _kill_all(self) -> None:
+        """Only after an error of the sweep itself are there any left."""
+        for child in list(self._children):
+            _kill(child.process)
+            child.process.wait()
+            self._forget(child)
+
+    def _look(self) -> list[JobProgress]:
+        for child in self._children:
+            key = _key(child.job)
+            self._runs[key] = replace(self._runs[key], step=child.job.step)
+        return list(self._runs.values())
+
+    def _note(self, now: JobProgress) -> None:
+        self._runs[_key(now.job)] = now
+        self._watcher.changed(now)
+
+
+def _key(job: SweepJob) -> tuple[str, int]:
+    return job.arm.name, job.seed
+
+
+def _end_with(parent: int) -> Callable[[], None]:
+    """In the child before it becomes another program: when the sweep dies, be told as the sweep would tell."""
+    prctl = ctypes.CDLL(None).prctl  # looked up here: after a fork nothing should be that takes a lock
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:  # it died before we could ask
+            os._exit(1)
+
+    return ask
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With all that it started in its group."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _said(code: int) -> str:
+    return f"exit status {code}" if code >= 0 else f"ended by {signal.Signals(-code).name}"
+
+
+def summary_of(runs: Sequence[JobProgress]) -> Mapping[str, int]:
+    """How many are in each state."""
+    counts = dict.fromkeys(("finished", "failed", "stopped", "running", "waiting"), 0)
+    for run in runs:
+        counts[run.status] += 1
+    return counts

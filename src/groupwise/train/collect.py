@@ -1,0 +1,117 @@
+"""Collecting the groups of one step: draw problems, sample, score, and sample more where there is no signal.
+
+draw problems ─▶ sample and score ─▶ grow groups without signal (max_rollouts_per_problem)
+                      ▲                    │
+                      └── other problems ◀─┴─ set aside groups that still have none (refill_rounds)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from groupwise.base.seeds import seed_of
+from groupwise.config import RlStage
+from groupwise.data.sampler import ProblemSampler
+from groupwise.distributed.world import World
+from groupwise.engines.engine import Engine, Request
+from groupwise.models.chat import Prompts
+from groupwise.scoring.rollouts import Clock, sample_and_score
+from groupwise.scoring.scorer import Scorer
+from groupwise.scoring.shaping import shape_group
+from groupwise.types import Problem, SamplingParams, ScoredGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    groups: tuple[ScoredGroup, ...]
+    """What the step learns from; advantages are not set yet."""
+    set_aside: tuple[ScoredGroup, ...]
+    """Groups without signal that refilling replaced. They are logged, and counted in the metrics of sampling."""
+    num_extra_rollouts: int
+    sample_s: float
+    score_s: float
+
+
+class Collector:
+    """Samples and scores the groups of a stage. Holds no state: what is random is a hash of the step."""
+
+    def __init__(
+        self, stage: RlStage, scorer: Scorer, engine: Engine, prompts: Prompts, seed: int, world: World
+    ) -> None:
+        self._stage = stage
+        self._world = world
+        self._scorer = scorer
+        self._engine = engine
+        self._prompts = prompts
+        self._seed = seed
+        self._sampling = sampling_params(stage)
+
+    def collect(self, sampler: ProblemSampler, stage_step: int, policy_version: int) -> Collected:
+        stage = self._stage
+        clock = Clock()
+        kept: list[ScoredGroup] = []
+        without_signal: list[ScoredGroup] = []
+        num_extra = 0
+        num_drawn = 0
+        for _ in range(1 + stage.refill_rounds):
+            missing = stage.problems_per_step - len(kept)
+            draws = list(enumerate(sampler.draw(missing, stage_step), start=num_drawn))
+            num_drawn += missing
+            groups, extra = self._round(draws, stage_step, policy_version, clock)
+            num_extra += extra
+            for scored in groups:
+                rate = scored.pass_rate
+                if rate is not None:
+                    sampler.observe(scored.group.prompt.problem.id, rate)
+                is_kept = scored.has_signal or stage.refill_rounds == 0
+                (kept if is_kept else without_signal).append(scored)
+            if len(kept) == stage.problems_per_step:
+                break
+        return Collected(tuple(kept), tuple(without_signal), num_extra, clock.sample_s, clock.score_s)
+
+    def _round(
+        self, draws: Sequence[tuple[int, Problem]], stage_step: int, policy_version: int, clock: Clock
+    ) -> tuple[list[ScoredGroup], int]:
+        size = self._stage.rollouts_per_problem
+        wanted = [(draw, problem, range(size)) for draw, problem in draws]
+        groups = self._sample_and_score(wanted, stage_step, policy_version, clock)
+        num_extra = 0
+        for start in range(size, self._stage.max_rollouts_per_problem, size):
+            dull = [index for index, scored in enumerate(groups) if not scored.has_signal]
+            more = [(*draws[index], range(start, start + size)) for index in dull]
+            for index, extra in zip(dull, self._sample_and_score(more, stage_step, policy_version, clock), strict=True):
+                groups[index] = self._joined(groups[index], extra, stage_step)
+                num_extra += size
+        return groups, num_extra
+
+    def _sample_and_score(
+        self, wanted: Sequence[tuple[int, Problem, range]], stage_step: int, policy_version: int, clock: Clock
+    ) -> list[ScoredGroup]:
+        requests = []
+        for draw, problem, numbers in wanted:
+            # The number of the draw tells apart two draws of one problem in the same step.
+            key = (self._seed, self._stage.name, stage_step, problem.id, draw)
+            requests.append(Request(self._prompts[problem], tuple(seed_of(*key, number) for number in numbers)))
+        pairs = sample_and_score(
+            self._engine, self._scorer, requests, self._sampling, policy_version, self._world, clock
+        )
+        reward, limit = self._stage.reward, self._sampling.max_new_tokens
+        return [shape_group(group, scores, reward, stage_step, limit) for group, scores in pairs]
+
+    def _joined(self, first: ScoredGroup, extra: ScoredGroup, stage_step: int) -> ScoredGroup:
+        group = replace(first.group, rollouts=first.group.rollouts + extra.group.rollouts)
+        scores = first.scores + extra.scores
+        return shape_group(group, scores, self._stage.reward, stage_step, self._sampling.max_new_tokens)
+
+
+def sampling_params(stage: RlStage) -> SamplingParams:
+    sampling = stage.sampling
+    return SamplingParams(
+        max_new_tokens=sampling.max_new_tokens,
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        stop_strings=sampling.stop_strings,
+    )

@@ -1,0 +1,27 @@
+"""What a caller asks of the trainer: which run, started or resumed, watched by whom, on which rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from groupwise.config import Recipe
+from groupwise.distributed.world import Alone, World
+from groupwise.runs.sinks import Sink
+from groupwise.scoring.scorer import ScorerMaker, make_scorer
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    recipe: Recipe
+    run_dir: Path
+    is_resumed: bool = False
+    accept_verifier: bool = False
+    """Resume although the verifier's version has changed; the log says so."""
+    memory_gib: float | None = None
+    """Limit on the GPU memory of this process, for runs that share a GPU."""
+    sinks: Sequence[Sink] = ()
+    """What receives every record besides the run directory, on rank 0 alone."""
+    world: World = field(default_factory=Alone)
+    make_scorer: ScorerMaker = make_scorer

@@ -1,0 +1,1 @@
+"""What people open in a browser: the report, the dashboard, and the assets of every page."""

@@ -1,0 +1,185 @@
+"""One line of a file of rollouts, read as cheaply as a list of groups needs it: an `Outline`.
+
+Most of a line is numbers that a list does not show (token ids, logprobs). A line as `groupwise.runs` writes it is
+read piece by piece: strings and small objects by the JSON parser, arrays of numbers by finding their end. Each piece
+has to stand exactly where it belongs, so a key that a text or a problem's meta merely mentions is never mistaken for
+one. A line of any other shape goes through the JSON parser whole, and gives the same outline.
+
+What is inside the arrays of numbers is not checked here: damage there shows when the group is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+PROMPT_CHARACTERS = 200
+FAILED_VERDICTS = frozenset({"error", "timed_out"})
+
+_decode_at = json.JSONDecoder().raw_decode
+_HEAD = re.compile(r'\{"step":-?\d+,"stage":(?=")')
+_PROBLEM, _PROMPT_IDS, _ROLLOUTS = ',"problem":', ',"prompt_token_ids":[', '],"rollouts":['
+_TEXT = '{"text":"'
+_AFTER_TEXT = re.compile(r',"finish":"([a-z_]+)","policy_version":-?\d+,"token_ids":\[')
+_READ_BEFORE = frozenset({"step", "stage", "problem", "prompt_token_ids", "rollouts"})
+"""A key that comes twice: the last one counts."""
+_LOGPROBS, _SCORES = '],"rollout_logprobs":[', '],"scores":['
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutline:
+    """What a list of groups shows, and what groups are chosen by."""
+
+    stage: str
+    problem_id: str
+    prompt: str
+    """The beginning of the last message."""
+    answer: str
+    problem_texts: tuple[str, ...]
+    """Messages, answer and id in lower case: what a search looks through."""
+    rewards: tuple[float, ...]
+    verdicts: tuple[str, ...]
+    finishes: tuple[str, ...]
+    num_tokens: tuple[int, ...]
+    has_signal: bool
+    mean_reward: float | None
+    """Over the rollouts that were scored, as is the spread; None where none was."""
+    spread: float | None
+    """Largest minus smallest reward."""
+    text_spans: array[int] | None
+    """Where the completions are in the line: start and end of each JSON string, quotes included, in bytes. None: the
+    line has to be parsed to find them."""
+
+
+class _OtherShape(Exception):
+    """Not a line as we write it."""
+
+
+def outline_of(line: bytes) -> GroupOutline | None:
+    """None for a line that is damaged."""
+    if line.isascii():
+        try:
+            return _read_in_pieces(line.decode("ascii"))
+        except (_OtherShape, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+            pass
+    return outline_by_parsing(line)
+
+
+def outline_by_parsing(line: bytes) -> GroupOutline | None:
+    """The slow twin: whatever order and spacing the line has."""
+    table = parse_group(line)
+    if table is None:
+        return None
+    try:
+        rollouts = table["rollouts"]
+        finishes = [str(rollout["finish"]) for rollout in rollouts]
+        num_tokens = [len(rollout["token_ids"]) for rollout in rollouts]
+        if not all(isinstance(rollout["text"], str) for rollout in rollouts):
+            return None
+        return _outline(table["stage"], table["problem"], finishes, num_tokens, table, None)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def parse_group(line: bytes) -> dict[str, Any] | None:
+    """The whole line; None where it is not a JSON object."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def completions_of(line: bytes, outline: GroupOutline) -> Iterator[str]:
+    """The texts of a line's rollouts, in order."""
+    if outline.text_spans is None:
+        table = parse_group(line) or {"rollouts": ()}
+        yield from (rollout["text"] for rollout in table["rollouts"])
+        return
+    spans = iter(outline.text_spans)
+    for start, end in zip(spans, spans, strict=True):
+        piece = line[start:end]
+        # A string without an escape is its own text.
+        yield json.loads(piece) if b"\\" in piece else piece[1:-1].decode("ascii")
+
+
+def _read_in_pieces(text: str) -> GroupOutline:
+    head = _HEAD.match(text)
+    if head is None:
+        raise _OtherShape
+    stage, position = _decode_at(text, head.end())
+    problem, position = _decode_at(text, _behind(text, position, _PROBLEM))
+    position = text.index("]", _behind(text, position, _PROMPT_IDS))
+    position = _behind(text, position, _ROLLOUTS)
+    finishes, num_tokens, spans = [], [], array("I" if len(text) < 2**32 else "Q")
+    while text.startswith(_TEXT, position):
+        start = position + len(_TEXT) - 1
+        _, end = _decode_at(text, start)
+        spans.extend((start, end))
+        after = _AFTER_TEXT.match(text, end)
+        if after is None:
+            raise _OtherShape
+        first = after.end()
+        last = text.index("]", first)
+        finishes.append(sys.intern(after[1]))
+        num_tokens.append(text.count(",", first, last) + 1 if last > first else 0)
+        position = text.index("]", _behind(text, last, _LOGPROBS))
+        position = _behind(text, position, "]}")
+        if not text.startswith(",", position):
+            break
+        position += 1
+    position = _behind(text, position, _SCORES)
+    # From here on the line is small: one object without its beginning.
+    table = json.loads('{"scores":[' + text[position:])
+    if not _READ_BEFORE.isdisjoint(table):
+        raise _OtherShape
+    return _outline(stage, problem, finishes, num_tokens, table, spans)
+
+
+def _behind(text: str, position: int, expected: str) -> int:
+    if not text.startswith(expected, position):
+        raise _OtherShape
+    return position + len(expected)
+
+
+def _outline(
+    stage: str,
+    problem: Mapping[str, Any],
+    finishes: Sequence[str],
+    num_tokens: Sequence[int],
+    rest: Mapping[str, Any],
+    spans: array[int] | None,
+) -> GroupOutline:
+    messages = [str(message["content"]) for message in problem["messages"]]
+    identity, answer = str(problem["id"]), str(problem["answer"])
+    # float() also reads the names of what JSON lacks: "NaN", "-Infinity".
+    rewards = tuple(map(float, rest["rewards"]))
+    verdicts = tuple(sys.intern(str(score["verdict"])) for score in rest["scores"])
+    known = scored_rewards(rewards, verdicts)
+    return GroupOutline(
+        stage=sys.intern(str(stage)),
+        problem_id=identity,
+        prompt=messages[-1][:PROMPT_CHARACTERS] if messages else "",
+        answer=answer,
+        problem_texts=tuple(text.lower() for text in (*messages, answer, identity)),
+        rewards=rewards,
+        verdicts=verdicts,
+        finishes=tuple(finishes),
+        num_tokens=tuple(num_tokens),
+        has_signal=bool(rest["has_signal"]),
+        mean_reward=math.fsum(known) / len(known) if known else None,
+        spread=max(known) - min(known) if known else None,
+        text_spans=spans,
+    )
+
+
+def scored_rewards(rewards: Sequence[float], verdicts: Sequence[str]) -> list[float]:
+    """Without those of rollouts that we failed to score."""
+    pairs = zip(rewards, verdicts, strict=False)
+    return [reward for reward, verdict in pairs if verdict not in FAILED_VERDICTS and math.isfinite(reward)]

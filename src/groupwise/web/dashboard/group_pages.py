@@ -1,0 +1,197 @@
+"""Groups of a run as JSON: a page of those that match, and one whole with its tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from groupwise.runs import RunReadError, layout
+from groupwise.runs.files import finite_or_none
+from groupwise.types import Finish, Verdict
+from groupwise.web.dashboard.group_outline import parse_group
+from groupwise.web.dashboard.index import KINDS, FileIndex, Kind, nth_line, read_line, rollout_files
+from groupwise.web.dashboard.library import WatchedRun
+from groupwise.web.dashboard.parameters import ParameterError, Parameters
+from groupwise.web.dashboard.tail import parse_line
+from groupwise.web.dashboard.text_search import SORTS, FoundGroup, Match, Sort, Wanted, find_match
+from groupwise.web.report.sections.pills import gold_text
+
+DEFAULT_LIMIT, MAX_LIMIT = 50, 500
+WAIT_FOR_INDEX_S = 0.3
+SEARCH_S = 1.5
+"""What one request may spend on looking for a text."""
+MAX_WARNINGS = 5
+
+
+class NoSuchGroup(LookupError):
+    """The run has no such group."""
+
+
+def list_groups(run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
+    parameters.allow(
+        *("kind", "q", "problem", "verdict", "finish", "signal", "stage", "first_step", "last_step"),
+        *("min_reward", "max_reward", "sort", "offset", "limit"),
+    )
+    wanted = _wanted(parameters)
+    sort = cast(Sort, parameters.choice("sort", SORTS, "newest"))
+    offset = parameters.whole("offset") or 0
+    limit = parameters.whole("limit", largest=MAX_LIMIT)
+    run.index.refresh(wait_s=WAIT_FOR_INDEX_S)
+    progress = run.index.progress
+    files = run.index.files(wanted.kind)
+    chosen = run.searches.choose(run.index, wanted, sort, SEARCH_S)
+    token_steps = _token_files(run, wanted.kind)
+    page = chosen.groups[offset : offset + (DEFAULT_LIMIT if limit is None else limit)]
+    return {
+        "total": len(chosen.groups),
+        "total_rollouts": sum(len(group.entry.outline.verdicts) for group in chosen.groups),
+        "offset": offset,
+        "groups": [_line(group, wanted, token_steps) for group in page],
+        "is_complete": progress.is_complete and chosen.searched_share >= 1,
+        "searched_share": chosen.searched_share,
+        "index": dataclasses.asdict(progress),
+        "stages": _stages(files),
+        "token_steps": sorted(token_steps),
+        "warnings": [warning for file in files for warning in file.warnings][:MAX_WARNINGS],
+    }
+
+
+def one_group(run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
+    parameters.allow("kind", "step", "index")
+    kind = cast(Kind, parameters.choice("kind", KINDS, "train"))
+    step, index = parameters.required_whole("step"), parameters.required_whole("index")
+    file = run.index.file_of(kind, step)
+    entry = None if file is None else next((one for one in file.entries if one.place.line == index), None)
+    if file is None or entry is None:
+        raise NoSuchGroup(f"no group {index} of step {step} ({kind}) was kept, or it is damaged")
+    table = parse_group(read_line(file, entry))
+    if table is None:
+        raise RunReadError(f"{file.path}, group {index}: not a JSON object")
+    try:
+        rollouts = [_rollout(*parts) for parts in zip(*(table[name] for name in _PARALLEL), strict=True)]
+        problem = {name: table["problem"][name] for name in ("id", "messages", "answer", "meta")}
+        problem["answer_in_words"] = gold_text(str(problem["answer"]))
+        num_prompt_tokens = len(table["prompt_token_ids"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunReadError(f"{file.path}, group {index}: not the group it should be ({error!r})") from error
+    tokens, warnings = _tokens(_token_files(run, kind).get(step), index, entry.outline.problem_id)
+    for rollout, kept in zip(rollouts, [*tokens, *[None] * len(rollouts)], strict=False):
+        rollout["tokens"] = kept
+    return {
+        "kind": kind,
+        "step": step,
+        "index": index,
+        "stage": entry.outline.stage,
+        "problem": problem,
+        "num_prompt_tokens": num_prompt_tokens,
+        "has_signal": entry.outline.has_signal,
+        "mean_reward": entry.outline.mean_reward,
+        "spread": entry.outline.spread,
+        "rollouts": rollouts,
+        "has_tokens": any(tokens),
+        "warnings": warnings,
+    }
+
+
+_PARALLEL = ("rollouts", "scores", "rewards", "advantages")
+
+
+def _wanted(parameters: Parameters) -> Wanted:
+    signal = parameters.choice("signal", ("yes", "no"), "")
+    wanted = Wanted(
+        kind=cast(Kind, parameters.choice("kind", KINDS, "train")),
+        text=parameters.text("q"),
+        problem_id=parameters.text("problem"),
+        verdicts=parameters.choices("verdict", [verdict.value for verdict in Verdict]),
+        finishes=parameters.choices("finish", [finish.value for finish in Finish]),
+        has_signal=None if not signal else signal == "yes",
+        stages=parameters.texts("stage"),
+        first_step=parameters.whole("first_step"),
+        last_step=parameters.whole("last_step"),
+        min_reward=parameters.number("min_reward"),
+        max_reward=parameters.number("max_reward"),
+    )
+    if wanted.first_step is not None and wanted.last_step is not None and wanted.first_step > wanted.last_step:
+        raise ParameterError("first_step", f"{wanted.first_step} is behind last_step = {wanted.last_step}")
+    return wanted
+
+
+def _line(group: FoundGroup, wanted: Wanted, token_steps: Mapping[int, Path]) -> dict[str, Any]:
+    place, outline = group.entry.place, group.entry.outline
+    return {
+        "kind": group.file.kind,
+        "step": place.step,
+        "index": place.line,
+        "stage": outline.stage,
+        "problem_id": outline.problem_id,
+        "prompt": outline.prompt,
+        "answer": outline.answer,
+        "num_rollouts": len(outline.finishes),
+        "rewards": [finite_or_none(reward) for reward in outline.rewards],
+        "verdicts": outline.verdicts,
+        "finishes": outline.finishes,
+        "num_tokens": outline.num_tokens,
+        "has_signal": outline.has_signal,
+        "mean_reward": outline.mean_reward,
+        "spread": outline.spread,
+        "has_tokens": place.step in token_steps,
+        "match": _match(group, wanted.text),
+    }
+
+
+def _match(group: FoundGroup, text: str) -> dict[str, Any] | None:
+    if not text:
+        return None
+    try:
+        found: Match | None = find_match(read_line(group.file, group.entry), group.entry.outline, text)
+    except RunReadError:
+        return None
+    return None if found is None else dataclasses.asdict(found)
+
+
+def _rollout(rollout: Mapping[str, Any], score: Mapping[str, Any], reward: Any, advantage: Any) -> dict[str, Any]:
+    logprobs = [value for value in map(finite_or_none, rollout["rollout_logprobs"]) if value is not None]
+    return {
+        "text": rollout["text"],
+        "finish": rollout["finish"],
+        "policy_version": rollout["policy_version"],
+        "num_tokens": len(rollout["token_ids"]),
+        "logprob_mean": math.fsum(logprobs) / len(logprobs) if logprobs else None,
+        "reward": finite_or_none(reward),
+        "advantage": finite_or_none(advantage),
+        "score": {
+            "reward": finite_or_none(score["reward"]),
+            "verdict": score["verdict"],
+            "parts": {name: finite_or_none(value) for name, value in score["parts"].items()},
+            "verifier": score["verifier"],
+            "detail": score["detail"],
+            "process": None if score.get("process") is None else finite_or_none(score["process"]),
+        },
+    }
+
+
+def _token_files(run: WatchedRun, kind: Kind) -> dict[int, Path]:
+    return rollout_files(run.path / layout.TOKENS) if kind == "train" else {}
+
+
+def _tokens(path: Path | None, index: int, problem_id: str) -> tuple[Sequence[Mapping[str, Any] | None], list[str]]:
+    """What was kept of each rollout's tokens: the line of the same number, if it is of the same problem."""
+    line = None if path is None else nth_line(path, index)
+    if path is None or line is None:
+        return (), []
+    table = parse_line(line)
+    rollouts = None if table is None else table.get("rollouts")
+    if table is None or not isinstance(rollouts, list):
+        return (), [f"{path.parent.name}/{path.name}, group {index} is damaged: tokens are not shown"]
+    if table.get("problem_id") != problem_id:
+        return (), [f"{path.parent.name}/{path.name}, group {index} is of another problem: tokens are not shown"]
+    return [rollout if isinstance(rollout, Mapping) else None for rollout in rollouts], []
+
+
+def _stages(files: Iterable[FileIndex]) -> list[str]:
+    """In the order of training."""
+    names = {entry.outline.stage: None for file in files for entry in reversed(file.entries)}
+    return list(reversed(names))

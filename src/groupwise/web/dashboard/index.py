@@ -1,0 +1,241 @@
+"""Where each group of a run is, and its outline: an index in memory that grows with the files.
+
+Contract: the index is made, and kept up to date, by a thread of its own that ends when it is done; whoever asks gets
+what is there. A file that is new, or another than the one that was read (inode, size, time), is read; one that is gone
+is forgotten. Nothing is written. A damaged line keeps its number, so that what stands beside it in other files still
+does, and is told of in the file's warnings.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal, NamedTuple, get_args
+
+from groupwise.runs import RunReadError, layout
+from groupwise.web.dashboard.group_outline import GroupOutline, outline_of
+from groupwise.web.dashboard.tail import Identity, identity_of
+
+Kind = Literal["train", "eval"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+FIRST_FILE_S = 5.0
+"""How long one waits for the first file at most, however little one would wait for all of them."""
+_FOLDERS: dict[Kind, str] = {"train": layout.ROLLOUTS, "eval": layout.EVAL_ROLLOUTS}
+
+MAX_FILE_WARNINGS = 3
+
+
+class GroupPlace(NamedTuple):
+    """Which group of a run; the order is that of sampling."""
+
+    step: int
+    line: int
+    """Of the step's file, from 0, empty ones not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    place: GroupPlace
+    offset: int
+    num_bytes: int
+    outline: GroupOutline
+
+
+@dataclass(frozen=True, slots=True)
+class FileIndex:
+    kind: Kind
+    step: int
+    path: Path
+    identity: Identity
+    entries: tuple[IndexEntry, ...]
+    num_rollouts: int
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexProgress:
+    is_begun: bool
+    is_complete: bool
+    share: float
+    """Of the bytes of all files."""
+    num_groups: int
+    num_rollouts: int
+
+
+class RunIndex:
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._lock = threading.Condition()
+        self._files: dict[tuple[Kind, int], FileIndex] = {}
+        self._thread: threading.Thread | None = None
+        self._is_asked = False
+        """Since the thread last looked for files."""
+        self._is_whole = False
+        """Whether all files were read once."""
+        self._done_bytes = 0
+        self._total_bytes = 0
+        self._is_closed = False
+
+    def refresh(self, wait_s: float) -> None:
+        """Begin to bring the index up to date with the files as they are now; wait for that at most so long.
+
+        Where nothing is read yet, for the first file too: whoever waits at all wants to see something.
+        """
+        start = time.monotonic()
+        patience_s = max(wait_s, FIRST_FILE_S) if wait_s else 0.0
+        with self._lock:
+            self._is_asked = True
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(target=self._bring_up_to_date, name="groupwise-index", daemon=True)
+                self._thread.start()
+            while self._thread is not None:
+                left = start + (wait_s if self._files else patience_s) - time.monotonic()
+                if left <= 0:
+                    break
+                self._lock.wait(left)
+
+    def files(self, kind: Kind) -> list[FileIndex]:
+        """What is read so far, newest step first."""
+        with self._lock:
+            found = [file for file in self._files.values() if file.kind == kind]
+        return sorted(found, key=lambda file: file.step, reverse=True)
+
+    @property
+    def progress(self) -> IndexProgress:
+        with self._lock:
+            files = list(self._files.values())
+            is_begun = self._is_whole or self._thread is not None
+            is_complete = self._is_whole and self._thread is None
+            share = 1.0 if is_complete else self._done_bytes / max(1, self._total_bytes)
+        num_groups, num_rollouts = sum(len(file.entries) for file in files), sum(file.num_rollouts for file in files)
+        return IndexProgress(is_begun, is_complete, share, num_groups, num_rollouts)
+
+    def file_of(self, kind: Kind, step: int) -> FileIndex | None:
+        """The file of one step as it is now; read at once where the index is behind. None where there is none."""
+        path = rollout_files(self._run_dir / _FOLDERS[kind]).get(step)
+        if path is None:
+            return None
+        with self._lock:
+            known = self._files.get((kind, step))
+        if known is not None and known.identity == identity_of(path):
+            return known
+        read = read_file(kind, step, path)
+        if read is not None:
+            with self._lock:
+                self._files[kind, step] = read
+        return read
+
+    def close(self) -> None:
+        """Ends the thread; the index stays as it is."""
+        with self._lock:
+            self._is_closed = True
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _bring_up_to_date(self) -> None:
+        while True:
+            with self._lock:
+                if self._is_closed or not self._is_asked:
+                    self._thread = None
+                    self._lock.notify_all()
+                    return
+                self._is_asked = False
+            self._read_what_changed()
+
+    def _read_what_changed(self) -> None:
+        there = {
+            (kind, step): path for kind in KINDS for step, path in rollout_files(self._run_dir / _FOLDERS[kind]).items()
+        }
+        identities = {key: identity for key, path in there.items() if (identity := identity_of(path)) is not None}
+        with self._lock:
+            self._files = {key: file for key, file in self._files.items() if key in identities}
+            changed = [
+                key
+                for key, identity in identities.items()
+                if key not in self._files or self._files[key].identity != identity
+            ]
+            self._total_bytes = sum(identity.size_bytes for identity in identities.values())
+            self._done_bytes = self._total_bytes - sum(identities[key].size_bytes for key in changed)
+        # The newest steps are looked at first.
+        for key in sorted(changed, key=lambda key: (key[1], key[0]), reverse=True):
+            if self._is_closed:
+                return
+            file = read_file(*key, there[key])
+            with self._lock:
+                if file is not None:
+                    self._files[key] = file
+                self._done_bytes += identities[key].size_bytes
+                self._lock.notify_all()
+        self._is_whole = True
+
+
+def rollout_files(folder: Path) -> dict[int, Path]:
+    """The files of a folder of steps, by step."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return {}
+    return {step: folder / name for name in names if (step := layout.rollout_step(name)) is not None}
+
+
+def read_file(kind: Kind, step: int, path: Path) -> FileIndex | None:
+    """None where the file is gone, or cannot be read."""
+    entries, warnings = [], []
+    name = f"{path.parent.name}/{path.name}"
+    try:
+        with open(path, "rb") as file:
+            identity = Identity.by(os.fstat(file.fileno()))
+            for number, offset, line in _lines(file):
+                outline = outline_of(line)
+                if outline is not None:
+                    entries.append(IndexEntry(GroupPlace(step, number), offset, len(line), outline))
+                elif line.endswith(b"\n"):
+                    warnings.append(f"{name}, group {number} is damaged and left out")
+    except OSError:
+        return None
+    if (num_more := len(warnings) - MAX_FILE_WARNINGS) > 0:
+        warnings[MAX_FILE_WARNINGS:] = [f"{name}: {num_more} more damaged groups"]
+    num_rollouts = sum(len(entry.outline.verdicts) for entry in entries)
+    return FileIndex(kind, step, path, identity, tuple(entries), num_rollouts, tuple(warnings))
+
+
+def read_line(file_index: FileIndex, entry: IndexEntry) -> bytes:
+    """The line of a group; a RunReadError where the file is another by now."""
+    with open_as_indexed(file_index) as file:
+        file.seek(entry.offset)
+        return file.read(entry.num_bytes)
+
+
+def open_as_indexed(file_index: FileIndex) -> IO[bytes]:
+    try:
+        file = open(file_index.path, "rb")  # noqa: SIM115 (the caller closes it)
+    except OSError as error:
+        raise RunReadError(f"{file_index.path} cannot be read any more: {error.strerror}") from None
+    if Identity.by(os.fstat(file.fileno())) != file_index.identity:
+        file.close()
+        raise RunReadError(f"{file_index.path} has just been rewritten; look again")
+    return file
+
+
+def _lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes]]:
+    """(number among the lines that are not empty, offset, line)."""
+    offset, index = 0, 0
+    for line in file:
+        if not line.isspace():
+            yield index, offset, line
+            index += 1
+        offset += len(line)
+
+
+def nth_line(path: Path, index: int) -> bytes | None:
+    """The line of that number among those that are not empty; None where there are fewer, or no file."""
+    try:
+        with open(path, "rb") as file:
+            return next((line for number, _, line in _lines(file) if number == index), None)
+    except OSError:
+        return None

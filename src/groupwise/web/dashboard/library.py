@@ -1,0 +1,155 @@
+"""The runs that are watched: found below the folders that were named, each under an id.
+
+Contract: only what lies below those folders, at most `MAX_DEPTH` deep, is ever read. An id is made from where a run is
+and is the only thing by which a client can name it. Runs that appear later are found; those that go away are dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from groupwise.runs import layout, read_holder
+from groupwise.runs.results import RESULT
+from groupwise.web.dashboard.index import RunIndex
+from groupwise.web.dashboard.run_findings import Findings
+from groupwise.web.dashboard.state import RunSummary, describe, read_summary, signature
+from groupwise.web.dashboard.text_search import Searches
+
+MAX_DEPTH = 4
+MAX_FOLDERS = 20_000
+"""Looked into before we give up: somebody watches a whole disk."""
+LOOK_EVERY_S = 2.0
+SIGNS_OF_A_RUN = (layout.RECIPE, layout.METRICS, layout.EVALS)
+SIGNS_OF_OTHERS = (layout.SWEEP, RESULT)
+"""Of folders that have a recipe or a lock too: a sweep, whose runs lie below it, and an evaluation's result."""
+
+
+class WatchedRun:
+    """One run with what we remember of it."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path = path
+        self.name = name
+        self.id = run_id(path)
+        self.index = RunIndex(path)
+        self.searches = Searches()
+        self.findings = Findings(path)
+        self._summary: tuple[object, RunSummary] | None = None
+
+    @property
+    def summary(self) -> RunSummary:
+        now = signature(self.path)
+        if self._summary is None or self._summary[0] != now:
+            self._summary = (now, read_summary(self.path))
+        return self._summary[1]
+
+    def describe(self) -> dict[str, Any]:
+        return {"id": self.id, "name": self.name, "path": str(self.path), **describe(self.path, self.summary)}
+
+
+class Library:
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self._roots = tuple(roots)
+        self._lock = threading.Lock()
+        self._runs: dict[str, WatchedRun] = {}
+        self._looked_at: float | None = None
+        self._warnings: tuple[str, ...] = ()
+
+    def look(self) -> tuple[list[WatchedRun], tuple[str, ...]]:
+        """All runs there are now, with what went wrong in looking for them."""
+        with self._lock:
+            if self._looked_at is None or time.monotonic() - self._looked_at >= LOOK_EVERY_S:
+                self._look_again()
+                self._looked_at = time.monotonic()
+            return list(self._runs.values()), self._warnings
+
+    def get(self, identity: str) -> WatchedRun | None:
+        # Without the lock: whoever walks through the folders holds it, and the table is replaced as a whole.
+        known = self._runs.get(identity)
+        if known is not None:
+            return known
+        return next((run for run in self.look()[0] if run.id == identity), None)
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.index.close()
+
+    def _look_again(self) -> None:
+        found: dict[Path, str] = {}
+        warnings = []
+        for root in self._roots:
+            if not root.is_dir():
+                warnings.append(f"{root} is not there (yet)")
+                continue
+            walk = _Walk()
+            for path in walk.runs(root):
+                found.setdefault(path, _name(path, root, len(self._roots)))
+            if walk.is_cut_short:
+                warnings.append(f"{root} has over {MAX_FOLDERS} folders: not all were looked into; name one below it")
+        counts = Counter(found.values())
+        runs = {}
+        for path, name in found.items():
+            known = self._runs.get(run_id(path)) or WatchedRun(path, name)
+            known.name = f"{name} ({known.id[:4]})" if counts[name] > 1 else name
+            runs[known.id] = known
+        for gone in self._runs.keys() - runs.keys():
+            self._runs[gone].index.close()
+        self._runs, self._warnings = runs, tuple(warnings)
+
+
+class _Walk:
+    """Through the folders below a root, each once, whatever links lead to it."""
+
+    def __init__(self) -> None:
+        self._seen: set[Path] = set()
+        self.is_cut_short = False
+
+    def runs(self, folder: Path, depth: int = 0) -> Iterator[Path]:
+        real = folder.resolve()
+        if real in self._seen:
+            return
+        if len(self._seen) >= MAX_FOLDERS:
+            self.is_cut_short = True
+            return
+        self._seen.add(real)
+        try:
+            with os.scandir(folder) as entries:
+                names = {entry.name: entry.is_dir() for entry in entries}
+        except OSError:
+            return
+        if _is_run(folder, names):
+            yield real
+        elif depth < MAX_DEPTH:
+            for name in sorted(names):
+                if names[name] and not name.startswith("."):
+                    yield from self.runs(folder / name, depth + 1)
+
+
+def _is_run(folder: Path, names: Mapping[str, bool]) -> bool:
+    """`names` says of each entry whether it is a folder. A run that is being set up has nothing but its lock yet; a
+    lock that was given back is empty, and alone it is what a refused recipe leaves."""
+    files = {name for name, is_folder in names.items() if not is_folder}
+    if files & set(SIGNS_OF_OTHERS):
+        return False
+    is_locked = layout.LOCK in files and read_holder(folder) is not None
+    return is_locked or bool(files & set(SIGNS_OF_A_RUN))
+
+
+def run_id(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:12]
+
+
+def _name(path: Path, root: Path, num_roots: int) -> str:
+    """For people: the way from the root; with several roots, beginning with its name."""
+    base = root.resolve()
+    if path == base or not path.is_relative_to(base):
+        return path.name
+    relative = path.relative_to(base).as_posix()
+    return relative if num_roots == 1 else f"{base.name}/{relative}"

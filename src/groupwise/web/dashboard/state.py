@@ -1,0 +1,212 @@
+"""How a run is doing, from its files alone: how far, whether its trainer is there, where the last step's time went.
+
+Contract: reads the ends of files, so that a folder of many long runs is quick to list; `Summary` objects are kept until
+a file of the run changes. A run whose lock is held by a living process is running, whatever else its files say; on
+another host that cannot be known, and is believed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from groupwise.runs import last_turn, layout, read_holder
+from groupwise.web.dashboard.recipes import stage_tables
+from groupwise.web.dashboard.tail import Identity, identity_of, last_lines
+
+State = Literal["running", "finished", "stopped", "failed"]
+
+METRICS_TAIL_BYTES = 128 * 2**10
+EVENTS_TAIL_BYTES = 128 * 2**10
+EVALS_TAIL_BYTES = 2**20
+RECENT_STEPS = 20
+WATCHED = (layout.RECIPE, layout.INFO, layout.LOCK, layout.METRICS, layout.EVALS, layout.EVENTS)
+_WRITTEN = (*WATCHED, layout.ROLLOUTS, layout.TOKENS, layout.EVAL_ROLLOUTS, layout.CHECKPOINTS)
+
+_ENDED_SILENTLY = "its process is gone and did not say why: it was killed, or its terminal shows the error"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What holds until a file changes."""
+
+    task: str | None
+    model: str | None
+    fingerprint: str | None
+    stages: tuple[tuple[str, str, int], ...]
+    """(name, algorithm, steps) as planned."""
+    step: int
+    stage: str | None
+    reward: float | None
+    seconds: Mapping[str, float]
+    """Of the newest step, by what they were spent on."""
+    step_s: float | None
+    evals: tuple[Mapping[str, Any], ...]
+    last_events: tuple[Mapping[str, Any], ...]
+
+    @property
+    def planned_steps(self) -> int | None:
+        return sum(steps for _, _, steps in self.stages) or None
+
+
+def read_summary(run_dir: Path) -> RunSummary:
+    recipe, info = read_recipe(run_dir), read_info(run_dir)
+    lines = [line for line in last_lines(run_dir / layout.METRICS, METRICS_TAIL_BYTES) if _is_step(line)]
+    newest: Mapping[str, Any] = lines[-1] if lines else {"step": 0, "stage": None, "metrics": {}}
+    rewards = [value for line in lines if (value := _number(line["metrics"].get("reward/mean"))) is not None]
+    return RunSummary(
+        task=_text(recipe, "task", "name"),
+        model=_text(recipe, "model", "path"),
+        fingerprint=str(info["fingerprint"]) if "fingerprint" in info else None,
+        stages=tuple(
+            (name, str(table.get("algorithm", "")), _whole(table.get("steps")))
+            for name, table in stage_tables(recipe).items()
+        ),
+        step=newest["step"],
+        stage=newest["stage"],
+        reward=rewards[-1] if rewards else None,
+        seconds=_times(newest["metrics"]),
+        step_s=_usual_seconds(lines),
+        evals=tuple(line for line in last_lines(run_dir / layout.EVALS, EVALS_TAIL_BYTES) if _is_eval(line)),
+        last_events=tuple(last_lines(run_dir / layout.EVENTS, EVENTS_TAIL_BYTES)),
+    )
+
+
+def state_of(run_dir: Path, summary: RunSummary) -> tuple[State, str]:
+    """With the reason, where there is one to tell."""
+    holder = read_holder(run_dir)
+    if holder is not None and holder.is_alive:
+        return "running", ""
+    last = last_turn(summary.last_events)
+    kind = last.get("kind")
+    if kind == "finished":
+        return "finished", ""
+    if kind == "stopped":
+        return "stopped", "it was asked to stop and saved; `groupwise train --resume` goes on"
+    if kind in ("rank_lost", "failed"):
+        return "failed", str(last.get("reason") or kind)
+    if kind in ("started", "resumed") or summary.last_events or holder is not None:
+        return "failed", _ENDED_SILENTLY
+    if (run_dir / layout.LOCK).exists() and summary.step == 0:
+        return "failed", "it ended before its first step"
+    return "stopped", "it has no events: nothing says how it ended"
+
+
+def describe(run_dir: Path, summary: RunSummary) -> dict[str, Any]:
+    """For /api/runs, but for id, name and index."""
+    now = time.time()
+    state, reason = state_of(run_dir, summary)
+    metrics_time = _modified(run_dir / layout.METRICS)
+    written = [moment for name in _WRITTEN if (moment := _modified(run_dir / name)) is not None]
+    planned = summary.planned_steps
+    left = None if planned is None or summary.step_s is None else max(0, planned - summary.step) * summary.step_s
+    phase = None
+    if summary.step and metrics_time is not None:
+        phase = {"step": summary.step, "ago_s": _since(metrics_time, now), "seconds": dict(summary.seconds)}
+    known = [line for line in summary.evals if line["pass_at_1"] is not None]
+    best = max(known, key=lambda line: float(line["pass_at_1"]), default=None)
+    return {
+        "task": summary.task,
+        "model": summary.model,
+        "fingerprint": summary.fingerprint,
+        "stages": [{"name": name, "algorithm": kind, "steps": steps} for name, kind, steps in summary.stages],
+        "step": summary.step,
+        "stage": summary.stage,
+        "planned_steps": planned,
+        "state": state,
+        "reason": reason,
+        "best": _eval(best),
+        "last_eval": _eval(summary.evals[-1] if summary.evals else None),
+        "reward": summary.reward,
+        "last_write_s": _since(max(written), now) if written else None,
+        "phase": phase,
+        "step_s": summary.step_s,
+        "left_s": left if state == "running" else None,
+    }
+
+
+def signature(run_dir: Path) -> tuple[Identity | None, ...]:
+    """Changes when a file does that a summary is read from."""
+    return tuple(identity_of(run_dir / name) for name in WATCHED)
+
+
+def read_recipe(run_dir: Path) -> dict[str, Any]:
+    """The recipe's table; {} where it is missing or damaged."""
+    try:
+        return tomllib.loads((run_dir / layout.RECIPE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def read_info(run_dir: Path) -> dict[str, Any]:
+    """run.json; {} where it is missing or damaged."""
+    try:
+        value = json.loads((run_dir / layout.INFO).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _is_step(line: Mapping[str, Any]) -> bool:
+    return isinstance(line.get("step"), int) and "stage" in line and isinstance(line.get("metrics"), Mapping)
+
+
+def _is_eval(line: Mapping[str, Any]) -> bool:
+    return isinstance(line.get("step"), int) and (
+        line.get("pass_at_1", "") is None or _number(line.get("pass_at_1")) is not None
+    )
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _text(recipe: Mapping[str, Any], table: str, key: str) -> str | None:
+    part = recipe.get(table)
+    return str(part[key]) if isinstance(part, Mapping) and key in part else None
+
+
+def _times(metrics: Mapping[str, Any]) -> dict[str, float]:
+    named = {
+        name: _number(value) for name, value in metrics.items() if name.startswith("time/") and name.endswith("_s")
+    }
+    return {name.removeprefix("time/").removesuffix("_s"): value for name, value in named.items() if value is not None}
+
+
+def _usual_seconds(lines: Sequence[Mapping[str, Any]]) -> float | None:
+    """From step to step: the step itself and what was done between it and the one before."""
+    sums = []
+    for line in lines[-RECENT_STEPS:]:
+        times = _times(line["metrics"])
+        if "step" in times:
+            sums.append(times["step"] + times.get("eval", 0.0) + times.get("checkpoint", 0.0))
+    return statistics.fmean(sums) if sums else None
+
+
+def _eval(line: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if line is None:
+        return None
+    return {name: line.get(name) for name in ("step", "pass_at_1", "low", "high")}
+
+
+def _modified(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def _since(moment: float, now: float) -> float:
+    return round(max(0.0, now - moment), 3)

@@ -1,0 +1,216 @@
+"""Which groups of a run match: by their outlines, and by a text that is looked for in the files.
+
+Contract: `choose` answers within its time budget. Outlines are all looked at; a text is looked for file by file, the
+newest step first, and what was found in a file is remembered for the next call with that text, so that turning pages,
+changing other filters and calling again after the budget ran out cost little. A text matches when it is found, upper
+and lower case alike (`str.lower` of both), in a message of the problem, its answer, its id or a completion.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from groupwise.runs import RunReadError
+from groupwise.web.dashboard.group_outline import GroupOutline, completions_of, parse_group
+from groupwise.web.dashboard.index import FileIndex, IndexEntry, Kind, RunIndex, open_as_indexed
+from groupwise.web.dashboard.tail import Identity
+
+Sort = Literal["newest", "oldest", "spread", "highest", "lowest"]
+SORTS: tuple[Sort, ...] = get_args(Sort)
+
+MAX_REMEMBERED_TEXTS = 16
+CONTEXT_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a group has to be. Empty and None: anything."""
+
+    kind: Kind = "train"
+    text: str = ""
+    problem_id: str = ""
+    verdicts: tuple[str, ...] = ()
+    """One of them, of any rollout; so are the finishes."""
+    finishes: tuple[str, ...] = ()
+    has_signal: bool | None = None
+    stages: tuple[str, ...] = ()
+    first_step: int | None = None
+    last_step: int | None = None
+    min_reward: float | None = None
+    """Of the mean."""
+    max_reward: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundGroup:
+    file: FileIndex
+    entry: IndexEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    groups: tuple[FoundGroup, ...]
+    """All of them, in order."""
+    searched_share: float
+    """Of the bytes that had to be searched; under 1 where the time was up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    where: Literal["completion", "prompt", "answer", "problem_id"]
+    rollout: int | None
+    before: str
+    text: str
+    after: str
+
+
+class Searches:
+    """The texts that were looked for in one run, and what was found."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._texts: OrderedDict[str, dict[tuple[Kind, int], tuple[Identity, frozenset[int]]]] = OrderedDict()
+
+    def choose(self, index: RunIndex, wanted: Wanted, sort: Sort, budget_s: float) -> Chosen:
+        deadline = self._clock() + budget_s
+        files = [file for file in index.files(wanted.kind) if _is_in_steps(file.step, wanted)]
+        tests = outline_tests(wanted)
+        passing = [(file, [entry for entry in file.entries if all(test(entry) for test in tests)]) for file in files]
+        passing = [(file, entries) for file, entries in passing if entries]
+        if not wanted.text:
+            return Chosen(_in_order(passing, sort), 1.0)
+        matching, done_bytes = [], 0
+        for file, entries in passing:
+            hits = self._hits(file, wanted.text.lower(), is_late=self._clock() > deadline)
+            if hits is None:
+                continue
+            done_bytes += file.identity.size_bytes
+            matching.append((file, [entry for entry in entries if entry.place.line in hits]))
+        total_bytes = sum(file.identity.size_bytes for file, _ in passing)
+        return Chosen(_in_order(matching, sort), done_bytes / total_bytes if total_bytes else 1.0)
+
+    def _hits(self, file: FileIndex, text: str, is_late: bool) -> frozenset[int] | None:
+        """Which groups of a file hold the text; None where that is not known and the time is up."""
+        key = (file.kind, file.step)
+        with self._lock:
+            known = self._texts.setdefault(text, {})
+            self._texts.move_to_end(text)
+            while len(self._texts) > MAX_REMEMBERED_TEXTS:
+                self._texts.popitem(last=False)
+            remembered = known.get(key)
+        if remembered is not None and remembered[0] == file.identity:
+            return remembered[1]
+        if is_late:
+            return None
+        try:
+            hits = frozenset(search_file(file, text))
+        except RunReadError:
+            # Rewritten since it was indexed: the next call sees the new one.
+            return frozenset()
+        with self._lock:
+            known[key] = (file.identity, hits)
+        return hits
+
+
+def search_file(file: FileIndex, text: str) -> Iterator[int]:
+    """The numbers of the groups that hold `text`, which is in lower case."""
+    with open_as_indexed(file) as data:
+        for entry in file.entries:
+            if any(text in part for part in entry.outline.problem_texts):
+                yield entry.place.line
+                continue
+            data.seek(entry.offset)
+            line = data.read(entry.num_bytes)
+            if any(text in completion.lower() for completion in completions_of(line, entry.outline)):
+                yield entry.place.line
+
+
+def outline_tests(wanted: Wanted) -> list[Callable[[IndexEntry], bool]]:
+    """One test for each thing that is asked for, steps and text apart."""
+    tests: list[Callable[[IndexEntry], bool]] = []
+    if wanted.problem_id:
+        tests.append(lambda entry: entry.outline.problem_id == wanted.problem_id)
+    if wanted.verdicts:
+        tests.append(lambda entry: not set(wanted.verdicts).isdisjoint(entry.outline.verdicts))
+    if wanted.finishes:
+        tests.append(lambda entry: not set(wanted.finishes).isdisjoint(entry.outline.finishes))
+    if wanted.has_signal is not None:
+        tests.append(lambda entry: entry.outline.has_signal is wanted.has_signal)
+    if wanted.stages:
+        tests.append(lambda entry: entry.outline.stage in wanted.stages)
+    low, high = wanted.min_reward, wanted.max_reward
+    if low is not None:
+        tests.append(lambda entry: entry.outline.mean_reward is not None and entry.outline.mean_reward >= low)
+    if high is not None:
+        tests.append(lambda entry: entry.outline.mean_reward is not None and entry.outline.mean_reward <= high)
+    return tests
+
+
+def find_match(line: bytes, outline: GroupOutline, text: str) -> Match | None:
+    """The first place where a group holds `text`, completions before the problem."""
+    for number, completion in enumerate(completions_of(line, outline)):
+        if around := _around(completion, text):
+            return Match("completion", number, *around)
+    table = parse_group(line)
+    if table is None:
+        return None
+    problem = table["problem"]
+    for message in problem["messages"]:
+        if around := _around(str(message["content"]), text):
+            return Match("prompt", None, *around)
+    if around := _around(str(problem["answer"]), text):
+        return Match("answer", None, *around)
+    if around := _around(str(problem["id"]), text):
+        return Match("problem_id", None, *around)
+    return None
+
+
+def _around(content: str, text: str) -> tuple[str, str, str] | None:
+    lowered, sought = content.lower(), text.lower()
+    position = lowered.find(sought)
+    if position < 0:
+        return None
+    start, end = position, position + len(sought)
+    if len(lowered) != len(content):
+        start, end = _original_position(content, start), _original_position(content, end)
+    before = content[max(0, start - CONTEXT_CHARACTERS) : start]
+    return before, content[start:end], content[end : end + CONTEXT_CHARACTERS]
+
+
+def _original_position(content: str, position: int) -> int:
+    """Where a position of `content.lower()` is in `content`: one letter, İ, has two in lower case."""
+    passed = 0
+    for number, letter in enumerate(content):
+        if passed >= position:
+            return number
+        passed += len(letter.lower())
+    return len(content)
+
+
+def _is_in_steps(step: int, wanted: Wanted) -> bool:
+    is_late_enough = wanted.first_step is None or step >= wanted.first_step
+    return is_late_enough and (wanted.last_step is None or step <= wanted.last_step)
+
+
+def _in_order(found: Sequence[tuple[FileIndex, list[IndexEntry]]], sort: Sort) -> tuple[FoundGroup, ...]:
+    """Files come newest first, their groups in the order of the file; that also decides between equals."""
+    groups = [FoundGroup(file, entry) for file, entries in found for entry in entries]
+    if sort == "oldest":
+        groups.sort(key=lambda group: group.entry.place)
+    elif sort == "spread":
+        groups.sort(key=lambda group: _or_last(group.entry.outline.spread, -1))
+    elif sort == "highest":
+        groups.sort(key=lambda group: _or_last(group.entry.outline.mean_reward, -1))
+    elif sort == "lowest":
+        groups.sort(key=lambda group: _or_last(group.entry.outline.mean_reward, 1))
+    return tuple(groups)
+
+
+def _or_last(value: float | None, sign: int) -> tuple[bool, float]:
+    return (value is None, 0.0 if value is None else sign * value)

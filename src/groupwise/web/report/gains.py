@@ -1,0 +1,188 @@
+"""Did the model get better? Two evaluations compared, with an interval for the difference.
+
+Where the completions of both were kept, problem by problem (`stats.paired_interval`): the problems are the same ones,
+and what is hard in both cancels. Where only the scores are known, from their two intervals (Newcombe 1998, method 10),
+which is wider. Shares are between 0 and 1 here and become per cent and points in words alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from groupwise.base.stats import (
+    difference_interval,
+    mean,
+    mean_interval,
+    paired_interval,
+    student_interval,
+    wilson_interval,
+)
+from groupwise.runs.alike import by_experiment
+from groupwise.types import EvalRecord
+from groupwise.web.report.inputs import ChartPanel, RunSource
+
+
+@dataclass(frozen=True, slots=True)
+class PassShare:
+    """pass@1 with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+    num_problems: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    before: PassShare
+    after: PassShare
+    low: float
+    """The 95 % interval of the difference ..."""
+    high: float
+    num_problems: int
+    is_paired: bool
+
+    @property
+    def difference(self) -> float:
+        return self.after.value - self.before.value
+
+    @property
+    def verdict(self) -> str:
+        return _verdict(self.low, self.high)
+
+    def sentence(self) -> str:
+        """What the numbers say: "held-out pass@1 6.0 % → 35.0 %, +29.0 points (95 % interval ...), 200 problems"."""
+        how = "paired by problem" if self.is_paired else "from the two intervals"
+        return (
+            f"held-out pass@1 {percent(self.before.value)} → {percent(self.after.value)}, {points(self.difference)} "
+            f"points (95 % interval {points(self.low)} to {points(self.high)}, {how}), {self.num_problems} problems"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SeedsGain:
+    """Of runs that differ in their seed alone."""
+
+    runs: tuple[str, ...]
+    """Their labels."""
+    gains: tuple[Gain, ...]
+    low: float
+    """The 95 % interval of the mean difference: the wider of that over seeds and that over problems, as in a sweep. All
+    seeds were asked the same problems: that they agree does not make the score exact."""
+    high: float
+
+    @property
+    def difference(self) -> float:
+        return mean([gain.difference for gain in self.gains])
+
+    @property
+    def verdict(self) -> str:
+        return _verdict(self.low, self.high)
+
+    def sentence(self) -> str:
+        before = mean([gain.before.value for gain in self.gains])
+        scores = ", ".join(f"{100 * gain.after.value:.1f}" for gain in self.gains)
+        return (
+            f"held-out pass@1 {percent(before)} → {scores} %, {points(self.difference)} points in the mean "
+            f"(95 % interval {points(self.low)} to {points(self.high)}, over {len(self.gains)} seeds or over problems, "
+            f"whichever is wider), {min(gain.num_problems for gain in self.gains)} problems"
+        )
+
+
+VERDICT_WORDS = {
+    "better": "The model got better",
+    "worse": "The model got worse",
+    "unclear": "No clear change: the interval holds 0",
+}
+
+
+def _verdict(low: float, high: float) -> str:
+    if low > 0:
+        return "better"
+    return "worse" if high < 0 else "unclear"
+
+
+def percent(share: float) -> str:
+    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
+def points(share: float) -> str:
+    return f"{100 * share:+.1f}".replace("-", "\u2212")
+
+
+def pass_rates(panel: ChartPanel) -> dict[str, float]:
+    rates = {problem_id: scored.pass_rate for problem_id, scored in panel.groups.items()}
+    return {problem_id: rate for problem_id, rate in rates.items() if rate is not None}
+
+
+def share_of(rates: Mapping[str, float]) -> PassShare:
+    """Wilson's interval where each problem is right or wrong, else that of a mean of shares: as in training."""
+    values = list(rates.values())
+    is_plain = all(value in (0.0, 1.0) for value in values)
+    low, high = wilson_interval(sum(values), len(values)) if is_plain else mean_interval(values)
+    return PassShare(mean(values), low, high, len(values))
+
+
+def paired_gain(before: ChartPanel, after: ChartPanel) -> Gain | None:
+    """Over the problems that both judged; None where there is none."""
+    rates_before, rates_after = pass_rates(before), pass_rates(after)
+    shared = [problem_id for problem_id in rates_before if problem_id in rates_after]
+    if not shared:
+        return None
+    low, high = paired_interval([rates_after[problem_id] - rates_before[problem_id] for problem_id in shared])
+    shares = [
+        share_of({problem_id: rates[problem_id] for problem_id in shared}) for rates in (rates_before, rates_after)
+    ]
+    return Gain(shares[0], shares[1], low, high, len(shared), is_paired=True)
+
+
+def unpaired_gain(before: EvalRecord, after: EvalRecord) -> Gain | None:
+    """From the scores alone; None where one of them is not known."""
+    if math.isnan(before.pass_at_1) or math.isnan(after.pass_at_1):
+        return None
+    low, high = difference_interval(*((end.pass_at_1, end.low, end.high) for end in (before, after)))
+    num_problems = min(before.num_problems, after.num_problems)
+    shares = [PassShare(r.pass_at_1, r.low, r.high, r.num_problems) for r in (before, after)]
+    return Gain(shares[0], shares[1], low, high, num_problems, is_paired=False)
+
+
+def run_gain(run: RunSource) -> Gain | None:
+    """From the first evaluation to the last one: the last is not picked by its score, as the best one is."""
+    if len(run.evals) < 2:
+        return None
+    first, last = run.evals[0], run.evals[-1]
+    panels = {panel.step: panel for panel in run.panels}
+    if first.step in panels and last.step in panels:
+        return paired_gain(panels[first.step], panels[last.step])
+    return unpaired_gain(first, last)
+
+
+def seeds_gains(runs: Sequence[RunSource]) -> list[SeedsGain]:
+    """Of the runs that are one recipe with several seeds, where all of them got equally far."""
+    found = []
+    for same in by_experiment(runs):
+        gains = [gain for run in same if (gain := run_gain(run)) is not None]
+        # A seed that was run twice is no second draw.
+        is_fair = len({run.recipe.get("seed") for run in same}) == len(same) == len(gains)
+        if len(same) < 2 or not is_fair or len({run.evals[-1].step for run in same}) > 1:
+            continue
+        over_seeds = student_interval([gain.difference for gain in gains])
+        over_problems = mean([gain.low for gain in gains]), mean([gain.high for gain in gains])
+        low, high = max(over_seeds, over_problems, key=lambda ends: ends[1] - ends[0])
+        found.append(SeedsGain(tuple(run.label for run in same), tuple(gains), low, high))
+    return found
+
+
+def stage_gains(run: RunSource) -> list[tuple[str, Gain]]:
+    """What each stage brought, from the evaluation before it to its last one; from the scores."""
+    gains = []
+    for name, first_step, last_step in run.stages:
+        before = [record for record in run.evals if record.step < first_step][-1:]
+        inside = [record for record in run.evals if first_step <= record.step <= last_step]
+        ends = [*before, *inside]
+        gain = unpaired_gain(ends[0], ends[-1]) if len(ends) >= 2 else None
+        if gain is not None:
+            gains.append((name, gain))
+    return gains

@@ -1,0 +1,86 @@
+"""HTML of our own words, from parts that a section puts together. Every text that comes in here is escaped here.
+
+A completion never comes in here: `text_slot` leaves an empty element that the page's script fills through textContent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from groupwise.base.harmless import escape
+from groupwise.web.report.charts import Chart
+
+
+def paragraph(text: str, class_name: str = "") -> str:
+    return f"<p{_class(class_name)}>{escape(text)}</p>"
+
+
+def notes(texts: Sequence[str]) -> str:
+    return f'<ul class="notes">{"".join(f"<li>{escape(text)}</li>" for text in texts)}</ul>' if texts else ""
+
+
+def figure(section: str, chart: Chart) -> str:
+    """The place of a chart; the script draws it from the page's data."""
+    return (
+        f'<figure class="chart" data-section="{escape(section)}" data-chart="{escape(chart.name)}">'
+        f'<figcaption><b>{escape(chart.title)}</b> <span class="caption">{escape(chart.caption)}.</span></figcaption>'
+        '<div class="plot"></div></figure>'
+    )
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], label: str, class_name: str = "") -> str:
+    """The first column names the row; a cell's second line, after a newline, is shown smaller.
+
+    `class_name`: "told" where the last column is sentences.
+    """
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
+    body = "".join(
+        f'<tr><th scope="row">{_cell(row[0])}</th>{"".join(f"<td>{_cell(value)}</td>" for value in row[1:])}</tr>'
+        for row in rows
+    )
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}"><table{_class(class_name)}>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def definitions(pairs: Sequence[tuple[str, str]]) -> str:
+    return f"<dl>{''.join(f'<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>' for name, value in pairs)}</dl>"
+
+
+def folded(summary: str, content: str) -> str:
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+
+
+def text_slot(number: int | None, label: str) -> str:
+    """Where text `number` of the page's texts appears."""
+    if number is None:
+        return paragraph("Left out to keep this page small; it is in the run directory.", "dim")
+    return f'<pre data-text="{number}" tabindex="0" aria-label="{escape(label)}"></pre>'
+
+
+def bar(parts: Sequence[tuple[str, str, float]], label: str) -> str:
+    """Shares of a whole as (class, name, share), from left to right, with a legend in words."""
+    position, rects, words = 0.0, [], []
+    for class_name, name, share in parts:
+        width = 1000 * share
+        rects.append(f'<rect class="{escape(class_name)}" x="{position:.2f}" y="0" width="{width:.2f}" height="10"/>')
+        words.append(
+            f'<span><svg class="swatch {escape(class_name)}" viewBox="0 0 10 10" aria-hidden="true">'
+            f'<rect class="{escape(class_name)}" width="10" height="10" rx="2"/></svg>{escape(name)}</span>'
+        )
+        position += width
+    return (
+        f'<div class="bar"><p class="bar-label">{escape(label)}</p>'
+        f'<svg class="bar-strip" viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true">{"".join(rects)}'
+        f'</svg><p class="legend">{"".join(words)}</p></div>'
+    )
+
+
+def _cell(value: str) -> str:
+    first, _, second = value.partition("\n")
+    return escape(first) + (f"<small>{escape(second)}</small>" if second else "")
+
+
+def _class(name: str) -> str:
+    return f' class="{escape(name)}"' if name else ""

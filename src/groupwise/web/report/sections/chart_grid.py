@@ -1,0 +1,95 @@
+"""The sections that are charts: training curves, signs of reasoning, lengths."""
+
+from __future__ import annotations
+
+from groupwise.web.report.behaviours import BEHAVIOURS
+from groupwise.web.report.charts import Chart, behaviour_chart, curves, length_chart, spread_chart
+from groupwise.web.report.gains import percent
+from groupwise.web.report.inputs import RunSource
+from groupwise.web.report.markup import figure, paragraph, table
+from groupwise.web.report.section import Content, Material
+
+CURVES_NOTE = (
+    "Thin lines are the values of single steps, thick lines a centred mean over their neighbours. Move over a chart, "
+    "or focus it and use the arrow keys, to read values."
+)
+SIGNS_NOTE = (
+    "These are surface signs: words were counted, and nobody judged whether a check that is announced is carried out. "
+    "They show how habits change over training, and no more."
+)
+
+
+class Curves:
+    title = "Training"
+
+    def render(self, material: Material) -> Content | None:
+        charts = curves(material.sources.runs)
+        if not charts:
+            return None
+        html = paragraph(CURVES_NOTE, "dim") + _grid("curves", charts)
+        if not any(chart.name == "kl" for chart in charts):
+            html += paragraph("KL divergence from a reference was not measured: no stage has a KL term.", "dim")
+        return _content(charts, html)
+
+
+class Behaviours:
+    title = "Reasoning"
+
+    def render(self, material: Material) -> Content | None:
+        runs = [run for run in material.sources.runs if run.digest.steps]
+        if not runs:
+            return None
+        chart = behaviour_chart(material.sources.runs)
+        charts = (chart,) if chart.lines else ()
+        rows = [
+            [
+                f"{run.label}: {behaviour.title}" if len(runs) > 1 else behaviour.title,
+                behaviour.meaning,
+                *_early_and_late(run, behaviour.name),
+            ]
+            for run in runs
+            for behaviour in BEHAVIOURS
+        ]
+        header = ["completion …", "words, among others", "first quarter", "last quarter", "correct with", "and without"]
+        html = paragraph(SIGNS_NOTE, "dim") + _grid("behaviours", charts)
+        if not charts:
+            html += paragraph("None of the signs occurs in the training completions that were kept.")
+        html += table(header, rows, self.title)
+        html += paragraph(
+            "First and last quarter: of the steps whose rollouts were kept. Correct with, and without: the share of "
+            "correct completions among those that show the sign and among those that do not.",
+            "dim",
+        )
+        return _content(charts, html, {"header": header, "rows": rows})
+
+
+def _early_and_late(run: RunSource, name: str) -> list[str]:
+    steps = run.digest.steps
+    quarter = max(1, len(steps) // 4)
+    cells = []
+    for part in (steps[:quarter], steps[-quarter:]):
+        cells.append(percent(_share(sum(s.counts[name] for s in part), sum(s.num_rollouts for s in part))))
+    shown, shown_correct = sum(s.counts[name] for s in steps), sum(s.counts_correct[name] for s in steps)
+    rest, rest_correct = run.digest.num_rollouts - shown, sum(s.num_correct for s in steps) - shown_correct
+    return [*cells, percent(_share(shown_correct, shown)), percent(_share(rest_correct, rest))]
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else float("nan")
+
+
+class Lengths:
+    title = "Length"
+
+    def render(self, material: Material) -> Content | None:
+        runs = material.sources.runs
+        charts = tuple(chart for chart in (spread_chart(runs), length_chart(runs)) if chart.lines)
+        return _content(charts, _grid("lengths", charts)) if charts else None
+
+
+def _grid(section: str, charts: tuple[Chart, ...] | list[Chart]) -> str:
+    return f'<div class="charts">{"".join(figure(section, chart) for chart in charts)}</div>' if charts else ""
+
+
+def _content(charts: tuple[Chart, ...] | list[Chart], html: str, data: dict[str, object] | None = None) -> Content:
+    return Content((data or {}) | {"charts": [chart.to_json() for chart in charts]}, html, tuple(charts))

@@ -1,0 +1,103 @@
+"""A few completions in full, picked by rules that the page prints: nobody chose them for how they look."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from groupwise.base.harmless import escape
+from groupwise.web.report.digest import RULES, Picked
+from groupwise.web.report.gains import pass_rates
+from groupwise.web.report.inputs import ChartPanel, RunSource
+from groupwise.web.report.kept_texts import Texts
+from groupwise.web.report.markup import paragraph, text_slot
+from groupwise.web.report.section import Content, Material
+from groupwise.web.report.sections.pills import KIND_WORDS, completion, gold_text, prompt_text
+
+TITLES = {
+    "first_solve": "First solve",
+    "longest": "Longest",
+    "no_reasoning": "Reward without reasoning",
+    "learned": "Learned",
+    "still_wrong": "Still wrong",
+    "lost": "Lost",
+}
+HELD_OUT_RULES = {
+    "learned": "The first held-out problem, in the order of the evaluation, that was never right before training and "
+    "always is after it.",
+    "still_wrong": "The first held-out problem that is never right before training and never after it.",
+    "lost": "The first held-out problem that was always right before training and never is after it.",
+}
+
+
+class Examples:
+    title = "Examples"
+
+    def render(self, material: Material) -> Content | None:
+        runs = material.sources.runs
+        examples = [example for run in runs for example in _of_run(run, material.texts)]
+        if not examples:
+            return None
+        return Content({"examples": examples}, "".join(_html(example, len(runs) > 1) for example in examples))
+
+
+def _of_run(run: RunSource, texts: Texts) -> list[dict[str, Any]]:
+    found = [_trained(run, rule, picked, texts) for rule, picked in run.digest.picked.items()]
+    steps = {panel.step: panel for panel in run.panels}
+    if run.evals and len(steps) > 1 and run.evals[0].step in steps and run.evals[-1].step in steps:
+        before, after = steps[run.evals[0].step], steps[run.evals[-1].step]
+        for rule, rates in (("learned", (0.0, 1.0)), ("still_wrong", (0.0, 0.0)), ("lost", (1.0, 0.0))):
+            key = _first_with(before, after, rates)
+            if key is not None:
+                found.append(_held_out(run, rule, key, (before, after), texts))
+    return sorted(found, key=lambda example: list(TITLES).index(example["rule"]))
+
+
+def _first_with(before: ChartPanel, after: ChartPanel, rates: tuple[float, float]) -> str | None:
+    old, new = pass_rates(before), pass_rates(after)
+    return next((key for key in old if key in new and (old[key], new[key]) == rates), None)
+
+
+def _trained(run: RunSource, rule: str, picked: Picked, texts: Texts) -> dict[str, Any]:
+    scored = picked.group
+    entry = completion(scored.group.rollouts[picked.number], scored.scores[picked.number], texts)
+    problem = scored.group.prompt.problem
+    return _example(run, rule, RULES[rule], texts.add(prompt_text(problem)), gold_text(problem.answer)) | {
+        "completions": [entry | {"label": f"step {picked.step}"}]
+    }
+
+
+def _held_out(
+    run: RunSource, rule: str, key: str, panels: tuple[ChartPanel, ChartPanel], texts: Texts
+) -> dict[str, Any]:
+    problem = panels[0].groups[key].group.prompt.problem
+    entries = []
+    for panel in panels:
+        scored = panel.groups[key]
+        label = panel.moment + (f", first of {len(scored.scores)}" if len(scored.scores) > 1 else "")
+        entries.append(completion(scored.group.rollouts[0], scored.scores[0], texts) | {"label": label})
+    prompt = texts.add(prompt_text(problem))
+    return _example(run, rule, HELD_OUT_RULES[rule], prompt, gold_text(problem.answer)) | {"completions": entries}
+
+
+def _example(run: RunSource, rule: str, words: str, prompt: int | None, gold: str) -> dict[str, Any]:
+    return {"run": run.label, "rule": rule, "title": TITLES[rule], "words": words, "prompt": prompt, "gold": gold[:500]}
+
+
+def _html(example: dict[str, Any], is_named: bool) -> str:
+    name = f" · {example['run']}" if is_named else ""
+    blocks = "".join(_completion_html(entry) for entry in example["completions"])
+    return (
+        f'<article class="example"><h3>{escape(example["title"] + name)}</h3>{paragraph(example["words"], "dim")}'
+        f'<div class="question"><h4>Problem</h4>{text_slot(example["prompt"], "Problem")}'
+        f'<p class="facts">gold answer: <b>{escape(example["gold"]) or "–"}</b></p></div>'
+        f'<div class="completions">{blocks}</div></article>'
+    )
+
+
+def _completion_html(entry: dict[str, Any]) -> str:
+    kind = entry["kind"]
+    facts = f"reward {entry['reward']} · {entry['tokens']} tokens · ended by {entry['finish']}"
+    return (
+        f'<div class="completion"><h4>{escape(entry["label"])} <span class="pill {kind}">{KIND_WORDS[kind]}</span></h4>'
+        f'{text_slot(entry["text"], "Completion")}<p class="facts">{escape(facts)}</p></div>'
+    )

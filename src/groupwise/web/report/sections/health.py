@@ -1,0 +1,127 @@
+"""Was it training, is anything wrong, and is the model still what it was away from the task?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from groupwise.base.harmless import escape
+from groupwise.doctor import DISEASES, examine, read_charts
+from groupwise.doctor.vitals import clean_bill, vital_signs
+from groupwise.doctor.wording import with_words
+from groupwise.runs.reader import Run
+from groupwise.web.report.charts import Chart, Line
+from groupwise.web.report.gains import percent
+from groupwise.web.report.inputs import RunSource
+from groupwise.web.report.markup import definitions, figure, notes, paragraph, table
+from groupwise.web.report.section import Content, Material
+
+
+class Health:
+    title = "Health"
+
+    def render(self, material: Material) -> Content | None:
+        runs = [_examined(run) for run in material.sources.runs if run.steps]
+        if not runs:
+            return None
+        html = "".join(_run_html(run, is_named=len(runs) > 1) for run in runs)
+        html += paragraph(
+            f"The doctor looks for {len(DISEASES)} diseases; the command groupwise doctor says the same.", "dim"
+        )
+        return Content({"runs": runs}, html)
+
+
+def _examined(source: RunSource) -> dict[str, Any]:
+    charts = read_charts(Run(source.path))
+    findings = examine(charts)
+    return {
+        "label": source.label,
+        "stages": [{"name": chart.stage, "vital_signs": vital_signs(chart)} for chart in charts],
+        "findings": [with_words(finding) for finding in findings],
+        "clean_bill": None if findings else clean_bill(charts),
+    }
+
+
+def _run_html(run: Mapping[str, Any], is_named: bool) -> str:
+    html = paragraph(run["label"], "eyebrow") if is_named else ""
+    for stage in run["stages"]:
+        if stage["vital_signs"]:
+            html += paragraph(f"Stage {stage['name']}") + notes(stage["vital_signs"])
+    if not run["findings"]:
+        return html + paragraph(run["clean_bill"], "lead")
+    return html + "".join(_finding_html(finding) for finding in run["findings"])
+
+
+def _finding_html(finding: Mapping[str, Any]) -> str:
+    place = f"stage {finding['stage']}, steps {finding['first_step']} to {finding['last_step']}"
+    kind = {"sick": "worse", "watch": "unclear"}[finding["severity"]]
+    words = [("seen", finding["seen"]), ("means", finding["means"]), ("change", finding["say_change"])]
+    headline = f"{finding['severity']}: {finding['title']}"
+    return (
+        f'<div class="verdict-card {kind}"><p class="headline">{escape(headline)}</p>'
+        f"{paragraph(place, 'dim')}{definitions(words)}</div>"
+    )
+
+
+GUARDS = {
+    "perplexity": (
+        "Perplexity on general text",
+        "Of passages that have nothing to do with the task; lower is better",
+        "",
+    ),
+    "format_share": ("General format requests", "Share of small general requests that were followed", "share"),
+}
+"""What a guard reads: title, caption and unit of its chart."""
+
+
+class Guards:
+    title = "Guards"
+
+    def render(self, material: Material) -> Content | None:
+        runs = material.sources.runs
+        readings = [_readings(run) for run in runs]
+        charts = [chart for name in GUARDS if (chart := _guard_chart(name, readings)).lines]
+        if not charts:
+            return None
+        rows = [
+            [
+                f"{run.label}: {GUARDS[name][0]}" if len(runs) > 1 else GUARDS[name][0],
+                _shown(name, known[0]),
+                _shown(name, known[-1]),
+                _shown(name, (max if name == "perplexity" else min)(known)),
+            ]
+            for run, events in zip(runs, readings, strict=True)
+            for name in GUARDS
+            if (known := [event[name] for event in events if isinstance(event.get(name), float | int)])
+        ]
+        broken = [
+            f"{run.label}, step {event['step']}: {sentence} ({event.get('action', 'warn')})"
+            for run, events in zip(runs, readings, strict=True)
+            for event in events
+            for sentence in event.get("broken") or ()
+        ]
+        html = f'<div class="charts">{"".join(figure("guards", chart) for chart in charts)}</div>'
+        html += table(["guard", "at the start", "at the end", "worst"], rows, self.title)
+        html += notes(broken) if broken else paragraph("No guard was broken.")
+        data = {"charts": [chart.to_json() for chart in charts], "rows": rows, "broken": broken}
+        return Content(data, html, tuple(charts))
+
+
+def _readings(run: RunSource) -> list[Mapping[str, Any]]:
+    """By step. A run that was resumed may have read its guards twice after one step; the later reading stands."""
+    events = {event["step"]: event for event in run.events if event.get("kind") == "guards"}
+    return [events[step] for step in sorted(events)]
+
+
+def _guard_chart(name: str, readings: Sequence[Sequence[Mapping[str, Any]]]) -> Chart:
+    title, caption, unit = GUARDS[name]
+    lines = []
+    for number, events in enumerate(readings):
+        points = [(float(event["step"]), float(event[name])) for event in events if event.get(name) is not None]
+        if points:
+            lines.append(Line(number, title, tuple(x for x, _ in points), tuple(y for _, y in points)))
+    return Chart(name, title, caption, unit, tuple(lines), "points")
+
+
+def _shown(name: str, value: float) -> str:
+    return percent(value) if name == "format_share" else f"{value:.2f}"

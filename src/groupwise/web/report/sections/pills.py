@@ -1,0 +1,166 @@
+"""The same problems, model by model: rows of pills with the answer inside, and the full completions behind each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from groupwise.audit.answers import answer_marks
+from groupwise.base.harmless import visible
+from groupwise.types import Problem, Rollout, Score, Verdict
+from groupwise.web.report.inputs import ChartPanel, Sources
+from groupwise.web.report.kept_texts import Texts
+from groupwise.web.report.markup import bar, paragraph
+from groupwise.web.report.section import Content, Material
+
+MAX_ANSWER_CHARS = 24
+MAX_DETAIL_CHARS = 200
+MAX_QUESTION_CHARS = 240
+MAX_PILLS = 6000
+"""Of all problems and models together; each is 200 bytes of the page."""
+KINDS = {
+    Verdict.CORRECT: "correct",
+    Verdict.WRONG: "wrong",
+    Verdict.UNPARSED: "none",
+    Verdict.ERROR: "error",
+    Verdict.TIMED_OUT: "error",
+}
+KIND_WORDS = {"correct": "correct", "wrong": "wrong", "none": "no answer", "error": "not scored"}
+
+
+class Pills:
+    title = "Problem by problem"
+
+    def render(self, material: Material) -> Content | None:
+        panels = chosen_panels(material.sources)
+        if not panels:
+            return None
+        shared = [key for key in panels[0].groups if all(key in panel.groups for panel in panels[1:])]
+        notes = []
+        if not shared and len(panels) > 1:
+            notes.append("The models have no problem in common; shown is the first one alone.")
+            panels, shared = panels[:1], list(panels[0].groups)
+        if not shared:
+            return None
+        largest = max(len(panel.groups) for panel in panels)
+        if len(panels) > 1:
+            notes.append("Gained and lost: from the first of these models to the last.")
+        if len(shared) < largest:
+            notes.append(f"{len(shared)} of {largest} problems were put to all of these models.")
+        max_problems = max(1, MAX_PILLS // max(1, sum(len(panel.groups[shared[0]].scores) for panel in panels)))
+        if len(shared) > max_problems:
+            notes.append(f"The first {max_problems} of {len(shared)} problems are shown, to keep this page small.")
+            shared = shared[:max_problems]
+        left_out_before = material.texts.num_left_out
+        labels = _labels(panels, material.sources)
+        problems = [_problem(key, panels, material.texts) for key in shared]
+        if left_out := material.texts.num_left_out - left_out_before:
+            notes.append(f"{left_out} texts were left out to keep this page small; they are in the run directory.")
+        html = "".join(_bar(label, [row["cells"][number] for row in problems]) for number, label in enumerate(labels))
+        html += "".join(paragraph(note, "dim") for note in notes)
+        html += (
+            '<div class="pill-tools" role="group" aria-label="Which problems to show"></div>'
+            '<div class="pills" data-pills></div>'
+        )
+        return Content({"models": labels, "problems": problems, "notes": notes}, html)
+
+
+def chosen_panels(sources: Sources) -> list[ChartPanel]:
+    """Of one run first, best and last; of several first and last each. Where all begin alike, the beginning once."""
+    panels: list[ChartPanel] = []
+    for run in sources.runs:
+        is_alone = len(sources.runs) == 1 or len(run.panels) < 3
+        wanted = run.panels if is_alone else (run.panels[0], run.panels[-1])
+        panels += [panel for panel in wanted if not any(_is_same(panel, other) for other in panels)]
+    return panels + [result.panel for result in sources.results if result.panel.groups]
+
+
+def _is_same(panel: ChartPanel, other: ChartPanel) -> bool:
+    """Whether two runs' models before training said the same: then they are one model."""
+    if panel.step != 0 or other.step != 0 or panel.groups.keys() != other.groups.keys():
+        return False
+    return all(
+        [rollout.text for rollout in scored.group.rollouts]
+        == [rollout.text for rollout in other.groups[key].group.rollouts]
+        for key, scored in panel.groups.items()
+    )
+
+
+def _labels(panels: Sequence[ChartPanel], sources: Sources) -> list[str]:
+    is_named = len(sources.runs) + len(sources.results) > 1
+    labels = []
+    for panel in panels:
+        shared_start = panel.step == 0 and len(sources.runs) > 1 and sum(other.step == 0 for other in panels) == 1
+        words = [panel.source] if is_named and not shared_start else []
+        labels.append(" · ".join(filter(None, [*words, panel.moment])))
+    return labels
+
+
+def _problem(key: str, panels: Sequence[ChartPanel], texts: Texts) -> dict[str, Any]:
+    problem = panels[0].groups[key].group.prompt.problem
+    question = problem.messages[-1].content
+    return {
+        "id": visible(key),
+        "question": _short(question, MAX_QUESTION_CHARS),
+        "prompt": texts.add(prompt_text(problem), is_one_of_many=True),
+        "gold": _short(gold_text(problem.answer), MAX_QUESTION_CHARS),
+        "cells": [
+            [
+                completion(rollout, score, texts, is_one_of_many=True)
+                for rollout, score in zip(scored.group.rollouts, scored.scores, strict=True)
+            ]
+            for scored in (panel.groups[key] for panel in panels)
+        ],
+    }
+
+
+def prompt_text(problem: Problem) -> str:
+    """The messages as they are, each under its role where there are several."""
+    if len(problem.messages) == 1:
+        return problem.messages[0].content
+    return "\n\n".join(f"[{message.role}]\n{message.content}" for message in problem.messages)
+
+
+def gold_text(answer: str) -> str:
+    """The answer; of an object, as tasks with tests have it, the values by name."""
+    try:
+        found = json.loads(answer)
+    except ValueError:
+        return answer
+    if not isinstance(found, dict):
+        return answer
+    values = {name: "; ".join(map(str, value)) if isinstance(value, list) else value for name, value in found.items()}
+    return " · ".join(f"{name.replace('_', ' ')}: {value}" for name, value in values.items())
+
+
+def completion(rollout: Rollout, score: Score, texts: Texts, is_one_of_many: bool = False) -> dict[str, Any]:
+    return {
+        "kind": KINDS[score.verdict],
+        "answer": answer_of(rollout, score),
+        "text": texts.add(rollout.text, is_one_of_many),
+        "reward": round(score.reward, 4) if score.reward == score.reward else None,
+        "tokens": len(rollout.token_ids),
+        "finish": rollout.finish.value,
+        "detail": _short(score.detail, MAX_DETAIL_CHARS),
+    }
+
+
+def answer_of(rollout: Rollout, score: Score) -> str:
+    """What the completion marks as its answer, else what the verifier says of it; "" where there is none."""
+    if score.verdict is Verdict.UNPARSED or score.is_error:
+        return ""
+    marks = answer_marks(rollout.text)
+    return _short(marks[-1].text if marks else score.detail, MAX_ANSWER_CHARS)
+
+
+def _short(text: str, max_chars: int) -> str:
+    line = " ".join(visible(text[: 4 * max_chars]).split())
+    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
+
+
+def _bar(label: str, cells: Sequence[Sequence[Mapping[str, Any]]]) -> str:
+    kinds = [entry["kind"] for cell in cells for entry in cell]
+    counts = {kind: kinds.count(kind) for kind in KIND_WORDS}
+    parts = [(kind, f"{count} {KIND_WORDS[kind]}", count / len(kinds)) for kind, count in counts.items() if count]
+    return bar(parts, label)

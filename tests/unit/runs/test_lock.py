@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from groupwise.runs import RunInUse, RunLock, RunLogError, RunNameError, read_holder, validate_run_name
+
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from groupwise.runs.lock import RunLock
+with RunLock(Path(sys.argv[1])):
+    child = os.fork() if sys.argv[2] == "fork" else 0
+    if not child:  # the worker tells of itself, and so has run past the fork when it is heard of
+        print(os.getpid() if sys.argv[2] == "fork" else 0, flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def holder(run_dir: Path, how: str = "plain") -> Iterator[tuple[subprocess.Popen[str], int]]:
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(run_dir), how], stdout=subprocess.PIPE, text=True)
+    child = 0
+    try:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        yield process, child
+    finally:
+        process.kill()
+        process.wait()
+        if child:
+            os.kill(child, signal.SIGKILL)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def test_a_second_trainer_is_refused_and_told_whom_to_look_for(tmp_path: Path) -> None:
+    with holder(tmp_path) as (process, _):
+        with (
+            pytest.raises(RunInUse, match=rf"process {process.pid} on .* or choose another run name"),
+            RunLock(tmp_path),
+        ):
+            pass
+        found = read_holder(tmp_path)
+        assert found is not None
+        assert (found.pid, found.is_alive) == (process.pid, True)
+
+
+def test_one_process_cannot_hold_a_run_twice(tmp_path: Path) -> None:
+    with RunLock(tmp_path), pytest.raises(RunInUse), RunLock(tmp_path):
+        pass
+    with RunLock(tmp_path):
+        pass
+    assert read_holder(tmp_path) is None
+
+
+def test_a_killed_trainer_frees_the_run(tmp_path: Path) -> None:
+    with holder(tmp_path) as (process, _):
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        left = read_holder(tmp_path)
+        assert left is not None
+        assert not left.is_alive
+        with RunLock(tmp_path):
+            pass
+
+
+def test_a_worker_that_outlives_its_killed_trainer_does_not_keep_the_run(tmp_path: Path) -> None:
+    with holder(tmp_path, "fork") as (process, child):
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        os.kill(child, 0)  # the worker is still there
+        with RunLock(tmp_path):
+            pass
+
+
+def test_a_worker_that_ends_does_not_free_its_trainers_run(tmp_path: Path) -> None:
+    with RunLock(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        with pytest.raises(RunInUse), RunLock(tmp_path):
+            pass
+
+
+def test_locks_do_not_leak_descriptors(tmp_path: Path) -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+    with RunLock(tmp_path):
+        before = count()
+        for _ in range(20):
+            with pytest.raises(RunInUse), RunLock(tmp_path):
+                pass
+        assert count() == before
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    started = time.monotonic()
+    with pytest.raises(RunLogError, match=r"run\.lock"), RunLock(tmp_path / "file" / "run"):
+        pass
+    assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize("name", ["a", "Qwen3-0.6B_countdown.v2", "x" * 64, "...", "-"])
+def test_good_run_names(name: str) -> None:
+    assert validate_run_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "x" * 65, "é", "a\n", "a\x00", "../etc"])
+def test_bad_run_names(name: str) -> None:
+    with pytest.raises(RunNameError, match="1 to 64"):
+        validate_run_name(name)
