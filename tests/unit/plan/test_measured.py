@@ -69,7 +69,7 @@ ALONE = [
     shipped("gsm8k", QWEN_SMALL, H200, [], prompt_tokens=130, mean_tokens=mean_tokens)
     for mean_tokens in (278, 280, 292)
 ]
-"""Three seeds with the GPU to themselves (docs/results/time-to-accuracy). No constant was found with these."""
+"""Three seeds with the GPU to themselves (docs/results/time-to-accuracy.md). No constant was found with these."""
 
 
 @pytest.mark.parametrize(
