@@ -18,7 +18,7 @@ from groupwise.models.export import export_run
 from groupwise.models.lora import merged_state_dict
 from groupwise.models.policy import load_policy
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 from tests.gpu.limited_main import REFUSED
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with
 from tests.integration.test_ranks import ENVIRONMENT

@@ -13,7 +13,7 @@ from groupwise.cli.watchers import watchers
 from groupwise.config import Recipe
 from groupwise.doctor import examine, read_charts
 from groupwise.runs import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 
 STAGE: dict[str, Any] = {
     "algorithm": "grpo",

@@ -14,8 +14,8 @@ from groupwise.cli import main
 from groupwise.config import Recipe
 from groupwise.evals.subject import open_subject
 from groupwise.models.policy import load_policy
-from groupwise.train import pipeline
-from groupwise.train.training import Training
+from groupwise.training import pipeline
+from groupwise.training.training import Training
 
 from .conftest import GRPO, TINY_MODEL
 

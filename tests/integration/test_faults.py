@@ -18,8 +18,8 @@ from groupwise.models import placement
 from groupwise.models.policy import load_policy
 from groupwise.runs.lock import RunLock
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
-from groupwise.train.training import TrainingFailed
+from groupwise.training import pipeline
+from groupwise.training.training import TrainingFailed
 from groupwise.types import Verdict
 
 from .conftest import GRPO, metrics_lines, state_digest

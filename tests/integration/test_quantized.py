@@ -16,7 +16,7 @@ from groupwise.models.export import export_run
 from groupwise.models.merge import merge_folders
 from groupwise.models.policy import Policy, load_policy
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 
 from .conftest import GRPO, SFT, TINY_MODEL, whole_result
 from .test_exact_resume import run_until

@@ -23,7 +23,7 @@ NUM_SHOWN = 8
 
 
 def run_demo(seed: int, run_dir: Path | None) -> int:
-    from groupwise.train import pipeline
+    from groupwise.training import pipeline
 
     recipe = load_recipe(find_recipe("demo"), [f"seed={seed}"])
     run_dir = run_dir or Path("runs") / time.strftime(f"demo-s{seed}-%Y%m%d-%H%M%S")

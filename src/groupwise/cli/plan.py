@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from groupwise.cli.libraries import quiet_libraries
-from groupwise.plan.prompts import USUAL_TOKENS
+from groupwise.planner.prompts import USUAL_TOKENS
 
 if TYPE_CHECKING:
     from groupwise.config import Recipe
-    from groupwise.plan.gpus import Gpu
-    from groupwise.plan.make_plan import Plan
-    from groupwise.plan.timing import Speed
+    from groupwise.planner.gpus import Gpu
+    from groupwise.planner.make_plan import Plan
+    from groupwise.planner.timing import Speed
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,14 +44,14 @@ def _plan(options: argparse.Namespace) -> int:
     import json
 
     from groupwise.config import find_recipe, load_recipe
-    from groupwise.plan.against import read_measured
+    from groupwise.planner.against import read_measured
 
     recipe = load_recipe(find_recipe(options.recipe), options.overrides)
     measured = None if options.against is None else read_measured(options.against)
     gpu, speed = _gpu_and_speed(options, None if measured is None else str(measured["device"]))
-    from groupwise.plan.make_plan import make_plan
-    from groupwise.plan.shapes import find_shape
-    from groupwise.plan.show_plan import print_plan
+    from groupwise.planner.make_plan import make_plan
+    from groupwise.planner.shapes import find_shape
+    from groupwise.planner.show_plan import print_plan
 
     quiet_libraries()
     mean_tokens = options.mean_tokens if measured is None else options.mean_tokens or measured["mean_tokens"]
@@ -75,7 +75,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 def _prompt_tokens(given: str, recipe: Recipe) -> int:
     from groupwise.config import ConfigError
-    from groupwise.plan.prompts import mean_prompt_tokens
+    from groupwise.planner.prompts import mean_prompt_tokens
 
     if given == "task":
         return mean_prompt_tokens(recipe)
@@ -87,8 +87,8 @@ def _prompt_tokens(given: str, recipe: Recipe) -> int:
 def _gpu_and_speed(options: argparse.Namespace, device: str | None) -> tuple[Gpu, Speed | None]:
     """The GPU that is planned for, and how fast it was found to be, if it is the one that is here."""
     from groupwise.config import ConfigError
-    from groupwise.plan.gpus import find_gpu, gpu_of_device, this_gpu
-    from groupwise.plan.measure import calibration_path, known_speed, measure
+    from groupwise.planner.gpus import find_gpu, gpu_of_device, this_gpu
+    from groupwise.planner.measure import calibration_path, known_speed, measure
 
     if options.measure and options.gpu != "this":
         raise ConfigError(f"--measure: measures the GPU that is here; drop --gpu {options.gpu}")
@@ -113,7 +113,7 @@ def _print_comparison(plan: Plan, measured: dict[str, object], options: argparse
     import json
 
     from groupwise.config import ConfigError
-    from groupwise.plan.against import HEADING, compare
+    from groupwise.planner.against import HEADING, compare
 
     stage = next((stage for stage in plan.stages if stage.name == measured["stage"]), None)
     if stage is None:

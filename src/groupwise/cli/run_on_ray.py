@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from groupwise.cli.libraries import quiet_libraries
 
 if TYPE_CHECKING:
-    from groupwise.train.request import RunRequest
+    from groupwise.training.request import RunRequest
     from groupwise.types import EvalRecord, StepRecord
     from groupwise.workers import Limits
     from groupwise.workers.ray_hosts import RayPool, WorkerShare
@@ -43,7 +43,7 @@ class RankWork:
         from groupwise.cli.watchers import watchers
         from groupwise.distributed.world import join_world
         from groupwise.scoring.scorer import make_scorer
-        from groupwise.train.pipeline import carry_out
+        from groupwise.training.pipeline import carry_out
 
         quiet_libraries()
         world = join_world()

@@ -13,7 +13,7 @@ from groupwise.cli.libraries import quiet_libraries
 from groupwise.cli.watchers import watchers
 
 if TYPE_CHECKING:
-    from groupwise.train.request import RunRequest
+    from groupwise.training.request import RunRequest
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -86,8 +86,8 @@ def _train(options: argparse.Namespace) -> int:
     if options.resume is None:
         # Read before torch is imported: a typo is answered at once.
         recipe = load_recipe(find_recipe(options.recipe), options.overrides)
-    from groupwise.train import pipeline
-    from groupwise.train.request import RunRequest
+    from groupwise.training import pipeline
+    from groupwise.training.request import RunRequest
 
     if options.resume is not None:
         recipe, run_dir, limit = pipeline.recipe_of(options.resume), options.resume, options.memory_gib
@@ -110,7 +110,7 @@ def _train_here(request: RunRequest) -> int:
     """In this process, which may be one of the ranks that `torchrun` started."""
     from groupwise.distributed.world import join_world
     from groupwise.runs.progress import Progress
-    from groupwise.train.pipeline import carry_out
+    from groupwise.training.pipeline import carry_out
 
     quiet_libraries()
     world = join_world()

@@ -10,9 +10,9 @@ from typing import Any
 from groupwise.bench.engine_speed import SHAPES
 from groupwise.config import load_recipe, make_recipe
 from groupwise.config.recipe import RECIPES as SHIPPED
-from groupwise.plan.gpus import GPUS, Gpu
-from groupwise.plan.shapes import ModelShape, shape_of
-from groupwise.plan.work import Work, work_of
+from groupwise.planner.gpus import GPUS, Gpu
+from groupwise.planner.shapes import ModelShape, shape_of
+from groupwise.planner.work import Work, work_of
 
 RECIPES = Path(__file__).parents[3] / "benchmarks" / "recipes"
 H200 = GPUS["h200"]

@@ -19,10 +19,10 @@ from groupwise.models import head, moments, optimizer, recorded
 from groupwise.models import placement as model_memory
 from groupwise.models.straight import StraightLayer
 from groupwise.models.tiny import make_tiny
-from groupwise.plan import stage_memory as memory
-from groupwise.plan.shapes import shape_of
-from groupwise.plan.stage_memory import GIB, plan_memory
-from tests.unit.plan.works import H200, H200_WITH_24_GIB, QWEN, SMOLLM, work
+from groupwise.planner import stage_memory as memory
+from groupwise.planner.shapes import shape_of
+from groupwise.planner.stage_memory import GIB, plan_memory
+from tests.unit.planner.works import H200, H200_WITH_24_GIB, QWEN, SMOLLM, work
 
 
 def test_what_is_restated_is_what_the_code_says() -> None:

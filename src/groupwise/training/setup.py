@@ -27,11 +27,11 @@ from groupwise.runs.sinks import Sink, make_sink, tracked_name
 from groupwise.runs.writer import RunLog
 from groupwise.scoring.scorer import verifier_version
 from groupwise.tasks import check_splits, make_task
-from groupwise.train import sft
-from groupwise.train.checkpoint import seed_random_state
-from groupwise.train.position import Position
-from groupwise.train.request import RunRequest
-from groupwise.train.training import Training
+from groupwise.training import sft
+from groupwise.training.checkpoint import seed_random_state
+from groupwise.training.position import Position
+from groupwise.training.request import RunRequest
+from groupwise.training.training import Training
 from groupwise.types import Problem
 from groupwise.workers import num_cores
 

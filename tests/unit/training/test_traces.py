@@ -14,9 +14,9 @@ from groupwise.data.step_batch import StepBatch
 from groupwise.models.load import load_model
 from groupwise.models.policy import Policy
 from groupwise.runs import Run
-from groupwise.train import pipeline
-from groupwise.train.traces import trace_tokens
-from groupwise.train.update import TokenLoss, update_policy
+from groupwise.training import pipeline
+from groupwise.training.traces import trace_tokens
+from groupwise.training.update import TokenLoss, update_policy
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, ScoredGroup, Verdict
 
 TINY = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1}

@@ -31,11 +31,11 @@ from groupwise.data.step_batch import StepBatch
 from groupwise.models.policy import Policy
 from groupwise.scoring.credit import Member, assign_advantages
 from groupwise.scoring.shaping import is_truncated
-from groupwise.train.collect import Collected, Collector
-from groupwise.train.metrics import rollout_metrics, update_metrics
-from groupwise.train.position import Position
-from groupwise.train.training import Training
-from groupwise.train.update import LossFunction, TokenLoss, scheduled_rate, update_policy
+from groupwise.training.collect import Collected, Collector
+from groupwise.training.metrics import rollout_metrics, update_metrics
+from groupwise.training.position import Position
+from groupwise.training.training import Training
+from groupwise.training.update import LossFunction, TokenLoss, scheduled_rate, update_policy
 from groupwise.types import Rollout, ScoredGroup
 
 

@@ -18,10 +18,10 @@ import torch
 from groupwise.config import ConfigError
 from groupwise.data.step_batch import batch_from_json, batch_to_json
 from groupwise.models.checkpoint_store import checkpoint_name
-from groupwise.train.position import Position
+from groupwise.training.position import Position
 
 if TYPE_CHECKING:
-    from groupwise.train.training import Training
+    from groupwise.training.training import Training
 
 
 def save(training: Training) -> None:

@@ -13,7 +13,7 @@ from groupwise.bench.engine_speed import SHAPES
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
 from groupwise.models.lora import add_lora, trainable_parameters
 from groupwise.models.tiny import make_tiny
-from groupwise.plan.shapes import find_shape, shape_of
+from groupwise.planner.shapes import find_shape, shape_of
 
 SIZES = {
     "hidden_size": 64,

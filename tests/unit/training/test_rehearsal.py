@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.train import rehearsal
-from groupwise.train.rehearsal import DoesNotFit, rehearse
+from groupwise.training import rehearsal
+from groupwise.training.rehearsal import DoesNotFit, rehearse
 
 
 def try_with(monkeypatch: pytest.MonkeyPatch, room: int, max_tokens: int, can_abandon: bool = True) -> list[int]:

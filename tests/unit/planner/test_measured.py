@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from groupwise.plan.against import MEMORY_TOLERANCE, TIME_TOLERANCE
-from groupwise.plan.make_plan import most_memory
-from groupwise.plan.shapes import ModelShape
-from groupwise.plan.stage_memory import GIB, plan_memory, usual_pack
-from groupwise.plan.timing import Speed, sample_s, step_s, update_s
-from groupwise.plan.work import Work
-from tests.unit.plan.works import (
+from groupwise.planner.against import MEMORY_TOLERANCE, TIME_TOLERANCE
+from groupwise.planner.make_plan import most_memory
+from groupwise.planner.shapes import ModelShape
+from groupwise.planner.stage_memory import GIB, plan_memory, usual_pack
+from groupwise.planner.timing import Speed, sample_s, step_s, update_s
+from groupwise.planner.work import Work
+from tests.unit.planner.works import (
     H200,
     H200_WITH_24_GIB,
     H200_WITH_25_GIB,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config import ConfigError
-from groupwise.plan.make_plan import StagePlan
+from groupwise.planner.make_plan import StagePlan
 
 MEMORY_TOLERANCE = 0.10
 TIME_TOLERANCE = 0.25

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from groupwise.config import ConfigError
-from groupwise.plan.against import compare, read_measured
-from groupwise.plan.make_plan import make_plan
-from tests.unit.plan.works import H200, SMOLLM, small_recipe
+from groupwise.planner.against import compare, read_measured
+from groupwise.planner.make_plan import make_plan
+from tests.unit.planner.works import H200, SMOLLM, small_recipe
 
 (STAGE,) = make_plan(small_recipe(), SMOLLM, H200, prompt_tokens=100).stages
 

@@ -19,9 +19,9 @@ from groupwise.data.demonstrations import from_file, from_rollouts, from_task, r
 from groupwise.models.chat import encode_completion
 from groupwise.runs.reader import Run
 from groupwise.tasks.task import Task
-from groupwise.train.metrics import update_metrics
-from groupwise.train.training import Training
-from groupwise.train.update import TokenLoss, scheduled_rate, update_policy
+from groupwise.training.metrics import update_metrics
+from groupwise.training.training import Training
+from groupwise.training.update import TokenLoss, scheduled_rate, update_policy
 from groupwise.types import Demonstration, Problem
 
 

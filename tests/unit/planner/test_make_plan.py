@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from groupwise.config import ConfigError, make_recipe
-from groupwise.plan.gpus import GPUS, Gpu, find_gpu, gpu_of_device, this_gpu
-from groupwise.plan.make_plan import (
+from groupwise.planner.gpus import GPUS, Gpu, find_gpu, gpu_of_device, this_gpu
+from groupwise.planner.make_plan import (
     changes_that_fit,
     fits,
     largest,
@@ -20,11 +20,11 @@ from groupwise.plan.make_plan import (
     most_pack_tokens,
     possible_changes,
 )
-from groupwise.plan.show_plan import print_plan
-from groupwise.plan.stage_memory import plan_memory, recordable_tokens
-from groupwise.plan.timing import Speed
-from groupwise.plan.work import work_of
-from tests.unit.plan.works import H200, H200_WITH_24_GIB, QWEN, SMOLLM, small_recipe, work
+from groupwise.planner.show_plan import print_plan
+from groupwise.planner.stage_memory import plan_memory, recordable_tokens
+from groupwise.planner.timing import Speed
+from groupwise.planner.work import work_of
+from tests.unit.planner.works import H200, H200_WITH_24_GIB, QWEN, SMOLLM, small_recipe, work
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 7, 8, 100])

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from groupwise.config import RlStage
-from groupwise.plan.gpus import MEASURED
-from groupwise.plan.stage_memory import filled_tokens, is_recorded, usual_pack, weight_bytes
-from groupwise.plan.work import Work
+from groupwise.planner.gpus import MEASURED
+from groupwise.planner.stage_memory import filled_tokens, is_recorded, usual_pack, weight_bytes
+from groupwise.planner.work import Work
 
 LAYER_S = 27.6e-6
 """Of a decode step, for each layer, however few rows there are: 64 to 1,024 sequences of two shapes, extrapolated to

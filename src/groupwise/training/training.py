@@ -26,9 +26,9 @@ from groupwise.models.policy import Policy
 from groupwise.runs.writer import RunLog
 from groupwise.scoring.scorer import Scorer
 from groupwise.tasks.task import Task
-from groupwise.train import checkpoint
-from groupwise.train.position import Position
-from groupwise.train.traces import trace_tokens
+from groupwise.training import checkpoint
+from groupwise.training.position import Position
+from groupwise.training.traces import trace_tokens
 from groupwise.types import Problem, ScoredGroup, StepRecord, UpdateStats
 
 logger = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from groupwise.data.batch import Example, Microbatch, make_microbatches, weigh
 from groupwise.data.step_batch import StepBatch
 from groupwise.models.load import load_model
 from groupwise.models.policy import Policy
-from groupwise.train.grpo import choose_examples, current_beta, next_beta, policy_loss
-from groupwise.train.update import TokenLoss, scheduled_rate, update_policy
+from groupwise.training.grpo import choose_examples, current_beta, next_beta, policy_loss
+from groupwise.training.update import TokenLoss, scheduled_rate, update_policy
 from groupwise.types import UpdateStats
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2}

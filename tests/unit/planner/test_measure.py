@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from groupwise.config import ConfigError
-from groupwise.plan.make_plan import make_plan
-from groupwise.plan.measure import Probed, calibration_path, known_speed, measure, speed_of
-from groupwise.plan.timing import Speed
-from tests.unit.plan.works import H200, QWEN, small_recipe
+from groupwise.planner.make_plan import make_plan
+from groupwise.planner.measure import Probed, calibration_path, known_speed, measure, speed_of
+from groupwise.planner.timing import Speed
+from tests.unit.planner.works import H200, QWEN, small_recipe
 
 MEASURED = Probed(shape=QWEN, sample_s=0.52, update_s=0.42, sequence_tokens=449.0)
 """About what an H200 takes: 64 sequences of 256 tokens, and 32 of 577 in the mean, layers computed again."""
@@ -51,7 +51,7 @@ def test_it_lies_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_a_calibrated_plan_needs_no_note() -> None:
-    from groupwise.plan.gpus import GPUS
+    from groupwise.planner.gpus import GPUS
 
     plain = make_plan(small_recipe(), QWEN, GPUS["b200"], prompt_tokens=100)
     calibrated = make_plan(small_recipe(), QWEN, GPUS["b200"], prompt_tokens=100, speed=Speed(1.5, 1.5))

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config import ConfigError, make_recipe
-from groupwise.plan.gpus import Gpu
-from groupwise.plan.shapes import ModelShape, shape_of
-from groupwise.plan.stage_memory import usual_pack
-from groupwise.plan.timing import Speed, sample_s, update_s
-from groupwise.plan.work import Work, work_of
+from groupwise.planner.gpus import Gpu
+from groupwise.planner.shapes import ModelShape, shape_of
+from groupwise.planner.stage_memory import usual_pack
+from groupwise.planner.timing import Speed, sample_s, update_s
+from groupwise.planner.work import Work, work_of
 
 LARGE_MODEL, SMALL_MODEL = "qwen2.5-1.5b", "smollm2-135m"
 LARGE_GIB = 38.0

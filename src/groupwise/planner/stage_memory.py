@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from groupwise.config import RlStage
-from groupwise.plan.gpus import CONTEXT_GIB
-from groupwise.plan.shapes import ModelShape
-from groupwise.plan.work import Work
+from groupwise.planner.gpus import CONTEXT_GIB
+from groupwise.planner.shapes import ModelShape
+from groupwise.planner.work import Work
 
 GIB = 2**30
 Parts = Mapping[str, float]

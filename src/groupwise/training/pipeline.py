@@ -38,12 +38,12 @@ from groupwise.runs import RunLogError, layout
 from groupwise.runs.lock import RunLock
 from groupwise.runs.reader import Run
 from groupwise.runs.sinks import Sink
-from groupwise.train import grpo, sft
-from groupwise.train.checkpoint import restore, save
-from groupwise.train.rehearsal import OutOfMemory, ran_out, rehearse
-from groupwise.train.request import RunRequest
-from groupwise.train.setup import machine_of, set_up, warn_of_contamination
-from groupwise.train.training import Training
+from groupwise.training import grpo, sft
+from groupwise.training.checkpoint import restore, save
+from groupwise.training.rehearsal import OutOfMemory, ran_out, rehearse
+from groupwise.training.request import RunRequest
+from groupwise.training.setup import machine_of, set_up, warn_of_contamination
+from groupwise.training.training import Training
 
 LOOPS: Mapping[type[Stage], Callable[[Training, Any], None]] = {RlStage: grpo.run_stage, SftStage: sft.run_stage}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from groupwise.plan.make_plan import Plan, StagePlan
-from groupwise.plan.stage_memory import GIB
+from groupwise.planner.make_plan import Plan, StagePlan
+from groupwise.planner.stage_memory import GIB
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -12,7 +12,7 @@ from groupwise.engines.engine import Request
 from groupwise.models.chat import Prompts
 from groupwise.models.tiny import make_tokenizer
 from groupwise.scoring.scorer import LocalScorer, ScoreFunction
-from groupwise.train.collect import Collected, Collector
+from groupwise.training.collect import Collected, Collector
 from groupwise.types import Finish, Group, Message, Problem, Rollout, SamplingParams, Score, Verdict
 
 PROBLEMS = [Problem(f"p{n}", (Message("user", str(n)),), str(n)) for n in range(40)]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from groupwise.config import EngineConfig, ModelConfig, Recipe, RlStage, Stage
-from groupwise.plan.gpus import Gpu
-from groupwise.plan.shapes import ModelShape
+from groupwise.planner.gpus import Gpu
+from groupwise.planner.shapes import ModelShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 from groupwise.config import ConfigError, LoraConfig, Recipe, RlStage, SftStage
-from groupwise.plan.gpus import CONTEXT_GIB, MEASURED, Gpu
-from groupwise.plan.shapes import ModelShape
-from groupwise.plan.stage_memory import (
+from groupwise.planner.gpus import CONTEXT_GIB, MEASURED, Gpu
+from groupwise.planner.shapes import ModelShape
+from groupwise.planner.stage_memory import (
     StageMemory,
     checkpoint_bytes,
     longest_pack,
@@ -23,8 +23,8 @@ from groupwise.plan.stage_memory import (
     plan_memory,
     usual_pack,
 )
-from groupwise.plan.timing import Speed, sample_s, step_s
-from groupwise.plan.work import UNKNOWN_MAX_TOKENS, Work, work_of
+from groupwise.planner.timing import Speed, sample_s, step_s
+from groupwise.planner.work import UNKNOWN_MAX_TOKENS, Work, work_of
 
 UNKNOWN_HELD_OUT = 200
 """Problems of an evaluation of all of them: how many there are is the task's to know."""
