@@ -31,6 +31,7 @@ LAYERS = (
     "bench doctor",
     "planner web",
     "sweeps",
+    "api",
     "cli",
     "__main__",
 )

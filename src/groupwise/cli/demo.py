@@ -11,13 +11,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from groupwise.api.watchers import watchers
 from groupwise.base.harmless import printable
-from groupwise.cli.watchers import watchers
 from groupwise.config import find_recipe, load_recipe
 from groupwise.runs.progress import Progress
 from groupwise.runs.reader import Run
 from groupwise.types import EvalRecord, ScoredGroup
-from groupwise.web.report.curves import draw_curves
 
 NUM_SHOWN = 8
 
@@ -53,7 +52,7 @@ def show_result(run: Run, console: Console, seconds: float) -> None:
     first, last = next(iter(after.values())), list(after.values())[-1]
     console.print(_completions(run, first, last))
     picture = run.path / "curves.png"
-    draw_curves(run, picture)
+    run.plot().savefig(picture, dpi=120)
     console.print(f"Reward and pass@1 over the steps: {picture}\nWhole run: {run.path}, {seconds:.0f} s.")
 
 

@@ -40,7 +40,7 @@ class RankWork:
     shares: Sequence[WorkerShare]
 
     def __call__(self, tell: Callable[[Any], None]) -> bool:
-        from groupwise.cli.watchers import watchers
+        from groupwise.api.watchers import watchers
         from groupwise.distributed.world import join_world
         from groupwise.scoring.scorer import make_scorer
         from groupwise.training.pipeline import carry_out

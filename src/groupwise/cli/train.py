@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from groupwise.api.watchers import watchers
 from groupwise.cli.libraries import quiet_libraries
-from groupwise.cli.watchers import watchers
 
 if TYPE_CHECKING:
     from groupwise.training.request import RunRequest

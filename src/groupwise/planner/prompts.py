@@ -15,9 +15,9 @@ FIRST = 256
 
 def mean_prompt_tokens(recipe: Recipe) -> int:
     from groupwise.models.chat import encode_prompt
-    from groupwise.tasks import make_task
+    from groupwise.tasks.functions import task_of
 
-    problems = make_task(recipe.task.name, recipe.task.options).problems("train")[:FIRST]
+    problems = task_of(recipe.task).problems("train")[:FIRST]
     if not problems:
         raise ConfigError("--prompt-tokens task: the task has no training problems; give a number")
     tokenizer = _tokenizer(recipe.model)

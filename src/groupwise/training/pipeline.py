@@ -38,6 +38,7 @@ from groupwise.runs import RunLogError, layout
 from groupwise.runs.lock import RunLock
 from groupwise.runs.reader import Run
 from groupwise.runs.sinks import Sink
+from groupwise.tasks.functions import WithRewards, source_of
 from groupwise.training import grpo, sft
 from groupwise.training.checkpoint import restore, save
 from groupwise.training.rehearsal import OutOfMemory, ran_out, rehearse
@@ -120,6 +121,8 @@ def _run(training: Training, request: RunRequest) -> bool:
             restore(training, accept_verifier=request.accept_verifier)
         else:
             log.write_recipe(dump_toml(to_table(training.recipe)))
+            if isinstance(training.task, WithRewards):
+                log.write_rewards({one.name: source_of(one.call) for one in training.task.functions if one.call})
             log.write_info(training.identity | {"name": training.run_dir.name, "machine": machine_of(training.policy)})
             warn_of_contamination(training)
         log.write_event("resumed" if request.is_resumed else "started", step=training.position.step, pid=os.getpid())

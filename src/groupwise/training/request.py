@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,6 +10,8 @@ from groupwise.config import Recipe
 from groupwise.distributed.world import Alone, World
 from groupwise.runs.sinks import Sink
 from groupwise.scoring.scorer import ScorerMaker, make_scorer
+from groupwise.tasks.functions import Reward
+from groupwise.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -25,3 +27,7 @@ class RunRequest:
     """What receives every record besides the run directory, on rank 0 alone."""
     world: World = field(default_factory=Alone)
     make_scorer: ScorerMaker = make_scorer
+    task: Task | None = None
+    """The task as an object, where the one that the recipe names cannot be imported."""
+    rewards: Mapping[str, Reward] = field(default_factory=dict)
+    """Reward functions that cannot be imported, by the name that the recipe has for them."""

@@ -26,7 +26,8 @@ from groupwise.runs import layout
 from groupwise.runs.sinks import Sink, make_sink, tracked_name
 from groupwise.runs.writer import RunLog
 from groupwise.scoring.scorer import verifier_version
-from groupwise.tasks import check_splits, make_task
+from groupwise.tasks import check_splits
+from groupwise.tasks.functions import task_of
 from groupwise.training import sft
 from groupwise.training.checkpoint import seed_random_state
 from groupwise.training.position import Position
@@ -42,7 +43,7 @@ def set_up(request: RunRequest, folder: Path) -> Training:
     """Check the request and build the run, with a policy at its initial weights. This rank writes to `folder`."""
     recipe, run_dir, world = request.recipe, request.run_dir, request.world
     seed_random_state(recipe.seed)
-    task = make_task(recipe.task.name, recipe.task.options)
+    task = task_of(recipe.task, request.rewards, request.task)
     train_problems, held_out = check_splits(task)
     for stage in recipe.stages:
         if isinstance(stage, SftStage):

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import io
+from typing import TYPE_CHECKING
 
-from groupwise.runs.reader import Run
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from groupwise.runs.reader import Run
 
 _COLOURS = ("#4269d0", "#efb118", "#3ca951", "#a463f2", "#ff725c")
 
 
-def draw_curves(run: Run, path: Path) -> None:
-    """PNG, SVG or PDF, by the path's ending."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+class CurvesFigure(Figure):
+    """A figure that a notebook shows inline, also where pyplot was never imported."""
 
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=100)
+        return buffer.getvalue()
+
+
+def draw_curves(run: Run) -> CurvesFigure:
+    """Draw a run's curves; save them with `figure.savefig(path)`."""
     # Not through pyplot: no global state, no display, nothing to close.
-    figure = Figure(figsize=(8, 5.5), layout="constrained")
+    figure = CurvesFigure(figsize=(8, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, sharex=True)
     steps, evals = run.steps(), run.evals()
@@ -45,7 +56,7 @@ def draw_curves(run: Run, path: Path) -> None:
         if axes.get_legend_handles_labels()[0]:
             axes.legend(frameon=False, loc="lower right")
     above.set_title(run.name, loc="left")
-    figure.savefig(path, dpi=120)
+    return figure
 
 
 def _smooth(values: list[float], reach: int = 2) -> list[float]:
