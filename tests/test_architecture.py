@@ -79,10 +79,11 @@ ALLOWED = {
     "evaluate": {"types", "config", "collect", "control", "engines", "evals", "models", "pipeline", "rewards"}
     | {"", "runlog", "tasks", "verifiers"},
     "compare": {"types", "config", "evals", "runlog", "stats"},
-    "reports": {"inert", "types", "stats", "runlog", "audit", "doctor", "evals", "reports"},
-    "audit": {"inert", "types", "stats", "runlog", "rewards", "audit"},
+    "web": {"web"},
+    "reports": {"inert", "types", "stats", "runlog", "audit", "doctor", "evals", "reports", "web"},
+    "audit": {"inert", "types", "stats", "runlog", "rewards", "audit", "web"},
     "doctor": {"types", "stats", "runlog", "audit", "doctor"},
-    "dashboard": {"inert", "types", "runlog", "doctor", "evals", "reports", "dashboard"},
+    "dashboard": {"inert", "types", "runlog", "doctor", "evals", "reports", "dashboard", "web"},
     "reach": {"runlog", "stats"},
     "reference": {"config", "runlog", "tasks"},
     "sample": {"types", "config", "engines", "models", "rewards", "seeds", "tasks", "verifiers", "workers"},
@@ -118,6 +119,7 @@ WITHOUT_TORCH = (
     "control",
     "plan",
     "sweeps",
+    "web",
 )
 STANDARD_LIBRARY_ONLY = ("types", "stats", "seeds", "config")
 
