@@ -12,7 +12,6 @@ declarations begin in the first column of a line and name one thing each: this i
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -88,8 +87,3 @@ def _inert(text: str, name: str) -> str:
     if found := _ENDS_ELEMENT.search(text):
         raise BundleError(f"{name}: {found[0]!r} would end its element")
     return text
-
-
-def asset_names(*endings: str) -> Sequence[str]:
-    """Return the names of all assets, or of those that end so."""
-    return sorted(path.name for path in ASSETS.iterdir() if not endings or path.name.endswith(endings))
