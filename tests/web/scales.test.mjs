@@ -85,6 +85,9 @@ test("a log axis has room by factors, and six decades at most", () => {
   near(valueRange([line([3, 3])], isLog), [1.5, 6]);
   assert.equal(valueRange([line([0, -1])], isLog), null);
   near(valueRange([line([1e-9, 1, 1, 1])], isLog), [1e-6 / 1.15, 1.15]);
+  // Two values above 0 that are not among those looked at.
+  const rare = Array.from({ length: 5000 }, (unused, index) => ({ 1: 1, 2: 10 }[index] ?? 0));
+  near(valueRange([line(rare)], isLog), [1 / 1.15, 11.5]);
   // Where a value exploded, the others stay on the axis.
   near(valueRange([line([0.4, 0.4, 0.4, 3e14])], isLog), [0.4 / 1.15, 3e14 * 1.15]);
 });

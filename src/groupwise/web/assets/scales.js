@@ -51,29 +51,31 @@ export const explodes = (lines) => {
 };
 
 // What a line asks the axis to show: itself and its band. Of a thin line behind a smooth one, single outliers are cut.
-const shownValues = (line, isLog) => {
-  const found = [line.shown, line.low, line.high, line.top].flatMap((values) => values || []);
-  if (line.shown !== line.y) {
-    const some = sortedSome(line.y);
-    if (some.length) found.push(quantile(some, 0.02), quantile(some, 0.98));
-  }
-  return found.filter((value) => isNumber(value) && (!isLog || value > 0));
+const shownValues = (line) => {
+  const found = [line.shown, line.low, line.high, line.top].filter(Boolean);
+  if (line.shown === line.y) return found;
+  const some = sortedSome(line.y);
+  return some.length ? [...found, [quantile(some, 0.02), quantile(some, 0.98)]] : found;
 };
 
 // From where to where the axis of the values goes; null where there is nothing to show.
 export const valueRange = (lines, { isStack, isLog, unit }) => {
-  const shown = lines.flatMap((line) => shownValues(line, isLog));
-  if (!shown.length) return null;
+  const shown = lines.flatMap(shownValues);
   let low = Infinity;
   let high = -Infinity;
-  for (const value of shown) {
-    if (value < low) low = value;
-    if (value > high) high = value;
+  for (const values of shown) {
+    for (const value of values) {
+      if (!isNumber(value) || (isLog && value <= 0)) continue;
+      if (value < low) low = value;
+      if (value > high) high = value;
+    }
   }
+  if (low > high) return null;
   if (isLog) {
     if (high / low < 1.001) return [low / 2, high * 2];
     // Six decades leave room for the upper ones; more where values exploded, and most of them are further down.
-    const usual = quantile(sortedSome(shown), 0.5);
+    const some = shown.flatMap((values) => [...sortedSome(values)]).filter((value) => value > 0);
+    const usual = quantile(some.sort((a, b) => a - b), 0.5) ?? high;
     return [Math.max(low, Math.min(high / 1e6, usual / 1e3)) / 1.15, high * 1.15];
   }
   if (isStack || (low >= 0 && low < 0.6 * high)) low = 0;
