@@ -14,7 +14,7 @@ from groupwise.sweeps.scores import KnobScores
 
 
 def dot_groups(knobs: Sequence[KnobScores]) -> list[dict[str, Any]]:
-    """One group of dots for each knob that has scores."""
+    """Return one group of dots for each knob that has scores."""
     return [{"title": knob_words(scores.knob), "rows": _rows(scores)} for scores in knobs if scores.arms]
 
 

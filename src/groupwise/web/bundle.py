@@ -29,6 +29,7 @@ class BundleError(ValueError):
 
 
 def read_asset(name: str, folder: Path = ASSETS) -> str:
+    """Return the text of an asset."""
     return (folder / name).read_text(encoding="utf-8")
 
 

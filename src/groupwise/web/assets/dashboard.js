@@ -14,8 +14,9 @@ import { visible } from "./visible.js";
 import { showCharts, showTools } from "./watched-curves.js";
 
 const POLL_MS = 1000;
-// Everything that the address says.
 const VIEWS = ["overview", "groups", "recipe"];
+
+// Show everything that the address says.
 const showAll = () => {
   if (!VIEWS.includes(state.view)) change({ view: "overview" });
   giveSlots();
@@ -43,6 +44,7 @@ const showAll = () => {
   closeUnlessWanted();
   if (watched.isLoaded) freshenGroups().catch(unlessGone);
 };
+
 const tabs = [...document.querySelectorAll("[data-view]")];
 for (const tab of tabs) {
   tab.addEventListener("click", () => {
@@ -63,6 +65,7 @@ const arrive = () => {
   showAll();
 };
 addEventListener("popstate", arrive);
+
 // The beat: one round at a time, a second apart, none while the page is hidden.
 let isBeating = false;
 let isAgain = false;
@@ -118,6 +121,7 @@ const askAll = async () => {
   showWarnings();
   await freshenGroups();
 };
+
 // At most one run a beat is examined, the chosen first, and only where it has new steps.
 const FINDINGS_EVERY_MS = 5000;
 const askFindings = async (chosen) => {
@@ -140,6 +144,7 @@ const showWarnings = () => {
   byId("warnings").hidden = texts.length === 0;
   setText(byId("warnings"), visible(texts.slice(0, 5).join("\n")));
 };
+
 listen("curves grew", showCharts);
 listen("runs chosen", () => { showAll(); beat(); });
 followTheme(byId("theme"));
