@@ -161,7 +161,8 @@ def _audit(options: argparse.Namespace) -> int:
 
     from rich.console import Console
 
-    from groupwise.audit import agreement, audit_run, merge_labels, show_agreement, show_audit, write_page
+    from groupwise.audit import agreement, audit_run, merge_labels, show_agreement, show_audit
+    from groupwise.web.label_page import write_page
 
     console = Console()
     if options.labels is not None:
