@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 import shlex
@@ -197,18 +199,32 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 @pytest.mark.parametrize("page", of_pages([page for page in WRITTEN if page != TUTORIAL]))
 def test_other_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is a task: its own demonstration is right and an empty completion is not. The rest is run as it is."""
+    """A file with a class is a task: its demonstration is correct, an empty completion is not. The rest runs in order."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    for block in blocks(page, "python"):
+    names: dict[str, Any] = {"__name__": "example"}
+    for number, block in enumerate(blocks(page, "python")):
+        path = tmp_path / (block.file_name or f"block_{number}.py")
+        path.write_text(block.text)
         if not block.file_name:
-            exec(compile(block.text, str(page), "exec"), {})
+            exec(compile(block.text, str(path), "exec"), names)
             continue
-        (tmp_path / block.file_name).write_text(block.text)
         module = block.file_name.removesuffix(".py")
-        (class_name,) = re.findall(r"^class (\w+)", block.text, flags=re.MULTILINE)
-        task: Any = make_task(f"{module}:{class_name}", {})
-        problem = task.problems("held_out")[0]
-        assert task.score(problem, task.demonstrate(problem)).verdict is Verdict.CORRECT
-        assert task.score(problem, "").verdict is not Verdict.CORRECT
-        sys.modules.pop(module)
+        for class_name in re.findall(r"^class (\w+)", block.text, flags=re.MULTILINE):
+            task: Any = make_task(f"{module}:{class_name}", {})
+            problem = task.problems("held_out")[0]
+            assert task.score(problem, task.demonstrate(problem)).verdict is Verdict.CORRECT
+            assert task.score(problem, "").verdict is not Verdict.CORRECT
+    for block in blocks(page, "python"):
+        sys.modules.pop(block.file_name.removesuffix(".py"), None)
+
+
+@pytest.mark.parametrize("page", of_pages(WRITTEN))
+def test_python_that_needs_a_real_model_has_known_arguments(page: Path) -> None:
+    """Blocks of the language `py` are not run. Their calls of `gw.…` name functions and arguments that exist."""
+    for block in blocks(page, "py"):
+        for node in ast.walk(ast.parse(block.text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("gw."):
+                function = getattr(groupwise, node.func.attr)  # type: ignore[attr-defined]
+                keywords = {keyword.arg: None for keyword in node.keywords if keyword.arg}
+                inspect.signature(function).bind_partial(*node.args, **keywords)
