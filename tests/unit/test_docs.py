@@ -199,7 +199,7 @@ def test_the_tutorial_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
 @pytest.mark.parametrize("page", of_pages([page for page in WRITTEN if page != TUTORIAL]))
 def test_other_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file with a class is a task: its demonstration is correct, an empty completion is not. The rest runs in order."""
+    """A class in a file is a task: its demonstration is correct, an empty completion is not. The rest runs in order."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
     names: dict[str, Any] = {"__name__": "example"}
