@@ -27,6 +27,8 @@ from tests.integration.test_ranks import RL, assert_close, recipe_table
 
 ray = pytest.importorskip("ray")
 
+pytestmark = pytest.mark.extras
+
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",

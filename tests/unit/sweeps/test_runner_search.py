@@ -21,6 +21,8 @@ from groupwise.sweeps.spec import HELD_OUT, SearchSpec, SweepSpec, parse_spec
 
 pytest.importorskip("optuna")
 
+pytestmark = pytest.mark.extras
+
 FAKE_TRAIN = (sys.executable, str(Path(__file__).with_name("fake_train.py")))
 SPEC = """
 name = "found"
