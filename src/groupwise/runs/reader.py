@@ -62,6 +62,16 @@ class Run:
         except (ValueError, TypeError) as error:
             raise RunReadError(f"{self.path / layout.INFO}: not a JSON object ({error})") from error
 
+    @property
+    def recipe_if_any(self) -> dict[str, Any]:
+        """The recipe's table; {} where the file is lost."""
+        return self.recipe if (self.path / layout.RECIPE).is_file() else {}
+
+    @property
+    def info_if_any(self) -> dict[str, Any]:
+        """What run.json says; {} where the file is lost."""
+        return self.info if (self.path / layout.INFO).is_file() else {}
+
     def steps(self) -> list[StepRecord]:
         return _rebuild(self.path / layout.METRICS, step_from_json)
 

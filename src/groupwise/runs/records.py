@@ -152,6 +152,16 @@ def step_from_json(table: Mapping[str, Any]) -> StepRecord:
     return StepRecord(step=table["step"], stage=table["stage"], stage_step=table["stage_step"], metrics=metrics)
 
 
+DEAD_STEPS = 3
+"""A stage without a gradient in all of its first steps is reported after this many."""
+
+
+def has_no_gradient(record: StepRecord) -> bool:
+    """Return whether an RL step could not move the policy: no group had signal, and no update had a gradient."""
+    metrics = record.metrics
+    return metrics.get("groups/signal_share") == 0 and metrics.get("policy/grad_norm", 0.0) == 0
+
+
 def eval_to_json(record: EvalRecord) -> dict[str, Any]:
     values = dataclasses.asdict(record)
     return {name: value if isinstance(value, (int, str)) else finite_or_none(value) for name, value in values.items()}
