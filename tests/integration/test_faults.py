@@ -197,7 +197,7 @@ def test_a_run_goes_on_with_the_memory_that_it_was_started_with(
 
 BAD_INPUT = {
     "unknown key": (["--set", "stages.1.optimizer.learning_rat=1"], "did you mean 'learning_rate'?"),
-    "group size 1": (["--set", "stages.1.rollouts_per_problem=1"], "a group of 1 has nobody to beat"),
+    "group size 1": (["--set", "stages.1.rollouts_per_problem=1"], "a group of 1 cannot be compared"),
     "impossible batch": (["--set", "stages.1.problems_per_update=3"], "4 / 3 = 1.33333 updates"),
     "too many tokens": (["--set", "stages.1.sampling.max_new_tokens=4096"], "4096"),
     "no such model": (["--set", "model.path=./nowhere", "--set", "model.tiny={}"], "model.path"),

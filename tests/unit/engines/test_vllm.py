@@ -82,12 +82,12 @@ def test_the_recipe_that_is_kept_says_what_is_used() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"url": "http://127.0.0.1:8000"}, "engine: url = 'http://127.0.0.1:8000': is for name = \"vllm\""),
-        ({"name": "native", "memory_share": 0.5}, r"memory_share = 0.5: is for name = \"vllm\" without url"),
-        ({"name": "vllm", "weights_folder": "w"}, "weights_folder = 'w': is for name = \"vllm\" with url"),
-        ({"name": "vllm", "timeout_s": 5}, 'timeout_s = 5.0: is for name = "vllm" with url'),
-        ({"name": "vllm", "url": "http://h", "memory_share": 0.5}, "memory_share = 0.5: is for"),
-        ({"name": "vllm", "cache_tokens": 64}, 'cache_tokens = 64: is for name = "native"'),
+        ({"url": "http://127.0.0.1:8000"}, "engine: url = 'http://127.0.0.1:8000': needs name = \"vllm\""),
+        ({"name": "native", "memory_share": 0.5}, r"memory_share = 0.5: needs name = \"vllm\" without url"),
+        ({"name": "vllm", "weights_folder": "w"}, "weights_folder = 'w': needs name = \"vllm\" and url"),
+        ({"name": "vllm", "timeout_s": 5}, 'timeout_s = 5.0: needs name = "vllm" and url'),
+        ({"name": "vllm", "url": "http://h", "memory_share": 0.5}, "memory_share = 0.5: needs name"),
+        ({"name": "vllm", "cache_tokens": 64}, 'cache_tokens = 64: needs name = "native"'),
         ({"name": "vllm", "url": "127.0.0.1:8000"}, "url = '127.0.0.1:8000': expected something like"),
         ({"name": "vllm", "url": "http://a b"}, "expected something like"),
         ({"name": "vllm", "url": "http://me:secret@host"}, "expected something like"),
