@@ -12,6 +12,7 @@ back as the one character that they encode.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import math
@@ -53,7 +54,11 @@ def finite_or_none(value: float) -> float | None:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can hold it: mappings and sequences copied, non-finite floats null, anything else as its text."""
+    """Return `value` as JSON can hold it.
+
+    Dataclasses become objects of their fields, mappings and sequences are copied, non-finite floats become null, and
+    anything else becomes its text.
+    """
     if value is None or isinstance(value, (str, bool)):
         return value
     if isinstance(value, numbers.Integral):
@@ -62,6 +67,8 @@ def plain(value: Any) -> Any:
         return finite_or_none(float(value))
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item) for item in value]
     return str(value)
