@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from groupwise.sweeps.arms import Arm, Sweep
     from groupwise.sweeps.machine import ArmPlan
     from groupwise.sweeps.run_jobs import JobProgress, StopSwitch
     from groupwise.sweeps.spec import SweepSpec
+    from groupwise.sweeps.sweep_records import Arm, Sweep
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -180,12 +180,12 @@ def _plan_words(plan: ArmPlan | str) -> str:
 def _carry_out(
     spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], folder: Path, jobs: int | str, options: argparse.Namespace
 ) -> int:
-    from groupwise.sweeps.arms import BASE_ARM
     from groupwise.sweeps.display import Display
     from groupwise.sweeps.folder import jobs_of, prepare, refuse_strangers
     from groupwise.sweeps.machine import place
     from groupwise.sweeps.optuna_search import check_search, run_search
     from groupwise.sweeps.run_jobs import JobRunner, StopSwitch
+    from groupwise.sweeps.sweep_records import BASE_ARM
 
     refuse_strangers(folder)
     if spec.search is not None:

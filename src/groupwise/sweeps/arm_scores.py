@@ -16,7 +16,7 @@ from typing import Any
 
 from groupwise.base.stats import mean, student_interval, wilson_interval
 from groupwise.runs.files import finite_or_none
-from groupwise.sweeps.study import Member, SeedRun, StudyKnob
+from groupwise.sweeps.sweep_records import Knob, Member, SeedRun
 from groupwise.types import EvalRecord, StepRecord
 
 TARGET_SHARE = 0.9
@@ -173,7 +173,7 @@ class ArmScore:
 class KnobScores:
     """The scored arms of a knob, in its order."""
 
-    knob: StudyKnob
+    knob: Knob
     arms: tuple[ArmScore, ...]
 
     @property
@@ -195,7 +195,7 @@ class KnobScores:
         return next((arm for arm in self.arms if arm.member.arm.is_base), self.best)
 
 
-def score_knob(knob: StudyKnob) -> KnobScores:
+def score_knob(knob: Knob) -> KnobScores:
     arms = []
     for member in knob.members:
         runs = [run for run in member.arm.finished if run.evals]
@@ -205,7 +205,7 @@ def score_knob(knob: StudyKnob) -> KnobScores:
     return KnobScores(knob, tuple(arms))
 
 
-def kl_metric(knob: StudyKnob) -> str:
+def kl_metric(knob: Knob) -> str:
     """KL from the reference where any arm recorded it: the two measure different things and do not share an axis."""
     has_reference = any(
         KL_FROM_REFERENCE in record.metrics

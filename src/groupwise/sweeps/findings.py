@@ -19,7 +19,8 @@ from groupwise.sweeps.findings_effects import (
 )
 from groupwise.sweeps.findings_words import SweepFinding
 from groupwise.sweeps.findings_worse import score_findings
-from groupwise.sweeps.study import Study, StudyKnob
+from groupwise.sweeps.study import Study
+from groupwise.sweeps.sweep_records import Knob
 
 HEADLINES = ("stops", "harms", "costs", "best", "unclear", "flat", "none")
 """Which kind stands for a knob where there is room for one sentence: the first that is there."""
@@ -31,7 +32,7 @@ class KnobFindings:
     findings: tuple[SweepFinding, ...]
 
     @property
-    def knob(self) -> StudyKnob:
+    def knob(self) -> Knob:
         return self.compared.scores.knob
 
     @property
@@ -46,7 +47,7 @@ def find_all(study: Study) -> tuple[KnobFindings, ...]:
     return tuple(find(knob) for knob in study.knobs)
 
 
-def find(knob: StudyKnob) -> KnobFindings:
+def find(knob: Knob) -> KnobFindings:
     scores = score_knob(knob)
     compared = compare_knob(scores)
     findings = (

@@ -51,7 +51,8 @@ from groupwise.sweeps.findings_words import (
     seeds_words,
     subject,
 )
-from groupwise.sweeps.study import Member, RunStatus, SeedRun, StudyKnob, gap_words
+from groupwise.sweeps.study import gap_words
+from groupwise.sweeps.sweep_records import Knob, Member, RunStatus, SeedRun
 
 SIDE_EFFECT_RATIO = 3.0
 COLLAPSE_SHARE = 0.5
@@ -238,7 +239,7 @@ def spread_findings(scores: KnobScores) -> list[SweepFinding]:
     return findings
 
 
-def collapse_findings(knob: StudyKnob) -> list[SweepFinding]:
+def collapse_findings(knob: Knob) -> list[SweepFinding]:
     findings = []
     for member in knob.members:
         for run in member.arm.runs:
@@ -261,7 +262,7 @@ def collapse_findings(knob: StudyKnob) -> list[SweepFinding]:
     return findings
 
 
-def gap_findings(knob: StudyKnob) -> list[SweepFinding]:
+def gap_findings(knob: Knob) -> list[SweepFinding]:
     """Runs that failed, each arm by itself; runs that are not finished, all in one sentence."""
     findings = []
     for member in knob.members:

@@ -9,7 +9,7 @@ from typing import Any
 
 from groupwise.sweeps.arm_scores import ArmScore
 from groupwise.sweeps.spec import PLAIN_LIST
-from groupwise.sweeps.study import Member, StudyKnob
+from groupwise.sweeps.sweep_records import Knob, Member
 
 MAX_LABEL_CHARS = 60
 MAX_REASON_CHARS = 160
@@ -91,13 +91,13 @@ def label_of(member: Member) -> str:
     return cut(member.label, MAX_LABEL_CHARS)
 
 
-def knob_words(knob: StudyKnob) -> str:
+def knob_words(knob: Knob) -> str:
     """The knob's name as a sentence begins with it: names are safe for folders and have no spaces."""
     words = cut(knob.name.replace("_", " ").replace("-", " "), MAX_LABEL_CHARS)
     return words[:1].upper() + words[1:]
 
 
-def subject(knob: StudyKnob, members: Sequence[Member]) -> str:
+def subject(knob: Knob, members: Sequence[Member]) -> str:
     """ "KL coefficient at 1", "Algorithm grpo"; a plain list of arms has labels alone."""
     labels = listed([label_of(member) for member in members])
     if knob.name == PLAIN_LIST:
@@ -105,6 +105,6 @@ def subject(knob: StudyKnob, members: Sequence[Member]) -> str:
     return f"{knob_words(knob)} at {labels}" if knob.is_ordered else f"{knob_words(knob)} {labels}"
 
 
-def place(knob: StudyKnob, member: Member) -> str:
+def place(knob: Knob, member: Member) -> str:
     """ "at 0.02", "with grpo": where a number was found."""
     return f"{'at' if knob.is_ordered else 'with'} {label_of(member)}"

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 from groupwise.config import ConfigError, Recipe
-from groupwise.sweeps.arms import Sweep
 from groupwise.sweeps.folder import SweepJob
 from groupwise.sweeps.run_jobs import Placement
+from groupwise.sweeps.sweep_records import Sweep
 from groupwise.workers import num_cores, usual_workers
 
 MEMORY_MARGIN = 0.9

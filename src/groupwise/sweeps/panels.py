@@ -16,7 +16,7 @@ from groupwise.runs.catalogue import METRICS
 from groupwise.sweeps.arm_scores import CLIP, GRAD_NORM, KL_FROM_REFERENCE, REWARD, kl_metric
 from groupwise.sweeps.findings_words import label_of, listed
 from groupwise.sweeps.spec import HELD_OUT
-from groupwise.sweeps.study import Member, SeedRun, StudyKnob
+from groupwise.sweeps.sweep_records import Knob, Member, SeedRun
 from groupwise.web.report.charts import LOG_CAPTION, Chart, Line, smooth, thinned
 
 NUM_ORDERED_COLOURS = 9
@@ -33,7 +33,7 @@ class KnobPanel:
     may_be_log: bool = False
 
 
-def panels_of(knob: StudyKnob) -> tuple[KnobPanel, ...]:
+def panels_of(knob: Knob) -> tuple[KnobPanel, ...]:
     metric = kl_metric(knob)
     whose = "from the reference" if metric == KL_FROM_REFERENCE else "of one step's updates"
     return (
@@ -45,7 +45,7 @@ def panels_of(knob: StudyKnob) -> tuple[KnobPanel, ...]:
     )
 
 
-def colours_of(knob: StudyKnob) -> list[str]:
+def colours_of(knob: Knob) -> list[str]:
     """Of the members in their order, as `Line.colour`."""
     last = len(knob.members) - 1
     if not knob.is_ordered:
@@ -53,13 +53,13 @@ def colours_of(knob: StudyKnob) -> list[str]:
     return [f"q{round(number * (NUM_ORDERED_COLOURS - 1) / last)}" for number in range(last + 1)]
 
 
-def charts_of(knob: StudyKnob) -> tuple[Chart, ...]:
+def charts_of(knob: Knob) -> tuple[Chart, ...]:
     """Those of the five that any run recorded."""
     charts = (_chart(knob, panel) for panel in panels_of(knob))
     return tuple(chart for chart in charts if chart.lines)
 
 
-def _chart(knob: StudyKnob, panel: KnobPanel) -> Chart:
+def _chart(knob: Knob, panel: KnobPanel) -> Chart:
     lines, silent = [], []
     for member, colour in zip(knob.members, colours_of(knob), strict=True):
         line = _line(member, panel.metric, colour, len(knob.members))

@@ -13,7 +13,8 @@ from groupwise.base.harmless import cell, visible
 from groupwise.runs.files import write_atomic, write_failure
 from groupwise.sweeps.findings_words import MAX_LABEL_CHARS, cut, knob_words
 from groupwise.sweeps.panels import charts_of
-from groupwise.sweeps.study import StudyKnob, read_study
+from groupwise.sweeps.study import read_study
+from groupwise.sweeps.sweep_records import Knob
 from groupwise.web.report.charts import Chart
 from groupwise.web.report.plots import COLOURS, draw_line, dress, new_figure, save_figure
 
@@ -52,7 +53,7 @@ def write_sweep_csv(sweep_dir: Path, folder: Path) -> list[Path]:
     return paths
 
 
-def knob_csv(knob: StudyKnob) -> str:
+def knob_csv(knob: Knob) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -67,7 +68,7 @@ def knob_csv(knob: StudyKnob) -> str:
     return stream.getvalue()
 
 
-def _file_names(knobs: Sequence[StudyKnob]) -> list[str]:
+def _file_names(knobs: Sequence[Knob]) -> list[str]:
     """Of each knob: its name, where a file can be called that; else its number."""
     safe = ["".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in knob.name)[:48] for knob in knobs]
     names = [name.strip("-") for name in safe]
@@ -77,7 +78,7 @@ def _file_names(knobs: Sequence[StudyKnob]) -> list[str]:
     ]
 
 
-def _draw(knob: StudyKnob, charts: Sequence[Chart]) -> Any:
+def _draw(knob: Knob, charts: Sequence[Chart]) -> Any:
     figure = new_figure(SIZE_INCHES)
     places = list(figure.subplots(*GRID).flat)
     for axes, chart in zip(places, charts, strict=False):

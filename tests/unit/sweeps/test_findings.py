@@ -15,7 +15,8 @@ import pytest
 
 from groupwise.sweeps.findings import find, find_all
 from groupwise.sweeps.findings_words import SweepFinding, count, cut, listed, percent_range
-from groupwise.sweeps.study import StudyKnob, read_study
+from groupwise.sweeps.study import read_study
+from groupwise.sweeps.sweep_records import Knob
 from tests.unit.sweeps.made_up import (
     NUM_PROBLEMS,
     Truth,
@@ -37,7 +38,7 @@ KL = (
 )
 
 
-def by_kind(knob: StudyKnob) -> dict[str, list[SweepFinding]]:
+def by_kind(knob: Knob) -> dict[str, list[SweepFinding]]:
     found: dict[str, list[SweepFinding]] = {}
     for finding in find(knob).findings:
         found.setdefault(finding.kind, []).append(finding)

@@ -109,9 +109,9 @@ def test_an_edited_recipe_is_refused(file: str, capsys: pytest.CaptureFixture[st
         (["--jobs", "some"], "--jobs = 'some'"),
         (["--max-minutes", "0"], "--max-minutes 0: must be above 0"),
         (["--set", "stages.grpo.stesp=1"], "stages.1.stesp: unknown key; did you mean 'steps'"),
-        (["--set", "seed=1"], "list them in `seeds`"),
+        (["--set", "seed=1"], "list the seeds in `seeds`"),
         (["--dry-run", "--analyse-only"], "do not go together"),
-        (["--analyse-only"], "is no sweep"),
+        (["--analyse-only"], "is not a sweep"),
         (["--dir", "recipe.toml"], "is a file"),
     ],
 )
@@ -148,8 +148,8 @@ def test_a_signal_ends_it_with_its_own_status(
 
 def test_asking_for_a_sweep_does_not_load_torch(file: str) -> None:
     code = (
-        "import sys; from groupwise.cli import main; from groupwise.sweeps import runner\n"
-        f"runner.TRAIN = {FAKE_TRAIN!r}\n"
+        "import sys; from groupwise.cli import main; from groupwise.sweeps import run_jobs\n"
+        f"run_jobs.TRAIN = {FAKE_TRAIN!r}\n"
         "assert main(['sweep', 'sweep.toml']) == 0\n"
         "assert 'torch' not in sys.modules"
     )

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from groupwise.config import ConfigError, Recipe
 from groupwise.sweeps import machine
-from groupwise.sweeps.arms import Arm, Sweep, resolve
+from groupwise.sweeps.arms import resolve
 from groupwise.sweeps.display import Display, runs_table
 from groupwise.sweeps.folder import SweepJob, jobs_of
 from groupwise.sweeps.machine import (
@@ -27,6 +27,7 @@ from groupwise.sweeps.machine import (
 )
 from groupwise.sweeps.run_jobs import JobProgress
 from groupwise.sweeps.spec import parse_spec
+from groupwise.sweeps.sweep_records import Arm, Sweep
 
 GIB = 2**30
 SPEC = 'name = "small"\nrecipe = "demo"\n[[arms]]\nname = "one"\n'
