@@ -1,7 +1,7 @@
 """The five panels of a knob as charts: held-out score, reward, KL, clip fraction and gradient norm, over steps.
 
-Contract: one line per arm, the mean over the seeds that have the step, with their range as a band. Runs that are not
-finished are drawn as far as they went. An arm has one colour in all panels; colours follow the values of an ordered
+Contract: one line per arm, the mean over the seeds that have the step, with their range as a band. Unfinished
+runs are drawn as far as they got. An arm has one colour in all panels; colours follow the values of an ordered
 knob. The same charts are drawn in the page, plotted and written as CSV.
 """
 
@@ -22,7 +22,7 @@ from groupwise.web.report.charts import LOG_CAPTION, Chart, Line, smooth, thinne
 NUM_ORDERED_COLOURS = 9
 NUM_COLOURS = 8
 LOG_RATIO = 100.0
-"""A quantity that spans more than this has a logarithmic axis."""
+"""Quantities with a larger ratio of maximum to minimum get a logarithmic axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def panels_of(knob: Knob) -> tuple[KnobPanel, ...]:
 
 
 def colours_of(knob: Knob) -> list[str]:
-    """Of the members in their order, as `Line.colour`."""
+    """Return the colours of the members, in their order, as in `Line.colour`."""
     last = len(knob.members) - 1
     if not knob.is_ordered:
         return [str(number % NUM_COLOURS) for number in range(last + 1)]
@@ -54,7 +54,7 @@ def colours_of(knob: Knob) -> list[str]:
 
 
 def charts_of(knob: Knob) -> tuple[Chart, ...]:
-    """Those of the five that any run recorded."""
+    """Return the charts, of the five, that at least one run recorded."""
     charts = (_chart(knob, panel) for panel in panels_of(knob))
     return tuple(chart for chart in charts if chart.lines)
 
@@ -97,7 +97,7 @@ def _line(member: Member, metric: str, colour: str, num_lines: int) -> Line | No
 
 
 def _series(run: SeedRun, metric: str) -> Mapping[int, float]:
-    """The known values of one run by step. Runs of 50 steps or more are smoothed: a centred mean over a 25th."""
+    """Return the known values of a run by step. From 50 steps on: a centred mean over 1/25 of the steps."""
     if metric == HELD_OUT:
         return {record.step: record.pass_at_1 for record in run.evals}
     known = [
