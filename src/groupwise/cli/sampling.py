@@ -150,7 +150,8 @@ def _bench_update(options: argparse.Namespace) -> int:
 
     quiet_libraries()
     work = UpdateWork(**{field.name: getattr(options, field.name) for field in fields(UpdateWork)})
-    _print_timing(bench_update(work), options)
+    timing = bench_update(work)
+    _print_timing(timing.to_json() if options.json else timing, options)
     return 0
 
 
@@ -171,4 +172,4 @@ def _print_timing(timing: Any, options: argparse.Namespace) -> None:
 
     from groupwise.runs.files import plain
 
-    print(json.dumps(plain(timing.to_json()), allow_nan=False) if options.json else timing, flush=True)
+    print(json.dumps(plain(timing), allow_nan=False) if options.json else timing, flush=True)

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from groupwise.base.text_layout import wrapped
+
 if TYPE_CHECKING:
-    from groupwise.sweeps.arms import Arm, Sweep
+    from groupwise.config import Recipe
     from groupwise.sweeps.machine import ArmPlan
     from groupwise.sweeps.run_jobs import JobProgress, StopSwitch
     from groupwise.sweeps.spec import SweepSpec
+    from groupwise.sweeps.sweep_records import Arm, Sweep
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -99,7 +102,8 @@ def _dry_run(spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], options: argpar
             between = f"one of {row['choices']}" if row["choices"] else f"{row['low']} to {row['high']}"
             print(f"  {row['name']}: {', '.join(row['keys'])}: {between}")
         return 0
-    plans = _plans(sweep, arms, options.gpu)
+    recipes = [sweep.recipe(arm) for arm in arms]
+    plans = _plans(recipes, options.gpu)
     num_runs = len(arms) * len(sweep.seeds)
     if options.json:
         rows = [
@@ -109,13 +113,14 @@ def _dry_run(spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], options: argpar
             for arm, plan in zip(arms, plans, strict=True)
         ]
         print(json.dumps({"name": sweep.name, "seeds": list(sweep.seeds), "runs": num_runs, "arms": rows}))
-        return 0
-    print(f"{sweep.name}: {len(arms)} arms × {_seeds(sweep)} = {num_runs} runs of {sweep.recipe_path}")
+        return _dry_run_status(recipes, plans)
+    print(wrapped(f"{sweep.name}: {len(arms)} arms × {_seeds(sweep)} = {num_runs} runs of {sweep.recipe_path}"))
     width = max(len(arm.name) for arm in arms)
     for arm, plan in zip(arms, plans, strict=True):
-        print(f"  {arm.name:{width}}  {_plan_words(plan)}{_begins_with(arm)}")
+        start = f"  {arm.name:{width}}  {_plan_words(plan)}"
+        print(wrapped(start + _begins_with(arm), indent=" " * len(start)))
     _print_total(sweep, plans)
-    return 0
+    return _dry_run_status(recipes, plans)
 
 
 def _begins_with(arm: Arm) -> str:
@@ -128,11 +133,11 @@ def _print_total(sweep: Sweep, plans: Sequence[ArmPlan | str]) -> None:
 
     reasons = list(dict.fromkeys(plan for plan in plans if isinstance(plan, str)))
     for reason in reasons[:3]:
-        print(f"No plan: {reason}")
+        print(wrapped(f"No plan: {reason}"))
     planned = [plan for plan in plans if not isinstance(plan, str)]
     if planned and not reasons:
         total = sum(plan.run_s for plan in planned) * len(sweep.seeds)
-        print(f"Planned: {duration(total)} one after the other, loading not counted; see `groupwise plan`.")
+        print(wrapped(f"Planned: {duration(total)} one after another, without loading; see `groupwise plan`."))
 
 
 def _seeds(sweep: Sweep) -> str:
@@ -150,12 +155,19 @@ def _ranges(spec: SweepSpec) -> list[dict[str, Any]]:
     ]
 
 
-def _plans(sweep: Sweep, arms: Sequence[Arm], gpu: str) -> Sequence[ArmPlan | str]:
+def _dry_run_status(recipes: Sequence[Recipe], plans: Sequence[ArmPlan | str]) -> int:
+    """Return 2 if there is no plan for an arm that runs on a GPU."""
+    pairs = zip(recipes, plans, strict=True)
+    return 2 if any(isinstance(plan, str) and recipe.model.device != "cpu" for recipe, plan in pairs) else 0
+
+
+def _plans(recipes: Sequence[Recipe], gpu: str) -> Sequence[ArmPlan | str]:
     from groupwise.sweeps.machine import plan_recipes
 
-    recipes = [sweep.recipe(arm) for arm in arms]
     if gpu == "this" and all(recipe.model.device == "cpu" for recipe in recipes):
-        return ["model.device is the CPU, and the planner knows GPUs"] * len(arms)
+        return ["model.device is the CPU, and plans are for GPUs; name one with --gpu, such as --gpu h200"] * len(
+            recipes
+        )
     return plan_recipes(recipes, gpu)[1]
 
 
@@ -180,12 +192,12 @@ def _plan_words(plan: ArmPlan | str) -> str:
 def _carry_out(
     spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], folder: Path, jobs: int | str, options: argparse.Namespace
 ) -> int:
-    from groupwise.sweeps.arms import BASE_ARM
     from groupwise.sweeps.display import Display
     from groupwise.sweeps.folder import jobs_of, prepare, refuse_strangers
     from groupwise.sweeps.machine import place
     from groupwise.sweeps.optuna_search import check_search, run_search
     from groupwise.sweeps.run_jobs import JobRunner, StopSwitch
+    from groupwise.sweeps.sweep_records import BASE_ARM
 
     refuse_strangers(folder)
     if spec.search is not None:
@@ -273,7 +285,7 @@ def _conclude(folder: Path, ended: Ended, stop: StopSwitch, options: argparse.Na
         print(f"Best: {best['arm']} with {best['value']:.4g}: {', '.join(best['set'])}")
     _print_report(report)
     if not is_complete:
-        print(f"Not all is done. Go on with the same command; runs and their logs are in {folder}.")
+        print(wrapped(f"Not all runs have finished. The same command continues; runs and logs are in {folder}."))
     return 0 if is_complete else 1
 
 
@@ -314,6 +326,6 @@ def _print_report(report: dict[str, Any]) -> None:
     from groupwise.base.harmless import printable
 
     for finding in report["findings"]:
-        print(printable(f"- {finding}"))
+        print(wrapped(printable(f"- {finding}"), indent="  "))
     if report["report"] is not None:
         print(f"Report: {report['report']}")

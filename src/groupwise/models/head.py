@@ -9,10 +9,8 @@ from torch import Tensor, nn
 
 from groupwise.algo.logprobs import CHUNK_BYTES, Rows, chunk_tokens_of, chunked_logprobs, head_logprobs
 from groupwise.data.batch import Rectangle
+from groupwise.models.memory_limits import CHUNK_SHARE
 from groupwise.models.placement import device_bytes
-
-CHUNK_SHARE = 1 / 128
-"""Of a GPU's memory, for the fp32 logits of a chunk."""
 
 
 class Head:

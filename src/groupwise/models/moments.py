@@ -21,8 +21,9 @@ import torch
 from torch import Tensor
 
 from groupwise.config import OptimizerConfig
+from groupwise.models.memory_limits import MOMENT_BLOCK
 
-BLOCK = 256
+BLOCK = MOMENT_BLOCK
 MIN_ELEMENTS = 4096
 """Smaller tensors keep fp32 moments: there is little to save, and they are often the sensitive ones (norms)."""
 CHUNK_BLOCKS = 1024

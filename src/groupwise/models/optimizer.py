@@ -27,11 +27,11 @@ from torch.nn import Parameter
 from groupwise.config import OptimizerConfig
 from groupwise.distributed.shards import local
 from groupwise.distributed.world import Alone, World
+from groupwise.models import memory_limits
 from groupwise.models.moments import EightBitMoments, Fp32Moments, Moments
 from groupwise.models.placement import device_bytes, laid_out_alike, to_host
 
-KEPT_SHARE = 1 / 16
-"""Of a GPU's memory: sums that take less are kept between updates."""
+KEPT_SHARE = memory_limits.KEPT_SUMS_SHARE
 
 
 class MasterAdamW:

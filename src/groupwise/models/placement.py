@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from groupwise.config import ConfigError
+from groupwise.models.memory_limits import EXCHANGE_BYTES
 
 
 def laid_out_alike(tensors: Iterable[Tensor], allocate: Callable[[int, Tensor], Tensor]) -> list[Tensor]:
@@ -64,10 +65,6 @@ def beside(tensor: Tensor, other: Tensor) -> Tensor:
     if tensor.device == other.device:
         return tensor
     return to_host(tensor) if other.device.type == "cpu" else tensor.to(other.device)
-
-
-EXCHANGE_BYTES = 256 << 20
-"""What is put aside at a time: few launches, little memory."""
 
 
 @torch.no_grad()

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from groupwise.data.pack import Pack, Segment
+from groupwise.models.memory_limits import RECORDED_SHARE, capacity, grain
 from groupwise.models.straight import PackStep, Rotary, StraightLayer
 
 T = TypeVar("T")
 
-MEMORY_SHARE = 1 / 8
-"""Of the device's memory, for what layers keep of one pack: it is not given back between steps."""
+MEMORY_SHARE = RECORDED_SHARE
 MOST_RECORDINGS = 16
 FILLING = 64
 """Tokens that fill a pack up see at most so many of their kind."""
@@ -50,16 +50,6 @@ class Room(Protocol):
     def fill(self, pack: Pack) -> bool: ...
     @property
     def step(self) -> PackStep: ...
-
-
-def capacity(tokens: int) -> int:
-    """The size that a pack is filled up to: at most a quarter more, and packs of one step are about equally large."""
-    grain = _grain(tokens)
-    return -(-tokens // grain) * grain
-
-
-def _grain(tokens: int) -> int:
-    return max(256, 1 << max(0, (tokens - 1).bit_length() - 3))
 
 
 def filled(pack: Pack, tokens: int) -> Pack:
@@ -174,7 +164,7 @@ class RecordedLayers:
     def most_tokens(self) -> int:
         """Of a pack that can be recorded; 0 where none can."""
         tokens = int(MEMORY_SHARE * self._memory_bytes) // (self._layers[0].kept_bytes * len(self._layers))
-        return tokens // _grain(tokens) * _grain(tokens)
+        return tokens // grain(tokens) * grain(tokens)
 
     def size_for(self, pack: Pack) -> int | None:
         """What to fill the pack up to, so that it can go through a recording; None where it is better run as it is.

@@ -160,8 +160,8 @@ BENCH: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("lora", "note"),
     [
-        (None, "some activations are computed again, between 6 N and 8 N in all, so that the device does more than it"),
-        (2, "and some activations are computed again, between 4 N and 6 N in all, so that it flatters"),
+        (None, "some activations are recomputed, between 6 N and 8 N in total, so MFU is too low"),
+        (2, "and some activations are recomputed, between 4 N and 6 N in total, so MFU is too high"),
     ],
 )
 def test_the_bench_takes_it(lora: int | None, note: str) -> None:
@@ -175,5 +175,5 @@ def test_the_bench_takes_it(lora: int | None, note: str) -> None:
 
 def test_the_bench_takes_nothing_else() -> None:
     wrong: Any = "attention"
-    with pytest.raises(ConfigError, match="--checkpointing attention: either alone"):
+    with pytest.raises(ConfigError, match="--checkpointing attention: give no value"):
         UpdateWork(**BENCH, checkpointing=wrong)

@@ -17,7 +17,8 @@ from torch import Tensor
 from groupwise.data.batch import Example, make_microbatches
 from groupwise.data.pack import Pack
 from groupwise.models.lora import trainable_parameters
-from groupwise.models.recorded import MEMORY_SHARE, RecordedLayers, capacity, filled
+from groupwise.models.memory_limits import capacity
+from groupwise.models.recorded import MEMORY_SHARE, RecordedLayers, filled
 from groupwise.models.straight import run_layer, straight_layers, straighten
 from tests.unit.models.test_straight import CPU, PlainOps, PlainStep, make
 

@@ -21,15 +21,10 @@ import torch
 from groupwise.engines.completions import completion_text, first_stop, undrawn_groups
 from groupwise.engines.engine import Request
 from groupwise.engines.native.blocks import BlockPool
+from groupwise.engines.native.cache_limits import BLOCK_TOKENS, CACHE_SHARE, PREFILL_TOKENS
 from groupwise.engines.native.decode import DecodeProgress, Look, Piece, Runner
 from groupwise.engines.native.schedule import Decoding, Schedule, Scheduled, blocks_for
 from groupwise.types import Finish, Group, Rollout, SamplingParams
-
-BLOCK_TOKENS = 16
-PREFILL_TOKENS = 2048
-"""Prompt tokens that go through the model at once; a longer prompt goes through in pieces."""
-MEMORY_SHARE = 0.8
-"""Of the free memory, for the cache."""
 
 
 class CacheTooSmall(ValueError):
@@ -211,7 +206,7 @@ class NativeEngine:
         free, total = torch.cuda.mem_get_info(device)
         # A process may be held to a share of the GPU (`train --memory-gib`); what torch has taken is part of that.
         allowed = total * torch.cuda.get_per_process_memory_fraction(device) - torch.cuda.memory_reserved(device)
-        return int(max(0, min(free, allowed)) * MEMORY_SHARE) // Runner.block_bytes(self._model, BLOCK_TOKENS)
+        return int(max(0, min(free, allowed)) * CACHE_SHARE) // Runner.block_bytes(self._model, BLOCK_TOKENS)
 
     def _refuse_too_small(self, requests: Sequence[Request], num_blocks: int, num_slots: int, new_tokens: int) -> None:
         for request in requests:
