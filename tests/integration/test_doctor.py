@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from groupwise.cli.watchers import watchers
+from groupwise.cli.train import watchers
 from groupwise.config import Recipe
 from groupwise.doctor import examine, read_charts
 from groupwise.runs import Run

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from groupwise.cli.libraries import quiet_libraries
+from groupwise.cli.printing import quiet_libraries, say
 
 if TYPE_CHECKING:
     from groupwise.train.request import RunRequest
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NewsSink:
-    """Hands the records of a rank to the driver."""
+    """Sends the records of a rank to the driver."""
 
     def __init__(self, tell: Callable[[Any], None]) -> None:
         self._tell = tell
@@ -34,13 +34,13 @@ class NewsSink:
 
 @dataclass(frozen=True)
 class RankWork:
-    """What one rank does: the run, with verifier workers where there is room for them."""
+    """The work of one rank: its part of the run, with verifier workers where CPUs are free."""
 
     request: RunRequest
     shares: Sequence[WorkerShare]
 
     def __call__(self, tell: Callable[[Any], None]) -> bool:
-        from groupwise.cli.watchers import watchers
+        from groupwise.cli.train import watchers
         from groupwise.distributed.world import join_world
         from groupwise.scoring.scorer import make_scorer
         from groupwise.train.pipeline import carry_out
@@ -62,7 +62,7 @@ class RankWork:
 
 
 def run_on_ray(request: RunRequest, num_ranks: int | None, address: str | None) -> bool:
-    """Whether the run finished; otherwise it was asked to stop, and saved."""
+    """Return True if the run finished, False if it was asked to stop and saved."""
     from groupwise.distributed.ray_cluster import ray_ranks
     from groupwise.runs.progress import Progress
     from groupwise.workers import usual_workers
@@ -77,7 +77,7 @@ def run_on_ray(request: RunRequest, num_ranks: int | None, address: str | None) 
         on_nodes = len({place.node_id for place in ranks.places})
         hosted_by = len({share.node_id for mine in shares for share in mine})
         num_workers = ranks.size * workers_each
-        print(f"Ray: ranks: {ranks.size}, on machines: {on_nodes}; verifier workers: {num_workers}, on: {hosted_by}")
+        say(f"Ray: ranks: {ranks.size}, on machines: {on_nodes}; verifier workers: {num_workers}, on: {hosted_by}")
         progress = Progress(recipe.total_steps)
         try:
             results = ranks.run(

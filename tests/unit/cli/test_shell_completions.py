@@ -6,10 +6,10 @@ import shutil
 import subprocess
 
 import pytest
+from groupwise.cli.shell_completions import SHELLS, places
 
 from groupwise import cli
 from groupwise.cli import main
-from groupwise.cli.shell_completions import SHELLS, places
 
 BASH = shutil.which("bash")
 

@@ -79,7 +79,7 @@ def test_from_one_sitting_to_the_next(
     assert main(["sweep", file]) == 1
     output = capsys.readouterr().out
     assert "OddError: the reason" in output
-    assert "Go on with the same command" in output
+    assert "Resume with the same command" in output
     monkeypatch.delenv("FAKE_TRAIN")
     status, table = result(capsys, file)
     assert status == 0
