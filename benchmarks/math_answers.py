@@ -122,7 +122,7 @@ def side_by_side(
     parts = [f"# {title}\n\nWritten by `benchmarks/{script}`: the first problems of each kind by id.\n"]
     for kind, are_right, count in SHOWN:
         of_kind = [pair for pair in pairs if (is_right(pair[0]), is_right(pair[1])) == are_right]
-        parts.append(f"\n## {kind.capitalize()}: {len(of_kind)} of {len(pairs)}\n")
+        parts.append(f"\n## {kind.capitalize()}: {len(of_kind):,} of {len(pairs):,}\n")
         for first, second in of_kind[:count]:
             parts.append(f"\n{describe(first.group.prompt.problem)}\n")
             parts.append(f"\nBefore:\n\n{_fenced(text_of(first))}\nAfter:\n\n{_fenced(text_of(second))}")

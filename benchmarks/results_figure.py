@@ -1,9 +1,9 @@
-"""The picture on top of docs/results: held-out pass@1 over steps, with bands, from the runs that are kept there.
+"""Draws the picture of docs/results: held-out pass@1 over steps, with 95 % intervals, from the archived runs.
 
     python benchmarks/results_figure.py          # draws it
-    python benchmarks/results_figure.py --check  # status 1 where it was drawn from something else than the files say
+    python benchmarks/results_figure.py --check  # exits with status 1 if it was drawn from other data
 
-`figure.panels` of docs/results/tables.toml says which runs. What was drawn is noted in the picture's file.
+`figure.panels` of benchmarks/results/tables.toml names the runs. A digest of what was drawn is stored in the PNG.
 """
 
 from __future__ import annotations
@@ -16,23 +16,26 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from archives import stored
+
 from groupwise.base.stats import mean
 from groupwise.runs.reader import Run
 from groupwise.web.report.plots import new_figure
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
+TABLES = Path(__file__).parent / "results" / "tables.toml"
 COLOURS = {"blue": "#0072b2", "light blue": "#56b4e9", "orange": "#d55e00", "light orange": "#e69f00"}
 NOTE = "Drawn from"
-"""Of a PNG: the key of the text that tells what was drawn."""
+"""The key of the PNG's text field that holds the digest."""
 
 
 def read_panels() -> list[dict[str, Any]]:
-    """As tables.toml has them, with a curve for each run: (step, pass@1, low, high) of its evaluations."""
-    spec = tomllib.loads((RESULTS / "tables.toml").read_text(encoding="utf-8"))
+    """The panels of tables.toml, each run with its curve: (step, pass@1, low, high) of its evaluations."""
+    spec = tomllib.loads(TABLES.read_text(encoding="utf-8"))
     panels: list[dict[str, Any]] = spec["figure"]["panels"]
     for line in (line for panel in panels for line in panel["lines"]):
         line["curves"] = [
-            [(one.step, one.pass_at_1, one.low, one.high) for one in Run(RESULTS / run).evals()] for run in line["runs"]
+            [(one.step, one.pass_at_1, one.low, one.high) for one in Run(stored(run)).evals()] for run in line["runs"]
         ]
     return panels
 

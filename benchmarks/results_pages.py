@@ -1,11 +1,11 @@
-"""Tables and reports of docs/results from the files that commands wrote: no number is typed in.
+"""Writes the tables of README.md and docs/results, and the reports, from the archives. No number is typed by hand.
 
     python benchmarks/results_pages.py          # writes them
-    python benchmarks/results_pages.py --check  # status 1 where a page says something else than its files
+    python benchmarks/results_pages.py --check  # exits with status 1 if a page disagrees with the archives
 
-A page has `<!-- table: NAME -->` and `<!-- end of table -->`; docs/results/tables.toml says what NAME is made of. In
-its rows, `run` is a run directory without rollouts and checkpoints, `compare` what `groupwise compare --json` printed.
-Its `[reports]` are of such runs. Reports of sweeps are not among them: these were made of rollouts.
+A page marks a table with `<!-- table: NAME -->` and `<!-- end of table -->`; benchmarks/results/tables.toml says what
+NAME is made of. In its rows, `run` is a run directory without rollouts and checkpoints, and `compare` is the output of
+`groupwise compare --json`. `[reports]` lists the runs of each report. Sweep reports are not listed: they need rollouts.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from archives import stored
+
 from groupwise.base.stats import mean, student_interval, wilson_interval
 from groupwise.runs.reader import Run
 from groupwise.web.report.inputs import read_sources
@@ -27,6 +29,7 @@ from groupwise.web.report.sections.facts import run_cost
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
+TABLES = ROOT / "benchmarks" / "results" / "tables.toml"
 REPORT_DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.DOTALL)
 MARK = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
@@ -45,8 +48,8 @@ def before_after(rows: Sequence[Row]) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """A line an experiment: `runs` that differ in their seed alone, and the difference of the one that ended lowest."""
-    cells = [["", "before", "after, by seed", "gain of the lowest seed, paired", "problems", "GPU time, each"]]
+    """One row per experiment: `runs` differ only in their seed; the difference is of the lowest final score."""
+    cells = [["", "before", "after, by seed", "gain of the worst seed, paired", "problems", "GPU time per run"]]
     for row in rows:
         names = row["runs"].split()
         found = [read(f"{name}.json") for name in names]
@@ -61,8 +64,8 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def against(rows: Sequence[Row]) -> str:
-    """Two runs on the same problems. Where each has several answers, a score is no count, and has no interval here."""
-    cells = [["", "", "", "difference, paired", "gained", "lost", "p"]]
+    """Two runs on the same problems. With several answers per problem a score is no count and has no interval."""
+    cells = [["", "first", "second", "difference, paired", "gained", "lost", "p"]]
     for row in rows:
         found = read(row["compare"])
         count = found["num_problems"]
@@ -75,11 +78,11 @@ def against(rows: Sequence[Row]) -> str:
 
 
 def seeds(rows: Sequence[Row]) -> str:
-    """Runs that differ in their seed alone: `runs`, separated by spaces."""
-    cells = [["", "before", "after, by seed", "after, mean over seeds", "problems", "GPU time, each"]]
+    """`runs`, separated by spaces, differ only in their seed."""
+    cells = [["", "before", "after, by seed", "after, mean over seeds", "problems", "GPU time per run"]]
     for row in rows:
         names = row["runs"].split()
-        evals = [Run(RESULTS / name).evals() for name in names]
+        evals = [Run(stored(name)).evals() for name in names]
         before, after = ([found[place].pass_at_1 for found in evals] for place in (0, -1))
         low, high = student_interval(after)
         cells.append(
@@ -96,8 +99,8 @@ def seeds(rows: Sequence[Row]) -> str:
 
 
 def reach(rows: Sequence[Row]) -> str:
-    """Seconds of training to a score: what `groupwise reach --json` printed."""
-    cells = [["", "score", "reached by", "training time, mean", "95 % interval", "by seed"]]
+    """Seconds of training until a score is reached: the output of `groupwise reach --json`."""
+    cells = [["", "score", "seeds that reach it", "mean training time", "95 % interval", "by seed"]]
     for row in rows:
         for found in read(row["reach"])["rows"]:
             span, interval = "–", "–"
@@ -112,8 +115,8 @@ def reach(rows: Sequence[Row]) -> str:
 
 
 def diversity(rows: Sequence[Row]) -> str:
-    """How much rollouts of a group differ, in the mean over steps `first` to `last`, by seed."""
-    cells = [["", "steps", "groups with signal", "rollouts like another of their group", "entropy, nats a token"]]
+    """How much the rollouts of a group differ, averaged over steps `first` to `last`, by seed."""
+    cells = [["", "steps", "groups with signal", "duplicate rollouts in a group", "entropy, nats per token"]]
     for row in rows:
         first, last = int(row["first"]), int(row["last"])
         runs = [[metrics for step, metrics in rl_steps(name) if first <= step <= last] for name in row["runs"].split()]
@@ -127,8 +130,8 @@ def diversity(rows: Sequence[Row]) -> str:
 
 
 def effort(rows: Sequence[Row]) -> str:
-    """What was drawn, and how much of it had something to learn from, by seed."""
-    cells = [["", "rollouts, thousands", "groups", "groups with signal", "of these a step, last 20 steps"]]
+    """How many rollouts and groups were sampled, and how many groups had signal, by seed."""
+    cells = [["", "rollouts, thousands", "groups", "groups with signal", "with signal per step, last 20 steps"]]
     for row in rows:
         by_seed = []
         for name in row["runs"].split():
@@ -141,24 +144,52 @@ def effort(rows: Sequence[Row]) -> str:
 
 
 def rl_steps(name: str) -> list[tuple[int, Mapping[str, float]]]:
-    """Of a run: its steps that drew rollouts, with their metrics."""
-    records = Run(RESULTS / name).steps()
+    """The steps of a run that sampled rollouts, with their metrics."""
+    records = Run(stored(name)).steps()
     return [(record.step, record.metrics) for record in records if "groups/signal_share" in record.metrics]
 
 
 def countdown_answers(rows: Sequence[Row]) -> str:
-    """By kind of problem: what benchmarks/countdown_answers.py printed, a column each."""
+    """By kind of problem, one column per output of benchmarks/countdown_answers.py."""
     found = [read(row["answers"]) for row in rows]
     cells = [["problems", "count", *(row["label"] for row in rows)]]
     for kinds in zip(*(one["rows"] for one in found), strict=True):
         cells.append(
-            [kinds[0]["kind"], f"{kinds[0]['count']:,}", *(share(k["correct"] / k["count"], k["count"]) for k in kinds)]
+            [
+                worded(kinds[0]["kind"]),
+                f"{kinds[0]['count']:,}",
+                *(share(k["correct"] / k["count"], k["count"]) for k in kinds),
+            ]
         )
-    products = [f"{one['with_products']}, {one['right_with_products']} right" for one in found]
+    products = [f"{one['with_products']} ({one['right_with_products']} correct)" for one in found]
     cells.append(["answers with a product or quotient", "", *products])
     return table(cells)
 
 
+WORDS: Mapping[str, str] = {
+    "3 numbers, a product is needed": "3 numbers, needs a product or quotient",
+    "3 numbers, sums are enough": "3 numbers, solvable with sums",
+    "4 numbers, a product is needed": "4 numbers, needs a product or quotient",
+    "4 numbers, sums are enough": "4 numbers, solvable with sums",
+    "wrong, without one": "wrong, no wrong equation",
+    "without an answer": "no answer found",
+    "cut off": "truncated",
+    "cut off, starting again": "truncated, keeps starting over",
+    "with a program": "contains a program",
+    "with a program and its output": "contains a program and its output",
+    "wrong, the first failure is an error": "wrong, the first failure is an exception",
+    "with an assertion of its own": "contains its own assertion",
+    "wrong by that assertion": "wrong because of that assertion",
+    "with comments": "contains comments",
+    "wrong, it finds no rows": "wrong, the query returns no rows",
+    "wrong, it finds other rows": "wrong, the query returns other rows",
+    "with a nested query": "contains a nested query",
+    "ended, with a program": "finished, with a program",
+    "ended, without": "finished, without a program",
+    "the same but for its values": "the same except for its values",
+    "another query": "a different query",
+}
+"""How tables word what the archived files count, where that differs."""
 MATH_FACTS = (
     *("correct", "wrong, with a wrong equation", "wrong, without one", "without an answer", "cut off"),
     *("cut off, starting again", "with a program", "with a program and its output"),
@@ -166,25 +197,25 @@ MATH_FACTS = (
 
 
 def math_answers(rows: Sequence[Row]) -> str:
-    """Before and after, two columns a run: what benchmarks/math_answers.py printed."""
+    """Before and after training, from the output of benchmarks/math_answers.py."""
     found, cells = shares_of_answers(rows, MATH_FACTS)
-    wrong = [f"{one['equations']:,}, {100 * one['wrong equations'] / one['equations']:.1f} % wrong" for one in found]
+    wrong = [f"{one['equations']:,} ({100 * one['wrong equations'] / one['equations']:.1f} % wrong)" for one in found]
     cells.append(["equations written", *wrong])
     return table(cells)
 
 
 def code_answers(rows: Sequence[Row]) -> str:
-    """Likewise, all that benchmarks/code_answers.py printed."""
+    """The same, from the output of benchmarks/code_answers.py."""
     names = [name for name in read(rows[0]["answers"])["before"] if name not in ("answers", "tokens")]
     return table(shares_of_answers(rows, names)[1])
 
 
 def shares_of_answers(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[dict[str, int]], list[list[str]]]:
-    """(what was counted, by column; the cells: a line for each name, and the mean length).
+    """Returns the counts by column, and the cells: one row per name, then the mean length.
 
-    Runs of one model have one column before.
+    Runs of the same model share their column "before".
     """
-    heads, found = ["of the answers"], list[dict[str, int]]()
+    heads, found = ["share of answers"], list[dict[str, int]]()
     for row in rows:
         answers = read(row["answers"])
         for when, counts in (("before", answers["before"]), ("after", answers["after"])):
@@ -192,13 +223,13 @@ def shares_of_answers(rows: Sequence[Row], names: Sequence[str]) -> tuple[list[d
                 heads.append(", ".join(filter(None, (row["label"], when))))
                 found.append(counts)
     cells = [heads]
-    cells += [[name, *(share(one[name] / one["answers"], one["answers"]) for one in found)] for name in names]
-    cells.append(["tokens, mean", *(f"{one['tokens'] / one['answers']:.0f}" for one in found)])
+    cells += [[worded(name), *(share(one[name] / one["answers"], one["answers"]) for one in found)] for name in names]
+    cells.append(["mean tokens", *(f"{one['tokens'] / one['answers']:.0f}" for one in found)])
     return found, cells
 
 
 def by_kind(rows: Sequence[Row], head: str, of: str) -> str:
-    """Right answers by kind of problem: `of` the same files. Runs that agree on what was before share its column."""
+    """Correct answers by kind of problem, from key `of`. Runs with the same counts before training share them."""
     found = [read(row["answers"])[of] for row in rows]
     is_one = all([kind["before"] for kind in kinds] == [kind["before"] for kind in found[0]] for kinds in found)
     columns = [("before", found[0], "before")] if is_one else []
@@ -208,12 +239,14 @@ def by_kind(rows: Sequence[Row], head: str, of: str) -> str:
     cells = [[head, "problems", *(title for title, _, _ in columns)]]
     for place, kind in enumerate(found[0]):
         counts = [(kinds[place][side], kinds[place]["count"]) for _, kinds, side in columns]
-        cells.append([kind["kind"], str(kind["count"]), *(share(right / count, count) for right, count in counts)])
+        cells.append(
+            [worded(kind["kind"]), f"{kind['count']:,}", *(share(right / count, count) for right, count in counts)]
+        )
     return table(cells)
 
 
 def scores(rows: Sequence[Row], columns: Sequence[Row]) -> str:
-    """What `groupwise eval` wrote: `file` of a column, in the `folder` of a row."""
+    """Output of `groupwise eval`: the `file` of a column, in the `folder` of a row."""
     cells = [["", *(column["head"] for column in columns)]]
     for row in rows:
         found = [read(f"{row['folder']}/{column['file']}")["scores"][column["score"]] for column in columns]
@@ -222,9 +255,9 @@ def scores(rows: Sequence[Row], columns: Sequence[Row]) -> str:
 
 
 def groups(rows: Sequence[Row]) -> str:
-    """By group size: what `groupwise bench groups --json` printed, for one advantage rule."""
-    head = ["G", "dead groups", "variance of the advantage", "of the gradient, relative", "signal to noise"]
-    cells = [[*head, "over G \u2212 1"]]
+    """By group size, for one advantage rule: the output of `groupwise bench groups --json`."""
+    head = ["G", "zero-variance groups", "advantage variance", "relative gradient variance", "signal to noise"]
+    cells = [[*head, "divided by G \u2212 1"]]
     for row in rows:
         sizes, rule = read(row["groups"])["sizes"], row["rule"]
         for one in sizes:
@@ -236,8 +269,8 @@ def groups(rows: Sequence[Row]) -> str:
 
 
 def doublings(rows: Sequence[Row]) -> str:
-    """What a group twice as large costs and buys, from the same file."""
-    cells = [["G", "sampling", "learning", "twice the group costs", *(f"buys, {row['label']}" for row in rows)]]
+    """What doubling the group costs, and by how much it raises signal to noise, from the same file."""
+    cells = [["G", "sampling", "learning", "cost of doubling", *(f"gain, {row['label']}" for row in rows)]]
     sizes = read(rows[0]["groups"])["sizes"]
     for before, one in zip([None, *sizes], sizes, strict=False):
         seconds = [f"{one[key]:.2f} s" for key in ("sample_s", "learn_s")]
@@ -251,8 +284,8 @@ def doublings(rows: Sequence[Row]) -> str:
 
 
 def slopes(rows: Sequence[Row]) -> str:
-    """Of log variance against log group size, from the same file: −1 is 1/G."""
-    cells = [["", "slope of the advantage's variance", "slope of the gradient's"]]
+    """Slopes of log variance against log group size, from the same file: −1 means 1/G."""
+    cells = [["", "slope of the advantage variance", "slope of the gradient variance"]]
     for row in rows:
         found = read(row["groups"])["slopes"][row["rule"]]
         pairs = [found[kind] for kind in ("advantage", "gradient")]
@@ -262,8 +295,12 @@ def slopes(rows: Sequence[Row]) -> str:
 
 
 def read(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((RESULTS / name).read_text(encoding="utf-8"))
+    found: dict[str, Any] = json.loads(stored(name).read_text(encoding="utf-8"))
     return found
+
+
+def worded(kind: str) -> str:
+    return WORDS.get(kind, kind)
 
 
 def share(value: float, count: int) -> str:
@@ -272,7 +309,7 @@ def share(value: float, count: int) -> str:
 
 
 def score(found: Mapping[str, Any]) -> str:
-    """A share in percent, anything else as it is."""
+    """A share in percent, any other value unchanged."""
     scale, unit = (1, "") if max(found["high"], found["value"]) > 1 else (100, " %")
     value, low, high = (f"{scale * found[key]:.1f}" for key in ("value", "low", "high"))
     return f"{value}{unit} ({low} to {high})"
@@ -287,8 +324,8 @@ def points(value: float) -> str:
 
 
 def spent_s(run: str) -> float:
-    """As its report has it: training, evaluations and checkpoints; not the start."""
-    return float(sum(run_cost(read_sources([RESULTS / run]).runs[0])["seconds"].values()))
+    """Training, evaluations and checkpoints, as in the report of the run; start-up is not counted."""
+    return float(sum(run_cost(read_sources([stored(run)]).runs[0])["seconds"].values()))
 
 
 def table(cells: Sequence[Sequence[str]]) -> str:
@@ -316,13 +353,13 @@ KINDS: Mapping[str, Callable[..., str]] = {
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Each page as it should be."""
-    spec: Mapping[str, Any] = tomllib.loads((RESULTS / "tables.toml").read_text(encoding="utf-8"))
-    for page in (ROOT / "README.md", RESULTS / "README.md"):
+    """Each page with the text that it should have."""
+    spec: Mapping[str, Any] = tomllib.loads(TABLES.read_text(encoding="utf-8"))
+    for page in (ROOT / "README.md", *sorted(RESULTS.glob("*.md"))):
         text = page.read_text(encoding="utf-8")
         yield page, MARK.sub(lambda mark: mark[1] + made(**spec[mark[2]]) + mark[3], text)
     for name, runs in spec["reports"].items():
-        yield RESULTS / name, make_report([RESULTS / run for run in runs]).html
+        yield RESULTS / name, make_report([stored(run) for run in runs]).html
 
 
 def made(kind: str, **parts: Any) -> str:
@@ -330,7 +367,7 @@ def made(kind: str, **parts: Any) -> str:
 
 
 def said(page: str) -> str:
-    """By a page; of a report its data, since how it looks is another matter."""
+    """What a page states. For a report that is its data: its layout may change."""
     data = REPORT_DATA.search(page)
     return page if data is None else data[1]
 

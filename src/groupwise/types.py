@@ -86,6 +86,8 @@ class Group:
 
 
 class Verdict(StrEnum):
+    """What a verifier found."""
+
     CORRECT = "correct"
     WRONG = "wrong"
     UNPARSED = "unparsed"

@@ -116,8 +116,8 @@ def numbers_of(run_dir: Path) -> dict[str, Any]:
 
 def train_stopped(recipe: Any, run_dir: Path, update: int) -> None:
     """Train, and be told to stop in the `update`-th optimizer update."""
-    from groupwise.train import pipeline
-    from groupwise.train.training import Training
+    from groupwise.training import pipeline
+    from groupwise.training.training import Training
 
     original, count = Training.after_update, 0
 
@@ -138,7 +138,7 @@ def train_stopped(recipe: Any, run_dir: Path, update: int) -> None:
 
 
 def train(name: str, run_dir: Path) -> None:
-    from groupwise.train import pipeline
+    from groupwise.training import pipeline
 
     if name == "resumed":
         train_stopped(recipe_of("two-epochs"), run_dir, 3 + 4 + 2)

@@ -23,9 +23,9 @@ from groupwise.config import RlStage, make_recipe
 from groupwise.data.batch import Example, Microbatch, make_microbatches
 from groupwise.distributed.world import Alone
 from groupwise.scoring.shaping import shape_group
-from groupwise.train.collect import Collected
-from groupwise.train.grpo import choose_examples, make_batch, policy_loss
-from groupwise.train.update import update_policy
+from groupwise.training.collect import Collected
+from groupwise.training.grpo import choose_examples, make_batch, policy_loss
+from groupwise.training.update import update_policy
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, UpdateStats, Verdict
 
 A0, A1, A2, B0, B1 = COMPLETIONS = ((0, 1), (2,), (3, 4, 5), (6, 7), (8, 9, 10))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-import signal
 import subprocess
 import sys
 import urllib.request
@@ -66,4 +65,4 @@ def test_a_run_of_an_older_version_is_still_shown_in_the_dashboard(tmp_path: Pat
             with urllib.request.urlopen(f"{told['url']}api/runs/{shown['id']}/metrics", timeout=100) as answer:
                 assert [line["step"] for line in json.load(answer)["lines"]] == [1, 2, 3, 4]
         finally:
-            process.send_signal(signal.SIGINT)
+            process.terminate()

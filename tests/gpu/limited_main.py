@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from groupwise.config import load_recipe
-from groupwise.train import pipeline
-from groupwise.train.rehearsal import DoesNotFit
+from groupwise.training import pipeline
+from groupwise.training.rehearsal import DoesNotFit
 
 REFUSED = 3
 

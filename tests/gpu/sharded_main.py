@@ -12,8 +12,8 @@ import torch
 from groupwise.config import load_recipe
 from groupwise.distributed.world import join_world
 from groupwise.models.replica import Replica
-from groupwise.train.pipeline import carry_out
-from groupwise.train.request import RunRequest
+from groupwise.training.pipeline import carry_out
+from groupwise.training.request import RunRequest
 
 
 def watch_replica(seen: list[tuple[int, int]]) -> None:

@@ -14,11 +14,12 @@ from transformers import AutoModelForCausalLM
 
 from groupwise.config import Recipe, dump_toml, to_table
 from groupwise.models import checkpoint_store as checkpoint
+from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.models.export import export_run
 from groupwise.models.lora import merged_state_dict
 from groupwise.models.policy import load_policy
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 from tests.gpu.limited_main import REFUSED
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with
 from tests.integration.test_ranks import ENVIRONMENT
@@ -63,7 +64,7 @@ def test_a_learning_rate_of_1e_6_moves_the_masters(recipe_with: Callable[..., Re
     recipe = recipe_with(model=CUDA_MODEL, stages=[GRPO | {"optimizer": {"learning_rate": 1e-6}}])
     initial = {n: w.cpu().clone() for n, w in load_policy(recipe).weights.items()}
     pipeline.train(recipe, tmp_path / "run")
-    store = pipeline.CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2)
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2)
     newest = store.newest_valid()
     assert newest is not None
     weights = store.load(newest)[0]["weights"]
@@ -80,7 +81,7 @@ def test_what_was_trained_here_is_exported(lora: bool, recipe_with: Callable[...
     export_run(tmp_path / "run", tmp_path / "out", checkpoint="last")
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
     policy = load_policy(recipe)
-    store = pipeline.CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2)
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2)
     newest = store.newest_valid()
     assert newest is not None
     policy.load_weights(store.load(newest)[0]["weights"])

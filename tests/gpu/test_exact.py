@@ -11,7 +11,7 @@ import torch
 from groupwise.algo.losses import SURROGATES, SurrogateInputs
 from groupwise.config import Recipe
 from groupwise.models import optimizer
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with, whole_result
 from tests.integration.test_exact_resume import run_until
 

@@ -29,7 +29,7 @@ from groupwise.models.load import load_model, recompute_activations
 from groupwise.models.lora import add_lora
 from groupwise.models.tiny import make_tokenizer
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 from groupwise.types import Group, Problem, Prompt, SamplingParams
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with
 

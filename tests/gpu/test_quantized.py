@@ -19,7 +19,7 @@ from groupwise.models.lora import add_lora, trainable_parameters
 from groupwise.models.policy import AGREEMENT, load_policy
 from groupwise.models.quantized import QuantizedLinear, quantize
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 from tests.gpu.test_native_cuda import logprob_gap, make_model, make_requests, sample, sharpen
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with
 

@@ -14,7 +14,7 @@ import torch
 from groupwise.config import Recipe, dump_toml, to_table
 from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 from tests.integration.conftest import GRPO, TINY_MODEL, recipe_with
 from tests.integration.test_ranks import ENVIRONMENT, command
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from groupwise.config import load_recipe
 from groupwise.distributed.world import join_world
-from groupwise.train.pipeline import carry_out, recipe_of
-from groupwise.train.request import RunRequest
-from groupwise.train.training import Training
+from groupwise.training.pipeline import carry_out, recipe_of
+from groupwise.training.request import RunRequest
+from groupwise.training.training import Training
 
 
 def signal_at(step: int, number: int) -> None:

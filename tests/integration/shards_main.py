@@ -17,7 +17,7 @@ from groupwise.distributed.shards import local
 from groupwise.distributed.world import Alone, World, join_world
 from groupwise.models.policy import Policy, load_policy
 from groupwise.models.replica import HostMemory
-from groupwise.train.update import TokenLoss, update_policy
+from groupwise.training.update import TokenLoss, update_policy
 
 # Of 268, 50 or 2 rows no three ranks have the same number, and of 2 one has none.
 SIZES = {"hidden_size": 36, "intermediate_size": 50, "num_layers": 2, "num_heads": 2, "num_kv_heads": 1}

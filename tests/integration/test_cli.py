@@ -16,7 +16,7 @@ from groupwise.cli.demo import show_result
 from groupwise.cli.describe import pages
 from groupwise.config import Recipe
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from groupwise.cli.train import watchers
+from groupwise.api.watchers import watchers
 from groupwise.config import Recipe
 from groupwise.doctor import examine, read_charts
 from groupwise.runs import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 
 STAGE: dict[str, Any] = {
     "algorithm": "grpo",

@@ -23,7 +23,7 @@ from groupwise.models.export import export_run
 from groupwise.models.load import load_model
 from groupwise.models.policy import Policy
 from groupwise.runs.results import COMPLETIONS, Result, read_groups, read_result
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 from groupwise.types import Verdict
 
 from .conftest import GRPO, SFT, TINY_MODEL

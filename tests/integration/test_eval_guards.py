@@ -17,8 +17,8 @@ from groupwise.config import ConfigError, GuardsConfig, Recipe
 from groupwise.evals.guards import judge
 from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
-from groupwise.train.training import Training
+from groupwise.training import pipeline
+from groupwise.training.training import Training
 
 from .conftest import GRPO, TINY_MODEL, whole_result
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.config import Recipe, dump_toml, parse_recipe, to_table
-from groupwise.train import pipeline
-from groupwise.train.training import Training
+from groupwise.training import pipeline
+from groupwise.training.training import Training
 from groupwise.types import UpdateStats
 
 from .conftest import GRPO, SFT, TINY_MODEL, metrics_lines, whole_result
@@ -120,7 +120,7 @@ def test_random_sigkills_leave_no_run_that_cannot_resume(recipe_with: Callable[.
     toml = dump_toml(to_table(recipe))
     context = multiprocessing.get_context("forkserver")
     # The server has everything imported, so a child trains within milliseconds of its start.
-    context.set_forkserver_preload(["groupwise.train.pipeline", "tests.integration.toy_task", "torch.optim.adamw"])
+    context.set_forkserver_preload(["groupwise.training.pipeline", "tests.integration.toy_task", "torch.optim.adamw"])
     dice = random.Random(0)
     num_kills, num_runs = 0, 0
     while num_kills < NUM_KILLS:

@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from groupwise.cli import main
 from groupwise.config import Recipe
 from groupwise.evals.subject import open_subject
+from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.models.policy import load_policy
-from groupwise.train import pipeline
-from groupwise.train.training import Training
+from groupwise.training import pipeline
+from groupwise.training.training import Training
 
 from .conftest import GRPO, TINY_MODEL
 
@@ -25,7 +26,7 @@ PROMPT = torch.tensor([[5, 9, 77, 3]])
 def final_logits(recipe: Recipe, run_dir: Path) -> torch.Tensor:
     """Of the policy as the run left it, taken from its newest checkpoint."""
     policy = load_policy(recipe)
-    store = pipeline.CheckpointStore(run_dir / "checkpoints", keep_last=2)
+    store = CheckpointStore(run_dir / "checkpoints", keep_last=2)
     newest = store.newest_valid()
     assert newest is not None
     policy.load_weights(store.load(newest)[0]["weights"])

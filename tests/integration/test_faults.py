@@ -14,12 +14,12 @@ from groupwise.algo import losses
 from groupwise.cli import main
 from groupwise.config import Recipe, dump_toml, to_table
 from groupwise.engines.native.device_memory import DeviceMemoryError
-from groupwise.models import placement
+from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.models.policy import load_policy
 from groupwise.runs.lock import RunLock
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
-from groupwise.train.training import TrainingFailed
+from groupwise.training import pipeline
+from groupwise.training.training import TrainingFailed
 from groupwise.types import Verdict
 
 from .conftest import GRPO, metrics_lines, state_digest
@@ -130,12 +130,12 @@ def test_the_weights_are_untouched_and_the_run_stops_after_so_many_in_a_row(
     break_losses(monkeypatch, set(range(1, 100)))
     with pytest.raises(TrainingFailed, match="learning_rate"):
         pipeline.train(recipe, tmp_path / "run")
-    last = pipeline.Run(tmp_path / "run").events()[-1]
+    last = Run(tmp_path / "run").events()[-1]
     assert last["kind"] == "failed"
     assert "TrainingFailed: step 1: loss or gradient was NaN" in last["reason"]
     # Nothing was ever applied: the newest checkpoint still holds the initial weights.
     initial = load_policy(recipe).weights
-    store = pipeline.CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2)
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", keep_last=2)
     newest = store.newest_valid()
     assert newest is not None
     saved = store.load(newest)[0]["weights"]
@@ -182,7 +182,7 @@ def test_a_run_goes_on_with_the_memory_that_it_was_started_with(
     recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits: list[float] = []
-    monkeypatch.setattr(placement, "limit_memory", limits.append)
+    monkeypatch.setattr(pipeline, "limit_memory", limits.append)
     pipeline.train(recipe_with(), tmp_path / "run")
     resume = ["train", "--resume", str(tmp_path / "run")]
     assert main(resume) == 0  # it had none

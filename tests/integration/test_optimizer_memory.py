@@ -11,7 +11,7 @@ import torch
 
 from groupwise.config import Recipe
 from groupwise.models.checkpoint_store import CheckpointStore
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, metrics_lines, whole_result
 from tests.integration.test_ranks import stand_at
 

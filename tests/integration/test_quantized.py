@@ -12,11 +12,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from groupwise.config import Recipe
+from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.models.export import export_run
 from groupwise.models.merge import merge_folders
 from groupwise.models.policy import Policy, load_policy
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 
 from .conftest import GRPO, SFT, TINY_MODEL, whole_result
 from .test_exact_resume import run_until
@@ -44,7 +45,7 @@ def model_with(kind: str) -> dict[str, object]:
 
 def trained(recipe: Recipe, run_dir: Path) -> Policy:
     policy = load_policy(recipe)
-    store = pipeline.CheckpointStore(run_dir / "checkpoints", keep_last=2)
+    store = CheckpointStore(run_dir / "checkpoints", keep_last=2)
     newest = store.newest_valid()
     assert newest is not None
     policy.load_weights(store.load(newest)[0]["weights"])

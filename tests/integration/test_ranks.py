@@ -20,7 +20,7 @@ from groupwise.config.presets import ALGORITHMS
 from groupwise.config.recipe import dump_toml
 from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 from tests.integration.conftest import GRPO, SFT, TINY_MODEL, eval_lines, metrics_lines
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from groupwise.config.recipe import dump_toml
 from groupwise.distributed.ray_cluster import Rank, RayRanks
 from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 from groupwise.workers import Answer, Limits, Outcome, WorkerPool
 from groupwise.workers.ray_hosts import RayPool, spread_workers
 from tests.integration.conftest import metrics_lines

@@ -13,7 +13,7 @@ import pytest
 
 from groupwise.config import make_recipe
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 
 MODELS = os.environ.get("GROUPWISE_MODELS", "")
 FILES = sorted(Path(MODELS).rglob("SmolLM2-135M-Instruct*.gguf")) if MODELS else []

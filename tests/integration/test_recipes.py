@@ -14,7 +14,7 @@ from groupwise.config import dump_toml, fingerprint, load_recipe, parse_recipe, 
 from groupwise.rewards.code.score_code import shared_sandbox
 from groupwise.runs.reader import Run
 from groupwise.sandbox import SandboxUnavailable
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 
 from .conftest import TINY_MODEL
 

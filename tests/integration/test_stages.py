@@ -13,12 +13,11 @@ import torch
 from groupwise.config import ConfigError, Recipe
 from groupwise.data.demonstrations import from_rollouts
 from groupwise.models.checkpoint_store import CheckpointStore
-from groupwise.plan.gpus import GPUS
-from groupwise.plan.make_plan import make_plan
-from groupwise.plan.shapes import find_shape
+from groupwise.planner.gpus import GPUS
+from groupwise.planner.make_plan import make_plan
+from groupwise.planner.shapes import find_shape
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
-from groupwise.train import session as training
+from groupwise.training import pipeline, training
 from groupwise.types import Finish, Verdict
 
 from .conftest import GRPO, SFT, TINY_MODEL, metrics_lines

@@ -13,7 +13,7 @@ import torch
 from groupwise.cli import main
 from groupwise.config import Recipe, dump_toml, to_table
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 
 from .conftest import GRPO, SFT, metrics_lines
 

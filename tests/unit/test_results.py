@@ -1,9 +1,11 @@
-"""The pages of results: their tables say what the files beside them say."""
+"""The pages of results: their tables say what the archives say."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -32,6 +34,7 @@ from tests.unit.sweeps.made_up import evaluation
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "benchmarks" / "results_pages.py"
 FIGURE_SCRIPT = ROOT / "benchmarks" / "results_figure.py"
+ARCHIVES_SCRIPT = ROOT / "benchmarks" / "archives.py"
 
 
 def script(path: Path) -> ModuleType:
@@ -44,10 +47,24 @@ def script(path: Path) -> ModuleType:
     return module
 
 
+def reader(path: Path) -> ModuleType:
+    """A script that imports benchmarks/archives.py."""
+    if "archives" not in sys.modules:
+        script(ARCHIVES_SCRIPT)
+    return script(path)
+
+
+def read_from(module: ModuleType, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instead of the archives, the pages and their tables.toml."""
+    monkeypatch.setattr(module, "RESULTS", folder)
+    monkeypatch.setattr(module, "TABLES", folder / "tables.toml")
+    monkeypatch.setattr(module, "stored", folder.joinpath)
+
+
 @pytest.fixture
 def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    module = script(SCRIPT)
-    monkeypatch.setattr(module, "RESULTS", tmp_path)
+    module = reader(SCRIPT)
+    read_from(module, tmp_path, monkeypatch)
     return module
 
 
@@ -60,16 +77,56 @@ def write_run(run_dir: Path, scores: list[float], step_s: float) -> None:
     log.close()
 
 
-def test_pages_are_made_of_the_files() -> None:
+def test_the_same_files_give_the_same_archive(tmp_path: Path) -> None:
+    archives = script(ARCHIVES_SCRIPT)
+    for name, text in (("b/run.json", "{}"), ("a.json", "[1]"), ("b/deep/er.txt", "x\n")):
+        path = tmp_path / "first" / "it" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    packed = archives.pack(tmp_path / "first" / "it", tmp_path / "packed")
+    assert packed == tmp_path / "packed" / "it.tar.xz"
+    again = archives.unpack(packed, tmp_path / "second")
+    assert again == tmp_path / "second" / "it"
+    assert (again / "b" / "deep" / "er.txt").read_text() == "x\n"
+    os.utime(again / "a.json", (0, 0))
+    (again / "b").chmod(0o700)
+    assert archives.pack(again, tmp_path / "packed again").read_bytes() == packed.read_bytes()
+
+
+def test_archives_are_read_by_name_and_unpacked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archives = script(ARCHIVES_SCRIPT)
+    monkeypatch.setattr(archives, "ARCHIVES", tmp_path / "packed")
+    (tmp_path / "it" / "run").mkdir(parents=True)
+    (tmp_path / "it" / "run" / "run.json").write_text("{}")
+    archives.pack(tmp_path / "it", tmp_path / "packed")
+    assert (archives.stored("it/run") / "run.json").read_text() == "{}"
+    assert archives.stored("it/run/run.json").parent == archives.stored("it/run")
+
+
+def test_results_are_small_and_have_one_page_per_archive() -> None:
+    results = ROOT / "docs" / "results"
+    files = [path for path in results.rglob("*") if path.is_file()]
+    assert len(files) < 40
+    assert sum(path.stat().st_size for path in files) < 3_000_000
+    pages = {page.stem: page.read_text(encoding="utf-8") for page in results.glob("*.md") if page.stem != "README"}
+    archives = (ROOT / "benchmarks" / "results" / "archives").iterdir()
+    assert set(pages) == {path.name.removesuffix(".tar.xz") for path in archives}
+    headings = ["Question", "Set-up", "Result", "What it means", "Limits"]
+    for name, text in pages.items():
+        assert re.findall(r"^## (.+)$", text, flags=re.MULTILINE) == headings, name
+        assert f"({name}.md)" in (results / "README.md").read_text(encoding="utf-8")
+
+
+def test_pages_are_made_of_the_archives() -> None:
     done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_picture_is_made_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = script(FIGURE_SCRIPT)
+def test_the_picture_is_made_of_the_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = reader(FIGURE_SCRIPT)
     assert not figure.is_stale(figure.read_panels(), figure.RESULTS / "held-out.png")
 
-    monkeypatch.setattr(figure, "RESULTS", tmp_path)
+    read_from(figure, tmp_path, monkeypatch)
     write_run(tmp_path / "run", [0.1, 0.3], step_s=28.0)
     panel = '[[figure.panels]]\ntitle = "it"\nlines = [{ runs = ["run"], label = "it", colour = "blue" }]\n'
     (tmp_path / "tables.toml").write_text(2 * panel)
@@ -87,7 +144,6 @@ def test_pages_that_say_something_else_are_stale(
     tables: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(tables, "ROOT", tmp_path.parent)
-    monkeypatch.setattr(tables, "RESULTS", tmp_path)
     here = tmp_path.name
     for number in (0, 1):
         write_run(tmp_path / str(number), [0.1, 0.3], step_s=28.0)
@@ -247,10 +303,10 @@ def test_what_mathematics_does_otherwise_than_before(tables: ModuleType, tmp_pat
     (tmp_path / "answers.json").write_text(json.dumps({"before": found, "after": module.facts(after)}))
     shown = tables.math_answers([{"label": "it", "answers": "answers.json"}]).splitlines()
     assert shown[2].startswith("| correct | 25.0 % (")
-    assert shown[-1] == "| equations written | 2, 50.0 % wrong | 4, 0.0 % wrong |"
+    assert shown[-1] == "| equations written | 2 (50.0 % wrong) | 4 (0.0 % wrong) |"
     seeds = [{"label": f"seed {seed}", "answers": "answers.json"} for seed in range(2)]
     assert tables.math_answers(seeds).startswith(
-        "| of the answers | seed 0, before | seed 0, after | seed 1, after |\n"
+        "| share of answers | seed 0, before | seed 0, after | seed 1, after |\n"
     )
     pairs = module.pairs_of(before, after)
     assert [list(kind.values()) for kind in module.by_first_answer(pairs)] == [
@@ -294,7 +350,7 @@ def test_group_sizes(tables: ModuleType, tmp_path: Path) -> None:
         "| 8 | 12 % | 0.1250 | 0.500 | 0.0080 | 0.0011 |",
     ]
     shown = tables.made(kind="doublings", rows=[row]).splitlines()
-    assert shown[0] == "| G | sampling | learning | twice the group costs | buys, it |"
+    assert shown[0] == "| G | sampling | learning | cost of doubling | gain, it |"
     # One second more of two, for twice the signal.
     assert shown[-2:] == ["| 4 | 1.00 s | 1.00 s |  |  |", "| 8 | 1.00 s | 2.00 s | 1.50 × | 2.00 × |"]
     shown = tables.made(kind="slopes", rows=[row]).splitlines()
@@ -323,9 +379,9 @@ def test_what_code_and_queries_do_otherwise_than_before(tables: ModuleType, tmp_
     }  # fmt: skip
     (tmp_path / "code.json").write_text(json.dumps({"before": found, "after": found}))
     shown = tables.code_answers([{"label": "", "answers": "code.json"}]).splitlines()
-    assert shown[0] == "| of the answers | before | after |"
+    assert shown[0] == "| share of answers | before | after |"
     assert shown[2].startswith("| correct | 33.3 % (")
-    assert shown[-1] == "| tokens, mean | 2 | 2 |"
+    assert shown[-1] == "| mean tokens | 2 | 2 |"
 
 
 def test_held_out_queries_that_were_asked_for_in_training(tables: ModuleType, tmp_path: Path) -> None:
@@ -364,7 +420,8 @@ def test_held_out_queries_that_were_asked_for_in_training(tables: ModuleType, tm
 )
 def test_a_recipe_is_what_was_run(recipe: str, run: str) -> None:
     """But for the model, the seed, how often it was looked at, and keys that move no number."""
-    ran = make_recipe(Run(ROOT / "docs" / "results" / run).recipe)
+    archives = sys.modules.get("archives") or script(ARCHIVES_SCRIPT)
+    ran = make_recipe(Run(archives.stored(run)).recipe)
     changes = changed_keys(load_recipe(find_recipe(recipe)), ran)
     free = {"seed", "model.path", "engine.max_batch_rollouts", "checkpoints.every_steps", "verifier.workers"}
     assert set(changes) <= free

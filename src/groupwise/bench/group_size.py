@@ -32,7 +32,7 @@ from groupwise.models.placement import bundles
 from groupwise.models.policy import Policy
 from groupwise.scoring.scorer import make_scorer
 from groupwise.tasks import make_task
-from groupwise.train.update import TokenLoss, update_policy
+from groupwise.training.update import TokenLoss, update_policy
 from groupwise.types import Prompt, SamplingParams, ScoredGroup
 
 SKETCH = 8192

@@ -20,7 +20,7 @@ from groupwise.config import ConfigError, Recipe, RlStage
 from groupwise.engines.native.device_memory import ReleasableMemory
 from groupwise.models.placement import limit_memory
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
+from groupwise.training import pipeline
 from groupwise.types import EvalRecord, StepRecord
 
 PHASES = ("sample", "score", "logprobs", "update")

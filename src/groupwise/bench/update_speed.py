@@ -27,8 +27,8 @@ from groupwise.models.load import LoadedModel, load_model, recompute_activations
 from groupwise.models.lora import add_lora
 from groupwise.models.policy import Policy
 from groupwise.models.tiny import make_tokenizer
-from groupwise.train.grpo import policy_loss
-from groupwise.train.update import update_policy
+from groupwise.training.grpo import policy_loss
+from groupwise.training.update import update_policy
 
 PEAK_TFLOPS = 790.0
 """Of a GPU where none is given: bf16 products on an H200."""

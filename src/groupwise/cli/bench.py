@@ -19,7 +19,7 @@ from groupwise.cli.arguments import (
     add_task_options,
     parse_numbers,
 )
-from groupwise.cli.printing import print_json, quiet_libraries
+from groupwise.cli.printing import print_json
 
 SHAPE = "a shape (qwen2.5-1.5b, smollm2-135m), or a model path"
 
@@ -81,6 +81,7 @@ def run_engine(options: argparse.Namespace) -> int:
     Examples:
       groupwise bench engine --model qwen2.5-1.5b --sequences 64,256
     """
+    from groupwise.api.watchers import quiet_libraries
     from groupwise.bench.engine_speed import TABLE_HEADING, bench_engine
 
     quiet_libraries()
@@ -101,6 +102,7 @@ def run_step(options: argparse.Namespace) -> int:
       groupwise bench step gsm8k --steps 8
       groupwise bench step gsm8k --json > step.json
     """
+    from groupwise.api.watchers import quiet_libraries
     from groupwise.config import find_recipe, load_recipe
 
     # Read before torch is imported, so that a typo is reported at once.
@@ -121,6 +123,7 @@ def run_update(options: argparse.Namespace) -> int:
     """
     from dataclasses import fields
 
+    from groupwise.api.watchers import quiet_libraries
     from groupwise.bench.update_speed import UpdateWork, bench_update
 
     quiet_libraries()
@@ -137,6 +140,7 @@ def run_groups(options: argparse.Namespace) -> int:
     """
     from dataclasses import fields
 
+    from groupwise.api.watchers import quiet_libraries
     from groupwise.bench.group_size import GroupsWork, bench_groups
 
     quiet_libraries()

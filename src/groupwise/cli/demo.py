@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from groupwise.cli.train import train_here
     from groupwise.config import find_recipe, load_recipe
-    from groupwise.train.request import RunRequest
+    from groupwise.training.request import RunRequest
 
     recipe = load_recipe(find_recipe("demo"), [f"seed={options.seed}"])
     run_dir = options.run_dir or Path("runs") / time.strftime(f"demo-s{options.seed}-%Y%m%d-%H%M%S")
@@ -53,7 +53,6 @@ def show_result(run_dir: Path, console: Console | None = None) -> None:
 
     from groupwise.runs.progress import duration
     from groupwise.runs.reader import Run
-    from groupwise.web.report.curves import draw_curves
 
     run = Run(run_dir)
     evals = run.evals()
@@ -71,7 +70,7 @@ def show_result(run_dir: Path, console: Console | None = None) -> None:
     console.print(table)
     console.print(_completions(run, *[list(after.values())[place] for place in (0, -1)]))
     picture = run_dir / "curves.png"
-    draw_curves(run, picture)
+    run.plot().savefig(picture, dpi=120)
     seconds = sum(record.metrics.get("time/step_s", 0.0) for record in run.steps())
     say(f"Reward and held-out pass@1 over the {duration(seconds)} of training: {picture}")
 

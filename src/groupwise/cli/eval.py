@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groupwise.cli.arguments import add_json, add_task_options, parse_numbers
-from groupwise.cli.printing import print_json, print_table, quiet_libraries, say
+from groupwise.cli.printing import print_json, print_table, say
 
 if TYPE_CHECKING:
     from groupwise.evals.evaluate import ProgressCallback, Questions
@@ -63,6 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from groupwise.api.watchers import quiet_libraries
     from groupwise.base.signals import StopControl
     from groupwise.evals.evaluate import check_task, evaluate, make_engine
     from groupwise.evals.subject import open_subject

@@ -22,18 +22,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from groupwise.config import ConfigError
-    from groupwise.models.export import export_model, export_run
-    from groupwise.runs import layout
+    from groupwise.api.use_models import export
 
-    run_dir = Path(options.source)
-    if (run_dir / layout.RECIPE).is_file():
-        export_run(run_dir, options.out, checkpoint=options.checkpoint or "best", use_ema=options.ema)
-    elif options.checkpoint is not None or options.ema:
-        raise ConfigError(
-            f"export {options.source}: not a run directory; --checkpoint and --ema are for a run directory"
-        )
-    else:
-        export_model(options.source, options.out)
+    export(options.source, options.out, checkpoint=options.checkpoint, use_ema=options.ema)
     say(f"Wrote {options.out}")
     return 0

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from groupwise.cli.arguments import RECIPE, add_json, add_overrides
-from groupwise.cli.printing import print_json, quiet_libraries, say
+from groupwise.cli.printing import print_json, say
 
 if TYPE_CHECKING:
     from groupwise.config import Recipe
-    from groupwise.plan.gpus import Gpu
-    from groupwise.plan.make_plan import Plan
-    from groupwise.plan.timing import Speed
+    from groupwise.planner.gpus import Gpu
+    from groupwise.planner.make_plan import Plan
+    from groupwise.planner.timing import Speed
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -45,16 +45,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from groupwise.api.watchers import quiet_libraries
     from groupwise.base.hub import hub_or_cache
     from groupwise.config import find_recipe, load_recipe
-    from groupwise.plan.against import read_measured
+    from groupwise.planner.against import read_measured
 
     recipe = load_recipe(find_recipe(options.recipe), options.overrides)
     measured = None if options.against is None else read_measured(options.against)
     gpu, speed = _gpu_and_speed(options, None if measured is None else str(measured["device"]))
-    from groupwise.plan.make_plan import make_plan
-    from groupwise.plan.shapes import find_shape
-    from groupwise.plan.show_plan import print_plan
+    from groupwise.planner.make_plan import make_plan
+    from groupwise.planner.shapes import find_shape
+    from groupwise.planner.show_plan import print_plan
 
     quiet_libraries()
     mean_tokens = options.mean_tokens if measured is None else options.mean_tokens or measured["mean_tokens"]
@@ -80,7 +81,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _prompt_tokens(given: str | None, recipe: Recipe) -> int:
     from groupwise.config import ConfigError
-    from groupwise.plan.prompts import USUAL_TOKENS, mean_prompt_tokens
+    from groupwise.planner.prompts import USUAL_TOKENS, mean_prompt_tokens
 
     if given is None:
         return USUAL_TOKENS
@@ -94,8 +95,8 @@ def _prompt_tokens(given: str | None, recipe: Recipe) -> int:
 def _gpu_and_speed(options: argparse.Namespace, device: str | None) -> tuple[Gpu, Speed | None]:
     """Return the GPU to plan for and, if it was measured, its speed."""
     from groupwise.config import ConfigError
-    from groupwise.plan.gpus import find_gpu, gpu_of_device, this_gpu
-    from groupwise.plan.measure import calibration_path, known_speed, measure
+    from groupwise.planner.gpus import find_gpu, gpu_of_device, this_gpu
+    from groupwise.planner.measure import calibration_path, known_speed, measure
 
     if options.measure and options.gpu != "this":
         raise ConfigError(f"--measure: measures the GPU of this machine; drop --gpu {options.gpu}")
@@ -118,7 +119,7 @@ def _gpu_and_speed(options: argparse.Namespace, device: str | None) -> tuple[Gpu
 
 def _print_comparison(plan: Plan, measured: dict[str, object], options: argparse.Namespace) -> int:
     from groupwise.config import ConfigError
-    from groupwise.plan.against import HEADING, compare
+    from groupwise.planner.against import HEADING, compare
 
     stage = next((stage for stage in plan.stages if stage.name == measured["stage"]), None)
     if stage is None:

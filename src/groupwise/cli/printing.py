@@ -63,10 +63,3 @@ def print_table(columns: Sequence[str], sections: Iterable[Iterable[Sequence[str
 def counted(number: int, noun: str) -> str:
     """Return "1 run" or "3 runs"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def quiet_libraries() -> None:
-    """Turn off the loading bars of transformers, which would break up our own progress display."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()

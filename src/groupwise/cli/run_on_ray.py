@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from groupwise.cli.printing import quiet_libraries, say
+from groupwise.cli.printing import say
 
 if TYPE_CHECKING:
-    from groupwise.train.request import RunRequest
+    from groupwise.training.request import RunRequest
     from groupwise.types import EvalRecord, StepRecord
     from groupwise.workers import Limits
     from groupwise.workers.ray_hosts import RayPool, WorkerShare
@@ -40,20 +40,12 @@ class RankWork:
     shares: Sequence[WorkerShare]
 
     def __call__(self, tell: Callable[[Any], None]) -> bool:
-        from groupwise.cli.train import watchers
-        from groupwise.distributed.world import join_world
+        from groupwise.api.watchers import carry_out_watched
         from groupwise.scoring.scorer import make_scorer
-        from groupwise.train.pipeline import carry_out
 
-        quiet_libraries()
-        world = join_world()
-        try:
-            with_pool = partial(make_scorer, make_pool=self._make_pool)
-            return carry_out(
-                replace(self.request, sinks=[NewsSink(tell), *watchers()], world=world, make_scorer=with_pool)
-            )
-        finally:
-            world.close()
+        with_pool = partial(make_scorer, make_pool=self._make_pool)
+        request = replace(self.request, sinks=[NewsSink(tell)], make_scorer=with_pool)
+        return carry_out_watched(request, progress=False)
 
     def _make_pool(self, function: Any, num_workers: int, limits: Limits) -> RayPool:
         from groupwise.workers.ray_hosts import RayPool

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 
 from groupwise.cli.arguments import TASK, add_json
-from groupwise.cli.printing import print_json, quiet_libraries, say
+from groupwise.cli.printing import print_json, say
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +37,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     import json
 
+    from groupwise.api.watchers import quiet_libraries
     from groupwise.base.harmless import printable
     from groupwise.config import ConfigError
     from groupwise.evals.sample import choose, judge, sample

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from groupwise.cli.arguments import RECIPE, add_overrides
-from groupwise.cli.printing import quiet_libraries, say, say_commands
+from groupwise.cli.printing import say, say_commands
 
 if TYPE_CHECKING:
-    from groupwise.runs.sinks import Sink
-    from groupwise.train.request import RunRequest
+    from groupwise.training.request import RunRequest
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,8 +59,8 @@ def run(options: argparse.Namespace) -> int:
     if not is_resumed:
         # Read before torch is imported, so that a typo is reported at once.
         recipe = load_recipe(find_recipe(options.recipe), options.overrides)
-    from groupwise.train import pipeline
-    from groupwise.train.request import RunRequest
+    from groupwise.training import pipeline
+    from groupwise.training.request import RunRequest
 
     if is_resumed:
         recipe, run_dir, limit = pipeline.recipe_of(options.resume), options.resume, options.memory_gib
@@ -82,28 +81,12 @@ def run(options: argparse.Namespace) -> int:
 
 def train_here(request: RunRequest) -> int:
     """Train in this process, which may be one of the ranks that `torchrun` started; return the exit status."""
-    from groupwise.distributed.world import join_world
-    from groupwise.runs.progress import Progress
-    from groupwise.train.pipeline import carry_out
+    from groupwise.api.watchers import carry_out_watched
 
-    quiet_libraries()
-    world = join_world()
-    try:
-        sinks = [Progress(request.recipe.total_steps), *watchers()]
-        is_finished = carry_out(replace(request, sinks=sinks, world=world))
-    finally:
-        world.close()
-    if world.rank > 0:
+    is_finished = carry_out_watched(request)
+    if int(os.environ.get("RANK", "0")) > 0:
         return 0 if is_finished else 1
     return _finish(request, is_finished)
-
-
-def watchers() -> list[Sink]:
-    """Return what watches every run: the live doctor, and a check of training reward against held-out scores."""
-    from groupwise.audit.held_out_watch import HeldOutWatch
-    from groupwise.doctor import LiveDoctor
-
-    return [LiveDoctor(), HeldOutWatch()]
 
 
 def _finish(request: RunRequest, is_finished: bool) -> int:

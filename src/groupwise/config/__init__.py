@@ -11,6 +11,7 @@ from groupwise.config.recipe import (
     load_recipe,
     make_recipe,
     parse_recipe,
+    set_key,
 )
 from groupwise.config.schema import (
     CheckpointConfig,
@@ -69,5 +70,6 @@ __all__ = [
     "make_recipe",
     "nearest",
     "parse_recipe",
+    "set_key",
     "to_table",
 ]

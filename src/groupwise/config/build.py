@@ -86,6 +86,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
                 return value
             if typing.get_origin(option) is Literal and value in typing.get_args(option):
                 return value
+            if isinstance(value, Mapping) and isinstance(typing.get_origin(option), type):
+                return _convert(option, value, where)
         raise _wrong(hint, value, where)
     if origin is Literal:
         choices = typing.get_args(hint)

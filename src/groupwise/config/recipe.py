@@ -147,12 +147,17 @@ def apply_override(table: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
-    path = key.strip().split(".")
+    set_key(table, key.strip(), value)
+
+
+def set_key(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key such as `stages.0.optimizer.learning_rate` in a recipe's table."""
+    path = key.split(".")
     node: Any = table
     for depth, part in enumerate(path[:-1]):
         node = _descend(node, part, ".".join(path[: depth + 1]))
     if not isinstance(node, dict):
-        raise ConfigError(f"--set {override!r}: name a key inside the stage, such as stages.0.steps")
+        raise ConfigError(f"--set {key}: name a key inside the stage, such as stages.0.steps")
     node[path[-1]] = value
 
 

@@ -84,6 +84,10 @@ class TaskConfig:
     """A task of `groupwise tasks`, or `module:Class` for your own."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The task's own keys; `groupwise tasks NAME` lists them."""
+    reward: str | Mapping[str, float] | None = None
+    """Reward functions instead of the task's own verifier: `module:function`, or several with weights, as in
+    `{ "my_rewards:accuracy" = 1.0, "my_rewards:brevity" = 0.2 }`. Each takes (completion, row) and returns a number or
+    a Score; the first one decides what is correct. The name `task` stands for the task's own verifier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.base.signals import StopControl, StopRequested
-from groupwise.config import ConfigError, EngineConfig, VerifierConfig, apply_override, fingerprint
+from groupwise.config import ConfigError, EngineConfig, TaskConfig, VerifierConfig, apply_override, fingerprint
 from groupwise.engines import factory
 from groupwise.engines.engine import Engine
 from groupwise.evals.contamination import find_contamination
@@ -46,7 +46,8 @@ from groupwise.runs.results import (
     write_result,
 )
 from groupwise.scoring.scorer import make_scorer
-from groupwise.tasks import Split, Task, make_task, task_class
+from groupwise.tasks import Split, Task, task_class
+from groupwise.tasks.functions import Reward, is_local, task_of
 from groupwise.types import Problem, SamplingParams, ScoredGroup
 
 MAX_NEW_TOKENS = 1024
@@ -70,6 +71,8 @@ class Questions:
     task: str
     """A task's name, or one of SHORT_NAMES."""
     options: Mapping[str, Any]
+    reward: str | Mapping[str, float] | None = None
+    """Reward functions instead of the task's own verifier, as a recipe names them."""
     split: Split = "held_out"
     limit: int = 0
     """The first so many problems; 0 is all."""
@@ -137,14 +140,17 @@ def evaluate(
     root: Path = Path("evals"),
     control: StopControl | None = None,
     progress: ProgressCallback = lambda done, count: None,
+    rewards: Mapping[str, Reward] | None = None,
+    task: Task | None = None,
 ) -> tuple[Path, Result]:
     """Draw, score and summarize; (the folder, the result). A result that is not finished was asked to stop.
 
-    `out` is the folder; without it the result has one of its own in `root`.
+    `out` is the folder; without it the result has one of its own in `root`. `rewards` and `task` are functions and a
+    task that cannot be imported.
     """
     control = control or StopControl()
     name = SHORT_NAMES.get(questions.task, (questions.task, {}))[0]
-    task = make_task(name, questions.options)
+    task = task_of(TaskConfig(name=name, options=questions.options, reward=questions.reward), rewards, task)
     problems = task.problems(questions.split)
     asked = problems[: questions.limit or None]
     _check_problems(asked, questions)
@@ -174,7 +180,8 @@ def evaluate(
         seconds = result.cost.get("seconds", 0.0) + time.perf_counter() - start
         result = replace(result, cost={"seconds": seconds, "tokens": _num_tokens(groups.values())})
         if len(groups) == len(asked):
-            result = _finish(result, subject, task, questions, list(groups.values()), asked)
+            trained_on = _training_problems(subject, questions, task)
+            result = _finish(result, subject, task, questions, list(groups.values()), asked, trained_on)
         write_result(folder, result)
     return folder, result
 
@@ -269,15 +276,23 @@ def _finish(
     questions: Questions,
     groups: Sequence[ScoredGroup],
     asked: Sequence[Problem],
+    trained_on: Sequence[Problem] | None,
 ) -> Result:
     scores, by = score_groups(groups, n=questions.n, ks=questions.ks, marks=answer_marks(task))
     if isinstance(task, GeneralFormat):
         scores["perplexity"] = perplexity_estimate(subject.policy)
-    contamination = None
-    if subject.recipe is not None:
-        trained_on = make_task(subject.recipe.task.name, subject.recipe.task.options).problems("train")
-        contamination = find_contamination(asked, trained_on).to_json()
+    contamination = None if trained_on is None else find_contamination(asked, trained_on).to_json()
     return replace(result, scores=scores, by=by, contamination=contamination, is_finished=True)
+
+
+def _training_problems(subject: Subject, questions: Questions, task: Task) -> Sequence[Problem] | None:
+    """What the evaluated run was trained on; None for a model that is no run, or whose task cannot be imported here."""
+    if subject.recipe is None:
+        return None
+    config = subject.recipe.task
+    if (config.name, config.options) == (questions.task, questions.options):
+        return task.problems("train")
+    return None if is_local(config) else task_of(config).problems("train")
 
 
 def answer_marks(task: Task) -> tuple[AnswerMark, ...]:

@@ -8,15 +8,20 @@ is an empty answer, except for the recipe and the info, which a run has from its
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from groupwise.base.harmless import escape
 from groupwise.runs import layout
 from groupwise.runs.files import RunReadError, read_lines
 from groupwise.runs.records import eval_from_json, group_from_json, step_from_json, trace_from_json
 from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
+
+if TYPE_CHECKING:
+    from groupwise.runs.curves import CurvesFigure
 
 T = TypeVar("T")
 
@@ -30,6 +35,8 @@ def last_turn(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 class Run:
+    """A run directory: its recipe, metrics, evaluations, events and rollouts."""
+
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
         if not self.path.is_dir():
@@ -71,8 +78,57 @@ class Run:
     def events(self) -> list[dict[str, Any]]:
         return _rebuild(self.path / layout.EVENTS, dict)
 
-    def rollouts(self, step: int) -> list[ScoredGroup]:
-        """The training groups of a step; [] when none were kept."""
+    def metrics(self) -> Any:
+        """All metrics as columns, with `step` and `stage`: a pandas frame where pandas is installed, else a dict of lists.
+
+        A value that a step does not have is NaN.
+        """
+        records = self.steps()
+        names = sorted({name for record in records for name in record.metrics})
+        columns: dict[str, list[Any]] = {
+            "step": [record.step for record in records],
+            "stage": [record.stage for record in records],
+            **{name: [record.metrics.get(name, math.nan) for record in records] for name in names},
+        }
+        try:
+            import pandas
+        except ImportError:
+            return columns
+        return pandas.DataFrame(columns)
+
+    @property
+    def status(self) -> str:
+        """How the run stands: "started", "resumed", "finished", "stopped", "rank_lost" or "failed"; "" before that."""
+        return str(last_turn(self.events()).get("kind", ""))
+
+    def plot(self) -> CurvesFigure:
+        """Draw training reward and held-out pass@1 over the steps, as a matplotlib figure."""
+        from groupwise.runs.curves import draw_curves
+
+        return draw_curves(self)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.path}: {self._summary()}>"
+
+    def _repr_html_(self) -> str:
+        """How a notebook shows the run."""
+        return f"<b>{escape(self.name)}</b>: {escape(self._summary())}<br><code>{escape(str(self.path))}</code>"
+
+    def _summary(self) -> str:
+        steps, evals = self.steps(), self.evals()
+        count = f"{steps[-1].step} steps" if steps else "no steps yet"
+        if not evals:
+            return f"{self.status or 'not started'}, {count}, not evaluated"
+        first, last = evals[0], evals[-1]
+        return (
+            f"{self.status}, {count}, held-out pass@1 {first.pass_at_1:.1%} → {last.pass_at_1:.1%} "
+            f"(95 % interval {last.low:.1%} to {last.high:.1%})"
+        )
+
+    def rollouts(self, step: int | None = None) -> list[ScoredGroup]:
+        """The training groups of a step, by default the newest whose groups were kept; [] when none were kept."""
+        if step is None:
+            step = max(self.rollout_steps(), default=0)
         return _rebuild(self.path / layout.ROLLOUTS / layout.rollout_file(step), group_from_json)
 
     def tokens(self, step: int) -> list[GroupTrace]:

@@ -54,6 +54,13 @@ class RunLog:
         """The recipe as TOML, kept with the run."""
         self._replace(self.run_dir / layout.RECIPE, [text.encode("utf-8")])
 
+    def write_rewards(self, sources: Mapping[str, str]) -> None:
+        """Keep the source of each reward function with the run, for people to read."""
+        for name, source in sources.items():
+            path = self.run_dir / layout.REWARDS / f"{name}.py"
+            path.parent.mkdir(exist_ok=True)
+            self._replace(path, [source.encode("utf-8", "replace")])
+
     def write_info(self, info: Mapping[str, Any]) -> None:
         """What is known of the run as a whole: versions, host, fingerprint ..."""
         self._replace(self.run_dir / layout.INFO, [encode_line(plain(info))])

@@ -45,12 +45,12 @@ class Machine:
 
 def plan_recipes(recipes: Sequence[Recipe], gpu_name: str = "this") -> tuple[int, tuple[ArmPlan | str, ...]]:
     """(bytes of the GPU that are free, a plan for each recipe)."""
-    from groupwise.plan.gpus import find_gpu, this_gpu
-    from groupwise.plan.make_plan import make_plan
-    from groupwise.plan.measure import calibration_path, known_speed
-    from groupwise.plan.prompts import USUAL_TOKENS
-    from groupwise.plan.shapes import ModelShape, find_shape
-    from groupwise.plan.stage_memory import CONTEXT_BYTES
+    from groupwise.planner.gpus import find_gpu, this_gpu
+    from groupwise.planner.make_plan import make_plan
+    from groupwise.planner.measure import calibration_path, known_speed
+    from groupwise.planner.prompts import USUAL_TOKENS
+    from groupwise.planner.shapes import ModelShape, find_shape
+    from groupwise.planner.stage_memory import CONTEXT_BYTES
 
     try:
         gpu, device = this_gpu() if gpu_name == "this" else (find_gpu(gpu_name), None)

@@ -50,6 +50,7 @@ def generate_split(
 
 
 def check_counts(num_train: int, num_held_out: int) -> None:
+    """Refuse a split without problems."""
     for name, count in (("num_train", num_train), ("num_held_out", num_held_out)):
         if count < 1:
             raise ConfigError(f"{name} = {count}: expected at least 1")

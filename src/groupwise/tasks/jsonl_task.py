@@ -48,6 +48,8 @@ class Jsonl:
     """Column of the difficulty, for curricula and reports."""
     demonstration_key: str | None = None
     """Column of a worked completion, for supervised fine-tuning."""
+    keep_row: bool = False
+    """Keep the whole row with each problem, for reward functions (`task.reward`). Rows then need no answer."""
 
     verifier: ClassVar[str] = "jsonl/2"
 
@@ -70,15 +72,29 @@ class Jsonl:
         return [self._problem(row) for row in load_rows(source, hub_split, key=key)]
 
     def _problem(self, row: Row) -> Problem:
-        prompt, answer = row.text(self.prompt_key), self._answer(row)
-        meta: dict[str, Any] = {}
+        messages = self._messages(row)
+        needs_answer = not self.keep_row or self.answer_key in row.values
+        answer = self._answer(row) if needs_answer else ""
+        meta: dict[str, Any] = {"row": dict(row.values)} if self.keep_row else {}
         if self.level_key is not None:
             meta["level"] = row.get(self.level_key)
         if self.demonstration_key is not None:
             meta["demonstration"] = row.text(self.demonstration_key)
         system = (Message("system", self.system),) if self.system else ()
-        identifier = stable_id("jsonl", plain_text(prompt))
-        return Problem(identifier, (*system, Message("user", prompt)), answer, meta)
+        asked = [plain_text(message.content) for message in messages]
+        return Problem(stable_id("jsonl", *asked), (*system, *messages), answer, meta)
+
+    def _messages(self, row: Row) -> tuple[Message, ...]:
+        """The prompt: a text, or a conversation as a list of {"role", "content"}."""
+        given = row.get(self.prompt_key)
+        if not isinstance(given, list):
+            return (Message("user", row.text(self.prompt_key)),)
+        entries = [entry for entry in given if isinstance(entry, dict)]
+        messages = tuple(Message(entry.get("role"), entry.get("content")) for entry in entries)  # type: ignore[arg-type]
+        texts = [text for message in messages for text in (message.role, message.content)]
+        if not messages or len(entries) < len(given) or not all(isinstance(text, str) and text for text in texts):
+            raise row.error(f"{self.prompt_key!r} is a list, but not one of messages with a role and a content")
+        return messages
 
     def _answer(self, row: Row) -> str:
         answer = row.get(self.answer_key)

@@ -17,6 +17,8 @@ Split = Literal["train", "held_out"]
 
 @runtime_checkable
 class Task(Protocol):
+    """Where problems come from and how a completion is scored."""
+
     @property
     def verifier(self) -> str:
         """Name and version of the scoring rule, as in "countdown/1"; a change of the rule changes the version."""

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import cloudpickle
+
 from groupwise.workers.messages import ENDING, JOB, READY, SHARE, Answer, Channel, Limits, Outcome
 
 ITEMS_PER_JOB = 8
@@ -59,14 +61,15 @@ class WorkerPool:
             ticket = pool.submit(shared, items)      # returns at once
             answers = pool.answers(ticket)           # waits; one `Answer` per item, in order
 
-    The function must be picklable, so: at the top level of a module that can be imported, or an object of such a class.
+    The function must be picklable. Functions of a script or a notebook are sent by value (cloudpickle).
     """
 
     def __init__(self, function: Callable[[Any, Any], Any], num_workers: int, limits: Limits | None = None) -> None:
         if num_workers < 1:
             raise ValueError(f"num_workers = {num_workers}: must be at least 1")
         try:
-            self._function = pickle.dumps(function)
+            # By value what cannot be imported: functions of a notebook or a script.
+            self._function = cloudpickle.dumps(function)
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             raise PoolFailed(f"{function!r:.200} cannot be sent to another process: {error}") from error
         self._num_workers = num_workers

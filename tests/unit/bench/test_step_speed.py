@@ -16,9 +16,8 @@ from groupwise.cli import main
 from groupwise.config import Recipe, RlStage, dump_toml, make_recipe, to_table
 from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
-from groupwise.train import session as training
-from groupwise.train.training import Training
+from groupwise.training import pipeline, training
+from groupwise.training.training import Training
 from groupwise.types import StepRecord
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1}

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from groupwise.cli import main
-from groupwise.plan import measure
-from groupwise.plan.timing import Speed
+from groupwise.planner import measure
+from groupwise.planner.timing import Speed
 from groupwise.tasks import make_task
 
 RECIPE = """

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from groupwise.config import ConfigError, ModelConfig
 from groupwise.models.load import LoadedModel, load_model, pad_token_id, set_training, stop_token_ids
 from groupwise.models.tiny import make_tiny, make_tokenizer
-from groupwise.plan.shapes import find_shape
+from groupwise.planner.shapes import find_shape
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_layers": 2, "context_tokens": 128}
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])

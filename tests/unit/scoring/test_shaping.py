@@ -6,7 +6,7 @@ import pytest
 
 from groupwise.config import RewardConfig
 from groupwise.scoring.shaping import is_truncated, shape_group, shape_parts
-from groupwise.train.metrics import rollout_metrics
+from groupwise.training.metrics import rollout_metrics
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, Verdict
 
 PROBLEM = Problem("p1", (Message("user", "1 + 1 = ?"),), "2")

@@ -1,0 +1,1 @@
+"""The functions behind `import groupwise as gw`. Import them from `groupwise`, not from here."""

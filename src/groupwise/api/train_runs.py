@@ -1,0 +1,180 @@
+"""Train from Python: load a recipe or build one from keywords, start a run, resume it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from groupwise.api.keywords import Given, Rows, named_rewards, recipe_of_keywords
+from groupwise.config import ConfigError, Recipe, find_recipe, fingerprint, make_recipe, set_key, to_table
+from groupwise.config.recipe import parse_toml, read_text
+from groupwise.runs import layout
+from groupwise.runs.reader import Run
+from groupwise.runs.sinks import Sink
+
+
+def load_recipe(name: str | Path, settings: Mapping[str, Any] | None = None) -> Recipe:
+    """Load a recipe that ships with groupwise, or a TOML file.
+
+    `settings` overrides keys by their dotted names, as in `{"seed": 1, "stages.0.steps": 50}`.
+    """
+    path = find_recipe(str(name))
+    table = parse_toml(read_text(path, "recipe", "`groupwise recipes` lists the ones that ship"), str(path))
+    for key, value in (settings or {}).items():
+        set_key(table, key, value)
+    return make_recipe(table)
+
+
+def train(
+    recipe_or_model: Recipe | str | Path | Mapping[str, Any],
+    run_dir: str | Path | None = None,
+    *,
+    data: str | Path | Rows | None = None,
+    held_out: str | Path | Rows | float | None = None,
+    reward: Any = None,
+    task: Any = None,
+    task_options: Mapping[str, Any] | None = None,
+    algorithm: str = "grpo",
+    steps: int = 100,
+    problems_per_step: int = 16,
+    rollouts_per_problem: int = 8,
+    max_new_tokens: int = 256,
+    learning_rate: float | None = None,
+    seed: int = 0,
+    name: str = "run",
+    settings: Mapping[str, Any] | None = None,
+    memory_gib: float | None = None,
+    progress: bool = True,
+    sinks: Sequence[Sink] = (),
+) -> Run:
+    """Train a model and return its run.
+
+    Give a recipe, by name, path or object, and nothing else; or a model with `data` or `task`:
+
+    - `data`: a .jsonl file, a name on the Hugging Face hub, a `datasets.Dataset`, or a list of dicts. Each row has a
+      `prompt` (a text or a list of messages) and, unless there is a reward function, an `answer`. `held_out` is the
+      same for held-out rows, or the share to hold out; by default a tenth.
+    - `task`: the name of a task (`groupwise tasks`), with `task_options`, or a task object of your own.
+    - `reward`: a function `(completion, row) -> number or Score`, "module:function", or a dict of several to their
+      weights. The first one decides what is correct (see `groupwise.tasks.functions`).
+
+    `settings` sets any other key of a recipe by its dotted name, as in `{"stages.0.kl.coefficient": 0.0}`. The run
+    directory is `run_dir`, or `runs/NAME-HASH`. A run that is interrupted is saved; continue it with `resume`.
+    """
+    if isinstance(recipe_or_model, Recipe) or (data is None and task is None):
+        keywords = {"data": data, "held_out": held_out, "reward": reward, "task": task, "task_options": task_options}
+        recipe, given = _whole_recipe(recipe_or_model, settings, keywords), Given()
+        directory = Path(run_dir) if run_dir is not None else Path("runs") / f"{recipe.name}-{fingerprint(recipe)[:8]}"
+    else:
+        optimizer = {} if learning_rate is None else {"learning_rate": learning_rate}
+        stage = {
+            "algorithm": algorithm,
+            "steps": steps,
+            "problems_per_step": problems_per_step,
+            "rollouts_per_problem": rollouts_per_problem,
+            "sampling": {"max_new_tokens": max_new_tokens},
+            "optimizer": optimizer,
+        }
+        keywords = {"data": data, "held_out": held_out, "reward": reward, "task": task, "task_options": task_options}
+
+        def build(folder: Path) -> tuple[Recipe, Given]:
+            return recipe_of_keywords(
+                recipe_or_model,
+                **keywords,
+                name=name,
+                seed=seed,
+                stage=stage,
+                settings=settings or {},
+                data_folder=lambda digest: folder / layout.DATA,
+            )
+
+        if run_dir is None:
+            # The recipe names files in the run directory, and the directory is named after the recipe.
+            recipe, given = build(Path("RUN"))
+            content = json.dumps([to_table(recipe), sorted(given.files.items())], sort_keys=True, default=str)
+            run_dir = Path("runs") / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+        directory = Path(run_dir)
+        recipe, given = build(directory)
+        _write_data(directory, given)
+    _carry_out(recipe, directory, given, progress, sinks, memory_gib=memory_gib)
+    return Run(directory)
+
+
+def resume(
+    run: Run | str | Path,
+    *,
+    reward: Any = None,
+    task: Any = None,
+    accept_verifier: bool = False,
+    progress: bool = True,
+    sinks: Sequence[Sink] = (),
+) -> Run:
+    """Resume a run from its newest valid checkpoint, and return it.
+
+    Pass `reward` and `task` again where they were functions or a task of a notebook or script. Their source must be
+    unchanged, unless `accept_verifier`.
+    """
+    from groupwise.training.pipeline import memory_limit_of, recipe_of
+
+    directory = run.path if isinstance(run, Run) else Path(run)
+    _, rewards = named_rewards(reward, "resume")
+    recipe = recipe_of(directory)
+    _carry_out(
+        recipe,
+        directory,
+        Given(rewards, task),
+        progress,
+        sinks,
+        is_resumed=True,
+        accept_verifier=accept_verifier,
+        memory_gib=memory_limit_of(directory),
+    )
+    return Run(directory)
+
+
+def _whole_recipe(given: Any, settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> Recipe:
+    for keyword, value in keywords.items():
+        if value is not None:
+            raise ConfigError(f"train: {keyword}= goes with a model and data= or task=; a recipe says it itself")
+    if isinstance(given, Recipe):
+        if settings:
+            raise ConfigError("train: settings= goes with a name; change a Recipe with load_recipe(name, settings)")
+        return given
+    if isinstance(given, Mapping):
+        raise ConfigError("train: a model needs data= (rows with a prompt) or task= (a task's name)")
+    try:
+        path = find_recipe(str(given))
+    except ConfigError as error:
+        raise ConfigError(
+            f"train: {error}. If {str(given)!r} is a model, give it data= (rows with a prompt) or task= (a task's name)"
+        ) from None
+    return load_recipe(path, settings)
+
+
+def _write_data(directory: Path, given: Given) -> None:
+    """Write rows that are in memory where the recipe says they are. A run that is there already is refused first."""
+    if not given.files:
+        return
+    if (directory / layout.RECIPE).exists():
+        raise ConfigError(
+            f"{directory} holds a run already; continue it with groupwise.resume({str(directory)!r}), read it with "
+            f"groupwise.Run({str(directory)!r}), or give another run_dir"
+        )
+    folder = directory / layout.DATA
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, text in given.files.items():
+        (folder / file).write_text(text, encoding="utf-8")
+
+
+def _carry_out(
+    recipe: Recipe, directory: Path, given: Given, progress: bool, sinks: Sequence[Sink], **how: Any
+) -> None:
+    """Run the request on this process, which may be one of the ranks that `torchrun` started."""
+    from groupwise.api.watchers import carry_out_watched
+    from groupwise.training.request import RunRequest
+
+    request = RunRequest(recipe, directory, rewards=given.rewards, task=given.task, sinks=sinks, **how)
+    carry_out_watched(request, progress=progress)

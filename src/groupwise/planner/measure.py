@@ -1,0 +1,123 @@
+"""Calibration: two short probes on the GPU at hand, and what they say of the plan's times, kept for later plans."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from groupwise.config import ConfigError, make_recipe
+from groupwise.planner.gpus import Gpu
+from groupwise.planner.shapes import ModelShape, shape_of
+from groupwise.planner.stage_memory import usual_pack
+from groupwise.planner.timing import Speed, sample_s, update_s
+from groupwise.planner.work import Work, work_of
+
+LARGE_MODEL, SMALL_MODEL = "qwen2.5-1.5b", "smollm2-135m"
+LARGE_GIB = 38.0
+"""From this much memory on the larger one is trained: 18 bytes for each of its weights, and room."""
+SEQUENCES, GROUP, PROMPT, NEW = 64, 8, 128, 256
+"""Of the engine's probe."""
+UPDATE_SEQUENCES, LONGEST, MICROBATCH = 32, 1024, 8192
+"""Of the update's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What the probes measured."""
+
+    shape: ModelShape
+    sample_s: float
+    update_s: float
+    sequence_tokens: float
+    """Of a completion of the update, in the mean."""
+
+
+def run_probes(gpu: Gpu) -> Probed:
+    """`bench engine` and `bench update`, on random weights; a minute or so, with compiling."""
+    from groupwise.bench.engine_speed import SHAPES, bench_engine
+    from groupwise.bench.update_speed import UpdateWork, bench_update
+
+    model = LARGE_MODEL if gpu.memory_gib >= LARGE_GIB else SMALL_MODEL
+    (sampled,) = bench_engine(model, "native", [SEQUENCES], prompt_tokens=PROMPT, new_tokens=NEW, group_size=GROUP)
+    update = UpdateWork(
+        model=model,
+        sequences=UPDATE_SEQUENCES,
+        longest=LONGEST,
+        prompt_tokens=PROMPT,
+        microbatch_tokens=MICROBATCH,
+        checkpointing=True,
+    )
+    updated = bench_update(update)
+    return Probed(
+        shape=shape_of(SHAPES[model], model),
+        sample_s=sampled.seconds,
+        update_s=updated.update_s,
+        sequence_tokens=updated.tokens / UPDATE_SEQUENCES - PROMPT,
+    )
+
+
+def speed_of(probed: Probed, gpu: Gpu) -> Speed:
+    """Measured over planned, of both probes."""
+    sampling = _work(probed.shape, gpu, problems=SEQUENCES // GROUP, group=GROUP, mean_tokens=NEW, max_tokens=NEW)
+    learning = _work(
+        probed.shape,
+        gpu,
+        problems=UPDATE_SEQUENCES,
+        group=1,
+        mean_tokens=probed.sequence_tokens,
+        max_tokens=LONGEST - PROMPT,
+    )
+    return Speed(
+        decode=probed.sample_s / sample_s(sampling, SEQUENCES),
+        update=probed.update_s / update_s(learning, usual_pack(learning)),
+    )
+
+
+def _work(shape: ModelShape, gpu: Gpu, *, problems: int, group: int, mean_tokens: float, max_tokens: int) -> Work:
+    """What a probe does, as a stage without a reference would."""
+    stage = {"algorithm": "dr_grpo", "steps": 1, "problems_per_step": 1, "rollouts_per_problem": 2}
+    table = {
+        "name": "probe",
+        "model": {"path": "tiny-qwen3", "gradient_checkpointing": True},
+        "task": {"name": "countdown"},
+        "stages": [stage | {"microbatch_tokens": MICROBATCH}],
+    }
+    recipe = make_recipe(table)
+    work = work_of(recipe, recipe.stages[0], shape, gpu, prompt_tokens=PROMPT)
+    return replace(work, problems=problems, group=group, mean_tokens=mean_tokens, max_tokens=max_tokens)
+
+
+# ---- what is known of this machine ----
+
+
+def calibration_path() -> Path:
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(folder) / "groupwise" / "plan.json"
+
+
+def known_speed(device: str, path: Path) -> Speed | None:
+    """Of the GPU that the driver calls by this name; None where it was never measured."""
+    found = _read(path).get(device)
+    return None if found is None else Speed(float(found["decode"]), float(found["update"]))
+
+
+def measure(gpu: Gpu, device: str, path: Path, probe: Callable[[Gpu], Probed] = run_probes) -> Speed:
+    """Probe, and remember."""
+    speed = speed_of(probe(gpu), gpu)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(_read(path) | {device: asdict(speed)}, indent=2) + "\n", encoding="utf-8")
+    return speed
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error}); delete it, and measure again with --measure") from None
+    return table

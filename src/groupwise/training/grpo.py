@@ -1,0 +1,239 @@
+"""THE loop: sample a group of completions per problem, score each, learn from those that beat their group, publish.
+
+    ┌─▶ collect ──▶ groups with scores ──▶ advantages ──▶ batch ──▶ update × (epochs × updates per epoch) ──┐
+    │   (engine, verifier)                                                                                │
+    └──────────── the weights that were just updated are the very weights that are sampled from ◀─────────┘
+
+GRPO, Dr. GRPO, DAPO, GSPO, CISPO, RLOO, REINFORCE++ and GR-REINFORCE are all this loop: what differs is which pure
+functions of `groupwise.algo` the stage names. A checkpoint may fall between any two updates: the batch in flight goes
+into it, and a resumed run goes on with the next update, bit for bit.
+
+What it does not do: choose problems (data/sampler), compare rewards (credit), run the model (models/policy), evaluate,
+log or save (training).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from groupwise.algo.losses import SURROGATES, SurrogateInputs, importance_weights, kl_estimate, with_divergence
+from groupwise.algo.schedules import kl_coefficient, seek_target
+from groupwise.base.seeds import seed_of
+from groupwise.config import RlStage
+from groupwise.data.batch import Example, Microbatch, Update, split_updates
+from groupwise.data.sampler import ProblemSampler
+from groupwise.data.step_batch import StepBatch
+from groupwise.models.policy import Policy
+from groupwise.scoring.credit import Member, assign_advantages
+from groupwise.scoring.shaping import is_truncated
+from groupwise.training.collect import Collected, Collector
+from groupwise.training.metrics import rollout_metrics, update_metrics
+from groupwise.training.position import Position
+from groupwise.training.training import Training
+from groupwise.training.update import LossFunction, TokenLoss, scheduled_rate, update_policy
+from groupwise.types import Rollout, ScoredGroup
+
+
+def run_stage(training: Training, stage: RlStage) -> None:
+    """Run a stage from where `training.position` stands to its end."""
+    policy, position, seed = training.policy, training.position, training.recipe.seed
+    sampler = ProblemSampler(training.train_problems, stage.curriculum, seed_of(seed, stage.name))
+    if position.sampler is not None:
+        sampler.load_state(position.sampler)
+    collector = Collector(stage, training.scorer, training.engine, training.prompts, seed, policy.world)
+
+    while not training.is_stage_over(stage):
+        step_start = time.perf_counter()
+        beta = current_beta(stage, position)
+
+        if training.batch is None:
+            with training.interruptible():
+                collected = collector.collect(sampler, position.stage_step, policy.version)
+                batch = make_batch(policy, stage, collected, position.stage_step, beta)
+            position.sampler = sampler.state()
+            training.log_rollouts(stage, batch.groups + collected.set_aside)
+        else:
+            batch = training.batch
+
+        loss_function = policy_loss(stage, beta)
+        for number in range(len(batch.updates), stage.updates_per_step):
+            stats = update_policy(
+                policy,
+                choose_examples(stage, batch, number, key=(seed, stage.name, position.stage_step)),
+                loss_function,
+                temperature=stage.sampling.temperature,
+                learning_rate=scheduled_rate(stage.optimizer, position.stage_step, stage.steps),
+                max_tokens=stage.microbatch_tokens,
+            )
+            batch.updates.append(stats)
+            training.batch = batch if number + 1 < stage.updates_per_step else None
+            training.after_update(stats)
+
+        training.log_tokens(stage, batch)
+        metrics = batch.metrics | update_metrics(batch.updates) | sampler.metrics() | {"kl/coefficient": beta}
+        position.kl_coefficient = next_beta(stage, beta, metrics.get(f"kl/ref_{stage.kl.estimator}"))
+        training.after_step(stage, metrics, num_tokens=batch.num_tokens, seconds=time.perf_counter() - step_start)
+
+
+def make_batch(policy: Policy, stage: RlStage, collected: Collected, stage_step: int, beta: float) -> StepBatch:
+    """Rollouts → examples, with old and reference logprobs where the stage needs them, and advantages."""
+    start = time.perf_counter()
+    members = [
+        (group, number)
+        for group, scored in enumerate(collected.groups)
+        for number, score in enumerate(scored.scores)
+        if not score.is_error
+    ]
+    examples = [_example(collected.groups[group], group, number) for group, number in members]
+    temperature, max_tokens = stage.sampling.temperature, stage.microbatch_tokens
+    if stage.needs_old_logprobs:
+        old = policy.old_logprobs(examples, temperature, max_tokens)
+        examples = [replace(example, old_logprobs=row) for example, row in zip(examples, old, strict=True)]
+    if stage.uses_reference:
+        ref = policy.ref_logprobs(examples, temperature, max_tokens)
+        examples = [replace(example, ref_logprobs=row) for example, row in zip(examples, ref, strict=True)]
+
+    penalties = reward_penalties(stage, members, examples, beta)
+    advantages = assign_advantages(stage, collected.groups, penalties, stage_step)
+    # An advantage of exactly 0 adds nothing to the surrogate: without a KL term the model need not see that rollout.
+    has_kl_loss = stage.uses_reference and stage.kl.place == "loss"
+    examples = [
+        replace(
+            example,
+            advantages=advantages[member].float(),
+            is_learned=has_kl_loss or bool(advantages[member].any()),
+        )
+        for member, example in zip(members, examples, strict=True)
+        if not (stage.reward.overlong_filter and is_truncated(_rollout(collected.groups, member)))
+    ]
+    groups = tuple(_with_advantages(scored, group, advantages) for group, scored in enumerate(collected.groups))
+    metrics = rollout_metrics(groups, collected.set_aside, stage.reward, stage_step) | {
+        "groups/extra_rollouts": float(collected.num_extra_rollouts),
+        "time/sample_s": collected.sample_s,
+        "time/score_s": collected.score_s,
+        "time/logprobs_s": time.perf_counter() - start,
+    }
+    sampled = groups + collected.set_aside
+    num_tokens = sum(len(rollout.token_ids) for scored in sampled for rollout in scored.group.rollouts)
+    return StepBatch(groups, examples, metrics, num_tokens)
+
+
+def reward_penalties(
+    stage: RlStage, members: Sequence[Member], examples: Sequence[Example], beta: float
+) -> dict[Member, Tensor]:
+    """β·KL per token of each rollout, for stages that take it off the reward."""
+    if not (stage.uses_reference and stage.kl.place == "reward"):
+        return {}
+    penalties = {}
+    for member, example in zip(members, examples, strict=True):
+        assert example.old_logprobs is not None
+        assert example.ref_logprobs is not None
+        penalties[member] = beta * kl_estimate(stage.kl.estimator, example.old_logprobs, example.ref_logprobs)
+    return penalties
+
+
+def choose_examples(stage: RlStage, batch: StepBatch, number: int, key: Sequence[object]) -> Update:
+    """What the `number`-th update of the step learns from. Each epoch deals the problems out anew."""
+    per_epoch = stage.updates_per_step // stage.epochs_per_batch
+    epoch, index = divmod(number, per_epoch)
+    updates = split_updates(
+        batch.examples,
+        num_problems=len(batch.groups),
+        num_updates=per_epoch,
+        weight_rule=stage.loss.weights,
+        constant_length=stage.loss.constant_length or stage.sampling.max_new_tokens,
+        order_key=(*key, "epoch", epoch),
+    )
+    return updates[index]
+
+
+def policy_loss(stage: RlStage, beta: float) -> LossFunction:
+    """The stage's loss per token: surrogate × importance weight + β·KL."""
+    config = stage.loss
+
+    def token_loss(logprobs: Tensor, entropies: Tensor, microbatch: Microbatch) -> TokenLoss:
+        assert microbatch.advantages is not None
+        assert microbatch.rollout_logprobs is not None
+        now = logprobs.detach()
+        # With one update per step the old policy is the current one, and the ratio is exactly 1.
+        old = now if microbatch.old_logprobs is None else microbatch.old_logprobs
+        surrogate = SURROGATES[config.surrogate](
+            SurrogateInputs(
+                logprobs=logprobs,
+                old_logprobs=old,
+                advantages=microbatch.advantages,
+                sequence=microbatch.sequence,
+                num_sequences=microbatch.num_sequences,
+                clip_low=config.clip_low,
+                clip_high=config.clip_high,
+                dual_clip=config.dual_clip,
+            )
+        )
+        importance = importance_weights(config.importance, old, microbatch.rollout_logprobs, config.importance_cap)
+        loss = surrogate.loss * importance
+        gap = (old - microbatch.rollout_logprobs).abs()
+        means = {
+            "policy/entropy_nats": entropies,
+            "policy/ratio_mean": surrogate.ratio,
+            "policy/clip_low_share": surrogate.is_clipped_low,
+            "policy/clip_high_share": surrogate.is_clipped_high,
+            "policy/clip_share": surrogate.is_clipped_low | surrogate.is_clipped_high,
+            "policy/approx_kl": kl_estimate("k3", old, now),
+            "policy/importance_weight_mean": importance,
+            "engine/logprob_gap_mean": gap,
+        }
+        if microbatch.ref_logprobs is not None:
+            for estimator in ("k1", "k2", "k3"):
+                means[f"kl/ref_{estimator}"] = kl_estimate(estimator, now, microbatch.ref_logprobs)
+            if stage.kl.place == "loss":
+                divergence = kl_estimate(stage.kl.estimator, logprobs, microbatch.ref_logprobs)
+                loss = with_divergence(loss, divergence, beta)
+        return TokenLoss(loss, means, {"policy/ratio_max": surrogate.ratio, "engine/logprob_gap_max": gap})
+
+    return token_loss
+
+
+def current_beta(stage: RlStage, position: Position) -> float:
+    """The KL coefficient of this step: by schedule, or where the controller has steered it."""
+    if position.kl_coefficient is not None:
+        return position.kl_coefficient
+    kl = stage.kl
+    return kl_coefficient(
+        position.stage_step, coefficient=kl.coefficient, schedule=kl.schedule, schedule_steps=kl.schedule_steps
+    )
+
+
+def next_beta(stage: RlStage, beta: float, kl: float | None) -> float | None:
+    """What the target-seeking controller makes of the KL it sees; None for schedules that follow the step alone."""
+    if stage.kl.schedule != "target":
+        return None
+    if kl is None:  # no update in this step, so nothing was seen
+        return beta
+    return seek_target(beta, kl, target=stage.kl.target, schedule_steps=stage.kl.schedule_steps)
+
+
+def _rollout(groups: Sequence[ScoredGroup], member: Member) -> Rollout:
+    group, number = member
+    return groups[group].group.rollouts[number]
+
+
+def _example(scored: ScoredGroup, group: int, number: int) -> Example:
+    rollout = scored.group.rollouts[number]
+    return Example(
+        prompt_ids=scored.group.prompt.token_ids,
+        completion_ids=rollout.token_ids,
+        problem_index=group,
+        rollout_index=number,
+        rollout_logprobs=torch.tensor(rollout.rollout_logprobs, dtype=torch.float32),
+    )
+
+
+def _with_advantages(scored: ScoredGroup, group: int, advantages: dict[Member, Tensor]) -> ScoredGroup:
+    """The record for the log; where advantages differ by token, their mean."""
+    rows = [advantages.get((group, number)) for number in range(len(scored.scores))]
+    return replace(scored, advantages=tuple(0.0 if row is None else float(row.mean()) for row in rows))

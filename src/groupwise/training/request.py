@@ -1,0 +1,33 @@
+"""What a caller asks of the trainer: which run, started or resumed, watched by whom, on which rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from groupwise.config import Recipe
+from groupwise.distributed.world import Alone, World
+from groupwise.runs.sinks import Sink
+from groupwise.scoring.scorer import ScorerMaker, make_scorer
+from groupwise.tasks.functions import Reward
+from groupwise.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    recipe: Recipe
+    run_dir: Path
+    is_resumed: bool = False
+    accept_verifier: bool = False
+    """Resume although the verifier's version has changed; the log says so."""
+    memory_gib: float | None = None
+    """Limit on the GPU memory of this process, for runs that share a GPU."""
+    sinks: Sequence[Sink] = ()
+    """What receives every record besides the run directory, on rank 0 alone."""
+    world: World = field(default_factory=Alone)
+    make_scorer: ScorerMaker = make_scorer
+    task: Task | None = None
+    """The task as an object, where the one that the recipe names cannot be imported."""
+    rewards: Mapping[str, Reward] = field(default_factory=dict)
+    """Reward functions that cannot be imported, by the name that the recipe has for them."""

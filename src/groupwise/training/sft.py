@@ -1,0 +1,106 @@
+"""Supervised fine-tuning: the same beats as the RL loop with a likelihood loss, on the completion alone.
+
+    demonstrations ──▶ examples ──▶ one update a step ──▶ log, evaluate, save
+
+Demonstrations come from the task's own solver, from the correct rollouts of earlier stages, or from a file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from groupwise.base.seeds import shuffled
+from groupwise.config import ConfigError, SftStage
+from groupwise.data.batch import Example, Microbatch, weigh
+from groupwise.data.demonstrations import from_file, from_rollouts, from_task, refuse_held_out
+from groupwise.models.chat import encode_completion
+from groupwise.runs.reader import Run
+from groupwise.tasks.task import Task
+from groupwise.training.metrics import update_metrics
+from groupwise.training.training import Training
+from groupwise.training.update import TokenLoss, scheduled_rate, update_policy
+from groupwise.types import Demonstration, Problem
+
+
+def run_stage(training: Training, stage: SftStage) -> None:
+    """Run a stage from where `training.position` stands to its end."""
+    policy, position, seed = training.policy, training.position, training.recipe.seed
+    examples = make_examples(training, stage)
+
+    while not training.is_stage_over(stage):
+        step_start = time.perf_counter()
+        chosen = choose_examples(examples, stage, position.stage_step, key=(seed, stage.name))
+        stats = update_policy(
+            policy,
+            weigh(chosen, stage.weights),
+            likelihood_loss,
+            temperature=1.0,
+            learning_rate=scheduled_rate(stage.optimizer, position.stage_step, stage.steps),
+            max_tokens=stage.microbatch_tokens,
+        )
+        training.after_update(stats)
+        metrics = update_metrics([stats]) | {"sft/loss": stats.loss, "sft/demonstrations": float(len(chosen))}
+        training.after_step(stage, metrics, num_tokens=0, seconds=time.perf_counter() - step_start)
+
+
+def make_examples(training: Training, stage: SftStage) -> list[Example]:
+    tokenizer, limit = training.policy.tokenizer, training.policy.context_tokens
+    stop_id = training.policy.stop_token_ids[0]
+    examples = []
+    for demonstration in load_demonstrations(stage, training):
+        prompt_ids = training.prompts[demonstration.problem].token_ids
+        completion_ids = demonstration.token_ids or encode_completion(tokenizer, demonstration.completion, stop_id)
+        length = len(prompt_ids) + len(completion_ids)
+        if length > limit:
+            raise ConfigError(
+                f"stage {stage.name}: the demonstration of problem {demonstration.problem.id} has {len(prompt_ids)} "
+                f"prompt + {len(completion_ids)} completion = {length} tokens, more than the context of {limit}; "
+                "leave it out, shorten it, or take a model with a longer context"
+            )
+        examples.append(Example(prompt_ids, completion_ids))
+    return examples
+
+
+def check_source(stage: SftStage, task: Task, held_out: Sequence[Problem]) -> None:
+    """What can be known of the demonstrations before the run begins: there are some, and none is held out."""
+    if stage.source == "task":
+        from_task(task, ())
+    elif stage.source == "file":
+        refuse_held_out(from_file(stage.file), held_out, stage.file)
+
+
+def load_demonstrations(stage: SftStage, training: Training) -> list[Demonstration]:
+    """Where they come from, in a fixed order."""
+    if stage.source == "task":
+        demonstrations = from_task(training.task, training.train_problems)
+    elif stage.source == "file":
+        demonstrations = from_file(stage.file)
+    else:
+        first_step = training.position.step - training.position.stage_step
+        demonstrations = from_rollouts(Run(training.run_dir), up_to_step=first_step)
+    if len(demonstrations) < stage.min_demonstrations:
+        raise ConfigError(
+            f"stage {stage.name}: {len(demonstrations)} demonstrations from source = {stage.source!r}, but "
+            f"min_demonstrations = {stage.min_demonstrations}; train the stages before it for longer, or lower that"
+        )
+    return demonstrations[: stage.max_demonstrations or None]
+
+
+def choose_examples(
+    examples: Sequence[Example], stage: SftStage, stage_step: int, key: Sequence[object]
+) -> list[Example]:
+    """The next ones in endless shuffled passes; a hash of the pass, so nothing has to be remembered."""
+    chosen: list[Example] = []
+    for position in range(stage_step * stage.demonstrations_per_step, (stage_step + 1) * stage.demonstrations_per_step):
+        number, index = divmod(position, len(examples))
+        if index == 0 or not chosen:
+            order = shuffled(len(examples), *key, "pass", number)
+        chosen.append(examples[order[index]])
+    return chosen
+
+
+def likelihood_loss(logprobs: Tensor, entropies: Tensor, microbatch: Microbatch) -> TokenLoss:
+    return TokenLoss(-logprobs, {"policy/entropy_nats": entropies})
