@@ -1,7 +1,7 @@
 """Print a script that completes commands, options and shipped recipes in a shell.
 
 Examples:
-  groupwise completions bash > ~/.local/share/bash-completion/completions/groupwise
+  groupwise completions bash >> ~/.bash_completion
   groupwise completions zsh > ~/.zfunc/_groupwise
   groupwise completions fish > ~/.config/fish/completions/groupwise.fish
 """

@@ -4,7 +4,7 @@ The exit status is 0 if every stage fits (or the plan agrees with `--against`), 
 
 Examples:
   groupwise plan gsm8k --gpu 4090
-  groupwise plan gsm8k --gpu h200 --ranks 4 --set stages.0.rollouts_per_problem=16
+  groupwise plan gsm8k --gpu h200 --ranks 4 --prompt-tokens task
 """
 
 from __future__ import annotations
