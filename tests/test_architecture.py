@@ -39,7 +39,7 @@ LAYERS = (
 READERS = {"audit": "base types runs rewards", "doctor": "base types runs audit", "web": "base types runs audit doctor"}
 IN_THE_ROOT = {"__init__", "__main__", "types"}
 
-WITH_TORCH = ["algo", "bench", "data", "distributed", "engines", "evals", "kernels", "models", "scoring", "train"]
+WITH_TORCH = ["algo", "bench", "data", "distributed", "engines", "evals", "kernels", "models", "scoring", "training"]
 """The parts that may import torch. All others, and every command's module, import without it."""
 TORCH_FREE_IN_THEM = ("scoring.scorer", "scoring.validate", "scoring.verify", "evals.compare", "evals.reach")
 STANDARD_LIBRARY_ONLY = ("types", "config", "base.seeds", "base.stats", "base.signals", "base.harmless")

@@ -160,7 +160,7 @@ def anchors(page: Path) -> set[str]:
 def test_what_is_named_exists(page: Path) -> None:
     """Make targets, files of the repository, metrics."""
     text = page.read_text(encoding="utf-8")
-    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     for line in [*shell_lines(page), *re.findall(r"`(make [^`]+)`", text)]:
         if line.startswith("make "):
             assert line.split()[1] in targets, f"{page}: {line}"

@@ -10,13 +10,11 @@ from groupwise.audit.agreement import Agreement, agreement
 from groupwise.audit.audit_checks import AuditExample, AuditFinding
 from groupwise.audit.chains import Chain
 from groupwise.audit.held_out_gain import HeldOutGain
-from groupwise.audit.label_page import PAGE, write_page
 from groupwise.audit.labels import Label, LabelError, merge_labels, read_labels
 from groupwise.audit.show_audit import show_agreement, show_audit
 from groupwise.audit.survey import Audit, AuditError, audit_run
 
 __all__ = [
-    "PAGE",
     "Agreement",
     "Audit",
     "AuditError",
@@ -32,5 +30,4 @@ __all__ = [
     "read_labels",
     "show_agreement",
     "show_audit",
-    "write_page",
 ]

@@ -30,7 +30,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from groupwise.audit import agreement, audit_run, merge_labels, show_agreement, show_audit, write_page
+    from groupwise.audit import agreement, audit_run, merge_labels, show_agreement, show_audit
+    from groupwise.web.label_page import write_page
 
     console = Console()
     if options.labels is not None:

@@ -18,7 +18,7 @@ from groupwise.base.harmless import escape, visible
 from groupwise.runs.files import write_atomic, write_failure
 from groupwise.sweeps.findings import KnobFindings, find_all
 from groupwise.sweeps.findings_words import SweepFinding, count, knob_words, percent
-from groupwise.sweeps.page_dots import dots
+from groupwise.sweeps.page_dots import dot_groups
 from groupwise.sweeps.page_tables import gap_table, score_table, summary_table
 from groupwise.sweeps.panels import charts_of, panels_of
 from groupwise.sweeps.panels_files import write_sweep_csv, write_sweep_plots
@@ -150,11 +150,11 @@ def _summary(study: Study, found: Sequence[KnobFindings]) -> tuple[dict[str, Any
     gaps = study.gaps()
     if gaps:
         html += paragraph(f"{len(gaps)} of {len(study.runs)} runs are not finished: see Runs, at the end.", "dim")
-    picture = dots([one.compared.scores for one in found])
-    if picture:
-        html += "<h3>Final scores</h3>" + picture
+    groups = dot_groups([one.compared.scores for one in found])
+    if groups:
+        html += '<h3>Final scores</h3><div class="dots" data-dots="summary"></div>'
         html += paragraph("Large dots: means over seeds; small ones: single seeds; lines: 95 % intervals.", "dim")
-    return {"knobs": rows}, html + paragraph(METHOD, "dim")
+    return {"knobs": rows, "dots": groups}, html + paragraph(METHOD, "dim")
 
 
 def _knob(section: str, one: KnobFindings) -> tuple[dict[str, Any], str]:

@@ -1,1 +1,1 @@
-"""What people open in a browser: the report, the dashboard, and the assets of every page."""
+"""What the pages share: scripts, styles and skeletons as files of their own, and how they become one page."""

@@ -229,9 +229,9 @@ def test_a_sweep_that_is_killed_leaves_no_run_behind(
     behave(one_0="wait")
     code = (
         "import sys; from pathlib import Path\n"
-        "from groupwise.sweeps.folder import jobs_of, read_sweep; from groupwise.sweeps.run_jobs import Runner\n"
+        "from groupwise.sweeps.folder import jobs_of, read_sweep; from groupwise.sweeps.run_jobs import JobRunner\n"
         "folder = Path(sys.argv[1]); sweep = read_sweep(folder)\n"
-        "Runner(folder, train=sys.argv[2:]).run(jobs_of(sweep, folder, sweep.arms))\n"
+        "JobRunner(folder, train=sys.argv[2:]).run(jobs_of(sweep, folder, sweep.arms))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), *FAKE_TRAIN])
     wait_until(has_begun(jobs[0]))

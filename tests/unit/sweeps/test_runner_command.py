@@ -148,8 +148,8 @@ def test_a_signal_ends_it_with_its_own_status(
 
 def test_asking_for_a_sweep_does_not_load_torch(file: str) -> None:
     code = (
-        "import sys; from groupwise.cli import main; from groupwise.sweeps import runner\n"
-        f"runner.TRAIN = {FAKE_TRAIN!r}\n"
+        "import sys; from groupwise.cli import main; from groupwise.sweeps import run_jobs\n"
+        f"run_jobs.TRAIN = {FAKE_TRAIN!r}\n"
         "assert main(['sweep', 'sweep.toml']) == 0\n"
         "assert 'torch' not in sys.modules"
     )

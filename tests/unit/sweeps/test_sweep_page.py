@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import json
 import math
 import re
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.sweeps.page_dots import axis
 from groupwise.sweeps.panels import charts_of, colours_of
 from groupwise.sweeps.study import read_study
 from groupwise.sweeps.sweep_page import markdown, write_sweep_csv, write_sweep_plots, write_sweep_report
@@ -127,13 +125,15 @@ def test_a_sweep_in_which_nothing_has_run(tmp_path: Path) -> None:
     assert write_sweep_csv(tmp_path, tmp_path / "csv")[0].read_text().count("\n") == 1
 
 
-def test_the_axis_of_the_dots_holds_its_ends() -> None:
-    for low, high in ((0.0, 1.0), (0.93, 0.99), (0.5, 0.5), (0.12, 0.9), (0.999, 1.0), (0.0, 0.0)):
-        ticks = axis(low, high)
-        assert ticks[0] <= low + 1e-9
-        assert ticks[-1] >= high - 1e-9
-        assert 2 <= len(ticks) <= 6
-        assert len({round(b - a, 9) for a, b in itertools.pairwise(ticks)}) == 1
+def test_the_dots_are_the_scores_of_the_table(sweep: Path, page: Path) -> None:
+    sections = json.loads((sweep / "report.json").read_text())["sections"]
+    first, _ = sections["summary"]["dots"]
+    assert first["title"] == "KL coefficient"
+    assert [row["label"] for row in first["rows"]] == ["0.02 (base)", "1", "∞"]
+    for row, arm in zip(first["rows"], sections["knob-0"]["scores"], strict=True):
+        assert {name: row[name] for name in ("value", "low", "high")} == arm["final"]
+        assert row["low"] <= min(row["seeds"]) <= row["value"] <= max(row["seeds"]) <= row["high"]
+        assert f"<td>{row['words'][0]}<small>{row['words'][1]}</small></td>" in page.read_text()
 
 
 def test_plots_and_tables(sweep: Path, tmp_path: Path) -> None:
@@ -164,4 +164,7 @@ def test_in_a_browser_nothing_fails_and_every_panel_is_drawn(page: Path, tmp_pat
     assert "<title>owned" not in drawn
     assert "<img" not in drawn
     assert "NaN" not in drawn
-    assert 'class="curve stroke-q8 dash-0"' in drawn
+    assert re.search(r'class="curve dash-0"[^>]*style="--c: var\(--q8\);"', drawn)
+    # A row for each value of each knob and one for the axis; all three seeds of an arm, but for the one that failed.
+    assert drawn.count('class="dot-row"') == 6
+    assert len(re.findall(r'class="mark dot-seed"', drawn)) == 14

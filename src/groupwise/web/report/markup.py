@@ -24,7 +24,7 @@ def figure(section: str, chart: Chart) -> str:
     return (
         f'<figure class="chart" data-section="{escape(section)}" data-chart="{escape(chart.name)}">'
         f'<figcaption><b>{escape(chart.title)}</b> <span class="caption">{escape(chart.caption)}.</span></figcaption>'
-        '<div class="plot"></div></figure>'
+        '<div class="drawing"></div></figure>'
     )
 
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.base.harmless import escape, json_block, policy_hash
-from groupwise.web.report.page_script import SCRIPT
-from groupwise.web.report.page_style import STYLE
+from groupwise.web.bundle import bundle_script, bundle_style, fill_page
+
+SCRIPT = bundle_script("report.js")
+STYLE = bundle_style("base.css", "charts.css", "report.css")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +46,16 @@ def render_page(
         f'<h2 id="{escape(part.name)}-title">{escape(part.title)}</h2>\n{part.html}</section>'
         for part in parts
     )
-    return (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
-        f"<title>{escape(title)} – {kind}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        f'<header><p class="eyebrow">groupwise {kind}</p><h1>{escape(title)}</h1><p class="dim">{escape(subtitle)}</p>'
-        f'<nav aria-label="Sections">{links}<button type="button" id="theme" hidden>Dark</button></nav></header>\n'
-        f"<main>\n{sections}\n</main>\n"
-        f'<footer class="dim">Made by groupwise from files of {source} alone. The data behind this page is in the JSON '
-        "file beside it.</footer>\n"
-        "<noscript>Charts and completions need JavaScript; the tables do not.</noscript>\n"
-        '<dialog id="problem" aria-labelledby="problem-title"><div class="dialog-head"><h2 id="problem-title"></h2>'
-        '<button type="button" id="previous" aria-label="Previous problem">←</button>'
-        '<button type="button" id="next" aria-label="Next problem">→</button>'
-        '<button type="button" id="close" aria-label="Close">✕</button></div>'
-        '<div id="problem-body"></div></dialog>\n'
-        f'<script type="application/json" id="data">{json_block(data)}</script>\n'
-        f"<script>{SCRIPT}</script>\n</body>\n</html>\n"
+    return fill_page(
+        "report.html",
+        policy=policy,
+        kind=escape(kind),
+        title=escape(title),
+        subtitle=escape(subtitle),
+        source=escape(source),
+        style=STYLE,
+        links=links,
+        sections=sections,
+        data=json_block(data),
+        script=SCRIPT,
     )

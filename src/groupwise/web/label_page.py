@@ -16,11 +16,14 @@ from pathlib import Path
 from groupwise.audit.audit_checks import AuditFinding
 from groupwise.audit.chains import Chain
 from groupwise.audit.held_out_gain import HeldOutGain
-from groupwise.audit.label_page_assets import SCRIPT, STYLE
 from groupwise.audit.labels import FOLDER, FORMAT, MAX_NOTE_CHARS, Label, read_labels
 from groupwise.audit.survey import Audit
 from groupwise.base.harmless import escape, policy_hash
 from groupwise.runs.files import write_atomic, write_failure
+from groupwise.web.bundle import bundle_script, bundle_style, fill_page
+
+SCRIPT = bundle_script("audit.js")
+STYLE = bundle_style("base.css", "audit.css")
 
 PAGE = f"{FOLDER}/page.html"
 MAX_SHOWN_CHARS = 400_000
@@ -55,28 +58,18 @@ def render_page(audit: Audit, labels: Mapping[str, Label]) -> str:
     summary = f"{audit.num_rollouts} {audit.source} completions of {audit.num_problems} problems, steps "
     summary += f"{audit.first_step} to {audit.last_step}: {verdicts}. {len(audit.chains)} of them are below."
     options = "".join(f"<option>{name}</option>" for name, count in audit.verdicts.items() if count)
-    return "\n".join(
-        [
-            '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">',
-            f"<title>Audit of {escape(audit.run)}</title>\n<style>{STYLE}</style>\n</head>\n<body>",
-            f"<header>\n<h1>Audit of {escape(audit.run)}</h1>\n<p>{escape(summary)}</p>\n</header>",
-            _findings(audit),
-            '<div class="bar"><output id="progress"></output>',
-            f'<label>Show <select id="filter"><option value="all">all</option><option value="unlabelled">unlabelled'
-            f'</option><optgroup label="verdict">{options}</optgroup></select></label>',
-            '<button type="button" id="export">Export labels</button>',
-            '<label class="button">Import labels<input type="file" id="import" accept=".json"></label>',
-            '<output id="message"></output></div>\n<main>',
-            *(_chain(chain, number, len(audit.chains)) for number, chain in enumerate(audit.chains, start=1)),
-            "</main>\n<footer>Labels stay in this browser until they are exported. Then: groupwise audit RUN --labels "
-            "FILE.json</footer>\n<noscript>Labelling needs JavaScript; reading does not.</noscript>",
-            # No "<" in a data block: nothing in it can end the element.
-            f'<script type="application/json" id="data">{json.dumps(data).replace("<", chr(92) + "u003c")}</script>',
-            f"<script>{SCRIPT}</script>\n</body>\n</html>\n",
-        ]
+    return fill_page(
+        "audit.html",
+        policy=policy,
+        run=escape(audit.run),
+        summary=escape(summary),
+        style=STYLE,
+        findings=_findings(audit),
+        options=options,
+        chains="\n".join(_chain(chain, number, len(audit.chains)) for number, chain in enumerate(audit.chains, 1)),
+        # No "<" in a data block: nothing in it can end the element.
+        data=json.dumps(data).replace("<", "\\u003c"),
+        script=SCRIPT,
     )
 
 

@@ -1,15 +1,18 @@
-"""Contrast of the page in both themes, by WCAG 2: 4.5 for text, 3 for lines."""
+"""Styles of the pages: contrast in both themes by WCAG 2 (4.5 for text, 3 for lines), and colours that exist."""
 
 import itertools
 import re
 
 import pytest
 
-from groupwise.web.report.page_style import STYLE
+from groupwise.web.bundle import read_asset
+from groupwise.web.dashboard.watch_page import STYLE as DASHBOARD_STYLE
+from groupwise.web.label_page import STYLE as AUDIT_STYLE
+from groupwise.web.report.page import STYLE as REPORT_STYLE
 
 COLOURS = {
     name: {"light": light, "dark": dark}
-    for name, light, dark in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\);", STYLE)
+    for name, light, dark in re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\);", read_asset("base.css"))
 }
 TEXT = [("ink", "page"), ("ink", "card"), ("ink", "field"), ("dim", "page"), ("dim", "card"), ("dim", "field")]
 TEXT += [
@@ -18,7 +21,11 @@ TEXT += [
     ("wrong", "wrong-soft"),
     ("none", "none-soft"),
     ("page", "ink"),
+    ("card", "accent"),
+    ("good", "card"),
+    ("bad", "bad-soft"),
 ]
+TEXT += [(verdict, "card") for verdict in ("correct", "wrong", "none")]
 LINES = [(f"s{number}", "page") for number in range(8)] + [(f"q{number}", "page") for number in range(9)]
 
 
@@ -46,8 +53,10 @@ def test_text_can_be_read_and_lines_be_seen(theme: str) -> None:
             assert measured >= least, f"{front} on {back}, {theme}: {measured:.2f}"
 
 
-def test_every_colour_that_is_used_is_declared() -> None:
-    assert set(re.findall(r"var\(--([\w-]+)\)", STYLE)) <= set(COLOURS)
+@pytest.mark.parametrize("style", [REPORT_STYLE, DASHBOARD_STYLE, AUDIT_STYLE], ids=["report", "dashboard", "audit"])
+def test_every_variable_that_is_used_is_declared(style: str) -> None:
+    # The colour of a line and the number of models are set by the script, where something is drawn.
+    assert set(re.findall(r"var\((--[\w-]+)", style)) - {"--c", "--models"} <= set(re.findall(r"(--[\w-]+):", style))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -1,0 +1,64 @@
+// Elements. Text goes in through textContent alone: there is no way here from text to markup.
+
+const NAMESPACE = "http://www.w3.org/2000/svg";
+
+export const byId = (id) => {
+  const element = document.getElementById(id);
+  if (element === null) throw new Error("the page has no #" + id);
+  return element;
+};
+
+export const make = (tag, className, text) => {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  return element;
+};
+
+export const draw = (tag, attributes, text) => {
+  const element = document.createElementNS(NAMESPACE, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+};
+
+export const button = (text, act, className) => {
+  const element = make("button", className || "", text);
+  element.type = "button";
+  element.addEventListener("click", act);
+  return element;
+};
+
+export const copyButton = (text) => {
+  const copy = button("Copy", async () => {
+    await navigator.clipboard.writeText(text);
+    copy.textContent = "Copied";
+  });
+  return copy;
+};
+
+// What stands where a list has nothing in it.
+export const emptyState = (title, sentence) => {
+  const element = make("div", "empty");
+  element.append(make("b", "", title), make("p", "", sentence));
+  return element;
+};
+
+export const optionOf = (value, words) => {
+  const option = make("option", "", words);
+  option.value = value;
+  return option;
+};
+
+export const setText = (element, text) => { if (element.textContent !== text) element.textContent = text; };
+
+// Colours of the palette by their name in it, "0" to "7" or "q0" to "q8". What is painted draws itself in --c.
+export const NUM_COLOURS = 8;
+export const colourOf = (name) => `var(--${/^\d+$/.test(name) ? "s" + (name % NUM_COLOURS) : name})`;
+export const paint = (element, colour) => {
+  element.style.setProperty("--c", colour);
+  return element;
+};
+
+// What a page's inert block of JSON says.
+export const readData = () => JSON.parse(byId("data").textContent);

@@ -1,0 +1,9 @@
+// How parts of the dashboard tell each other what happened without knowing each other.
+const listeners = new Map();
+
+export const listen = (name, act) => {
+  listeners.set(name, [...(listeners.get(name) || []), act]);
+};
+export const tell = (name, ...details) => {
+  for (const act of listeners.get(name) || []) act(...details);
+};

@@ -1,0 +1,46 @@
+"""Tables in the dashboard's modules name what Python has: metrics of the catalogue, parameters of the interface."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+
+from groupwise.runs.catalogue import METRICS
+from groupwise.web.bundle import ASSETS
+from groupwise.web.dashboard import routes
+
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(NODE is None, reason="no node here")
+
+
+def exported(module: str, name: str) -> Any:
+    script = f'import {{ {name} }} from "{(ASSETS / module).as_uri()}"; console.log(JSON.stringify({name}));'
+    command = [str(NODE), "--input-type=module", "--no-warnings", "-e", script]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+
+
+def test_every_metric_is_in_the_catalogue() -> None:
+    panels = exported("panels.js", "PANELS")
+    named = [panel[key] for panel in panels for key in ("metric", "per") if key in panel]
+    named += [metric for panel in panels for metric in panel.get("metrics", ())]
+    assert len(named) > 15
+    assert set(named) <= set(METRICS)
+
+
+def test_every_phase_that_is_drawn_is_timed() -> None:
+    phases = {name for name, _ in exported("panels.js", "PHASES")}
+    assert {f"time/{name}_s" for name in phases - {"other"}} <= set(METRICS)
+
+
+def test_filters_are_parameters_of_the_interface() -> None:
+    assert routes.__doc__ is not None
+    described = routes.__doc__[routes.__doc__.index("/groups?…") : routes.__doc__.index("LINE =")]
+    names = exported("address.js", "FILTERS")
+    assert "verdict" in names
+    for name in names:
+        assert re.search(rf"\b{name}\b", described), name
