@@ -15,16 +15,13 @@ from groupwise.cli.printing import counted, print_json, say
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="a run directory")
+    add = parser.add_argument
+    add("run_dir", type=Path, metavar="RUN", help="a run directory")
     add_json(parser, "print the findings as JSON")
-    parser.add_argument(
-        "--held-out", action="store_true", help="audit the newest evaluation instead of training rollouts"
-    )
-    parser.add_argument("--sample", type=int, default=30, metavar="N", help="number of completions on the page")
-    parser.add_argument("--seed", type=int, default=0, help="seed of that sample")
-    parser.add_argument(
-        "--labels", type=Path, metavar="FILE", help="store the labels that the page exported, and compare them"
-    )
+    add("--held-out", action="store_true", help="audit the newest evaluation instead of training rollouts")
+    add("--sample", type=int, default=30, metavar="N", help="number of completions on the page")
+    add("--seed", type=int, default=0, help="seed of that sample")
+    add("--labels", type=Path, metavar="FILE", help="store the labels that the page exported, and compare them")
 
 
 def run(options: argparse.Namespace) -> int:

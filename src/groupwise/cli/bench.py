@@ -56,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     update.add_argument("--lora", type=int, metavar="RANK", help="train adapters instead of all weights")
     update.add_argument("--updates", type=int, default=3, help="number of updates; the first is timed separately")
     update.add_argument(
-        "--peak-tflops", type=float, help="peak speed for the MFU (default: 790 on a GPU, none on a CPU)"
+        "--peak-tflops", type=float, help="peak speed, for the MFU (default: 790 on a GPU, none on a CPU)"
     )
 
     groups = add_command(commands, "groups", run_groups.__doc__, run_groups)
@@ -64,9 +64,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     groups.add_argument("--task", required=True, help=TASK)
     add_task_options(groups)
     groups.add_argument("--problems", type=int, default=16, help="number of training problems")
-    groups.add_argument(
-        "--sizes", default="4,8,16,32,64", help="group sizes; each problem gets twice the largest number of rollouts"
-    )
+    groups.add_argument("--sizes", default="4,8,16,32,64", help="group sizes; twice the largest is sampled")
     groups.add_argument("--temperature", type=float, default=1.0, help="sampling temperature")
     groups.add_argument("--max-new-tokens", type=int, default=256, help="tokens per completion")
     groups.add_argument("--microbatch-tokens", type=int, default=16384, help="tokens per microbatch")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groupwise.cli.arguments import add_json, add_task_options, parse_numbers
+from groupwise.cli.arguments import TASK, add_json, add_task_options, parse_numbers
 from groupwise.cli.printing import print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -24,41 +24,27 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", help="a run directory, a hub id, a model folder, an adapter folder, a .gguf file, or tiny-…"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("model", help="a run directory, a hub id, a model folder, an adapter folder, a .gguf file, or tiny-…")
+    add(
         "--task", action="append", default=[], dest="tasks", metavar="T",
-        help="a name from `groupwise tasks`, math500, sql, general, or module:Class; repeatable (default: the run's "
-        "own task)",
+        help=f"{TASK}, or math500, sql, general; repeatable (default: the run's own task)",
     )  # fmt: skip
-    parser.add_argument("--n", type=int, help="completions per problem (default: the largest --k)")
-    parser.add_argument("--k", default="", metavar="1,4,8", help="report pass@k and maj@k for these k (default: 1)")
-    parser.add_argument("--checkpoint", help="of a run: best, last, or a name (default: best)")
-    parser.add_argument("--limit", type=int, default=0, metavar="N", help="use only the first N problems; 0: all")
-    parser.add_argument("--split", choices=("held_out", "train"), default="held_out", help="which problems to use")
-    parser.add_argument(
-        "--temperature", type=float, help="0 is greedy (default: 0 for one completion per problem, else 1)"
-    )
-    parser.add_argument(
-        "--greedy", action="store_true", help="also evaluate one greedy completion per problem, as a second result"
-    )
-    parser.add_argument(
-        "--max-new-tokens",
-        type=int,
-        default=0,
-        metavar="N",
-        help="tokens per completion (default: the run's, else 1024)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="sampling seed")
+    add("--n", type=int, help="completions per problem (default: the largest --k)")
+    add("--k", default="", metavar="1,4,8", help="report pass@k and maj@k for these k (default: 1)")
+    add("--checkpoint", help="of a run: best, last, or a name (default: best)")
+    add("--limit", type=int, default=0, metavar="N", help="use only the first N problems; 0: all")
+    add("--split", choices=("held_out", "train"), default="held_out", help="which problems to use")
+    add("--temperature", type=float, help="0 is greedy (default: 0 for one completion per problem, else 1)")
+    add("--greedy", action="store_true", help="also evaluate one greedy completion per problem, as a second result")
+    add("--max-new-tokens", type=int, default=0, metavar="N", help="tokens per completion (default: the run's or 1024)")
+    add("--seed", type=int, default=0, help="sampling seed")
     add_task_options(parser, "set a task option; TASK.key=value for one of several tasks; repeatable")
-    parser.add_argument(
+    add(
         "--chat-template-option", action="append", default=[], metavar="name=value", dest="template_options",
         help="an option of the model's chat template, as in enable_thinking=false; not for runs, which have their own",
     )  # fmt: skip
-    parser.add_argument(
-        "--out", type=Path, help="folder of the result, or parent folder of several results (default: inside evals/)"
-    )
+    add("--out", type=Path, help="folder of the result, or parent folder of several results (default: inside evals/)")
     add_json(parser, "print the result.json of each task, one per line")
 
 

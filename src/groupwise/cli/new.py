@@ -25,11 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from groupwise.rewards.extract import last_tag
-from groupwise.tasks.generated import check_counts, generate_split
-from groupwise.tasks.rows import stable_id
-from groupwise.tasks.task import Split
-from groupwise.types import Message, Problem, Score, Verdict
+import groupwise as gw
 
 
 @dataclass(frozen=True)
@@ -49,10 +45,10 @@ class {cls}:
     verifier: ClassVar[str] = "{name}/1"
 
     def __post_init__(self) -> None:
-        check_counts(self.num_train, self.num_held_out)
+        gw.check_counts(self.num_train, self.num_held_out)
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return generate_split(
+    def problems(self, split: gw.Split) -> Sequence[gw.Problem]:
+        return gw.generate_split(
             self._draw,
             split,
             seed=self.seed,
@@ -62,23 +58,23 @@ class {cls}:
             fix="raise letters",
         )
 
-    def _draw(self, generator: random.Random) -> tuple[str, Problem]:
+    def _draw(self, generator: random.Random) -> tuple[str, gw.Problem]:
         """Return what makes a problem distinct, and the problem."""
         word = "".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=self.letters))
-        message = Message("user", f"Write {{word}} backwards, as <answer>word</answer>.")
-        return word, Problem(stable_id("{name}", word), (message,), word[::-1])
+        message = gw.Message("user", f"Write {{word}} backwards, as <answer>word</answer>.")
+        return word, gw.Problem(gw.stable_id("{name}", word), (message,), word[::-1])
 
-    def score(self, problem: Problem, completion: str) -> Score:
+    def score(self, problem: gw.Problem, completion: str) -> gw.Score:
         """Score a completion, from the arguments alone. Raise an exception if it cannot be judged."""
-        found = last_tag(completion)
+        found = gw.last_tag(completion)
         if found is None:
-            return Score(0.0, Verdict.UNPARSED, {{"correct": 0.0}}, self.verifier, "no <answer> element")
+            return gw.Score(0.0, gw.Verdict.UNPARSED, {{"correct": 0.0}}, self.verifier, "no <answer> element")
         is_right = found.text.strip() == problem.answer
         parts = {{"correct": float(is_right)}}
-        verdict = Verdict.CORRECT if is_right else Verdict.WRONG
-        return Score(sum(parts.values()), verdict, parts, self.verifier, found.text)
+        verdict = gw.Verdict.CORRECT if is_right else gw.Verdict.WRONG
+        return gw.Score(sum(parts.values()), verdict, parts, self.verifier, found.text)
 
-    def demonstrate(self, problem: Problem) -> str:
+    def demonstrate(self, problem: gw.Problem) -> str:
         """Return a correct completion, for SFT stages and `groupwise validate`. Optional."""
         return f"<answer>{{problem.answer}}</answer>"
 '''
@@ -90,28 +86,27 @@ from __future__ import annotations
 import pytest
 from {module} import {cls}
 
-from groupwise.tasks import check_splits
-from groupwise.types import Verdict
+import groupwise as gw
 
 TASK = {cls}(num_train=50, num_held_out=10)
 
 
 def test_splits_share_no_problem() -> None:
-    train, held_out = check_splits(TASK)
+    train, held_out = gw.check_splits(TASK)
     assert (len(train), len(held_out)) == (50, 10)
 
 
 def test_right_answers_are_correct() -> None:
     for problem in TASK.problems("held_out"):
         score = TASK.score(problem, TASK.demonstrate(problem))
-        assert (score.verdict, score.reward) == (Verdict.CORRECT, 1.0)
+        assert (score.verdict, score.reward) == (gw.Verdict.CORRECT, 1.0)
 
 
 @pytest.mark.parametrize(
     ("completion", "verdict"),
-    [("", Verdict.UNPARSED), ("<answer></answer>", Verdict.WRONG), ("<answer>no such word</answer>", Verdict.WRONG)],
+    [("", gw.Verdict.UNPARSED), ("<answer></answer>", gw.Verdict.WRONG), ("<answer>!</answer>", gw.Verdict.WRONG)],
 )
-def test_wrong_answers_earn_nothing(completion: str, verdict: Verdict) -> None:
+def test_wrong_answers_earn_nothing(completion: str, verdict: gw.Verdict) -> None:
     score = TASK.score(TASK.problems("held_out")[0], completion)
     assert (score.verdict, score.reward) == (verdict, 0.0)
 '''

@@ -25,22 +25,16 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", help=RECIPE)
+    add = parser.add_argument
+    add("recipe", help=RECIPE)
     add_overrides(parser)
-    parser.add_argument("--gpu", default="this", help="as in a100-40, 4090, h100, h200; this: the GPU of this machine")
-    parser.add_argument("--memory-gib", type=float, help="pretend the GPU has this much memory")
-    parser.add_argument("--ranks", type=int, default=1, help="number of GPUs")
-    parser.add_argument(
-        "--prompt-tokens", metavar="N",
-        help="mean tokens per prompt; `task`: measure them on the recipe's task (default: 128)",
-    )  # fmt: skip
-    parser.add_argument("--mean-tokens", type=float, help="mean tokens per completion (default: half max_new_tokens)")
-    parser.add_argument(
-        "--measure", action="store_true", help="measure this GPU first, for about a minute; later plans reuse it"
-    )
-    parser.add_argument(
-        "--against", type=Path, metavar="FILE", help="compare with the output of `groupwise bench step RECIPE --json`"
-    )
+    add("--gpu", default="this", help="as in a100-40, 4090, h100, h200; this: the GPU of this machine")
+    add("--memory-gib", type=float, help="pretend the GPU has this much memory")
+    add("--ranks", type=int, default=1, help="number of GPUs")
+    add("--prompt-tokens", metavar="N", help="mean tokens per prompt; task: measure the recipe's task (default: 128)")
+    add("--mean-tokens", type=float, help="mean tokens per completion (default: half max_new_tokens)")
+    add("--measure", action="store_true", help="measure this GPU first, for about a minute; later plans reuse it")
+    add("--against", type=Path, metavar="FILE", help="compare with the output of `groupwise bench step RECIPE --json`")
     add_json(parser)
 
 

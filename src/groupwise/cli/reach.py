@@ -16,7 +16,7 @@ from groupwise.cli.printing import print_json, print_table
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="run directories or sweeps; seeds of one recipe share a row"
+        "runs", type=Path, nargs="+", metavar="RUN", help="runs or sweeps; seeds of a recipe share a row"
     )
     parser.add_argument("--scores", required=True, metavar="0.3,0.4", help="held-out pass@1, from 0 to 1")
     add_json(parser)

@@ -14,12 +14,11 @@ from groupwise.cli.printing import say
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", type=Path, nargs="+", metavar="RUN", help="run directories, and folders of results")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the .html file to write (default: report.html in the first RUN)"
-    )
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also write each chart as PNG and SVG, with CSV")
-    parser.add_argument("--csv", type=Path, metavar="FOLDER", help="also write the data of each chart as CSV")
+    add = parser.add_argument
+    add("paths", type=Path, nargs="+", metavar="RUN", help="run directories, and folders of results")
+    add("--out", type=Path, metavar="FILE", help="the .html file to write (default: report.html in the first RUN)")
+    add("--plots", type=Path, metavar="FOLDER", help="also write each chart as PNG and SVG, with CSV")
+    add("--csv", type=Path, metavar="FOLDER", help="also write the data of each chart as CSV")
 
 
 def run(options: argparse.Namespace) -> int:

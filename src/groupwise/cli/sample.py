@@ -14,23 +14,17 @@ from groupwise.cli.printing import print_json, say
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="a run directory, a hub id, a model folder, a .gguf file, or tiny-qwen3")
-    parser.add_argument("question", help="the user's message")
-    parser.add_argument("--n", type=int, default=4, help="number of completions")
-    parser.add_argument("--best-of", choices=("none", "majority", "verifier"), default="none", help="how to pick")
-    parser.add_argument("--task", help=f"the task whose verifier judges the completions: {TASK}")
-    parser.add_argument(
-        "--fields", default="{}", metavar="JSON", help='what the verifier needs, as in {"answer": 18} (default: {})'
-    )
-    parser.add_argument("--checkpoint", help="of a run: best, last, or a name (default: best)")
-    parser.add_argument("--temperature", type=float, default=1.0, help="sampling temperature; 0: greedy")
-    parser.add_argument(
-        "--max-new-tokens",
-        type=int,
-        metavar="N",
-        help="tokens per completion (default: 512, or what the context holds)",
-    )
-    parser.add_argument("--seed", type=int, default=0, help="sampling seed; for tiny-… also the seed of the weights")
+    add = parser.add_argument
+    add("model", help="a run directory, a hub id, a model folder, a .gguf file, or tiny-qwen3")
+    add("question", help="the user's message")
+    add("--n", type=int, default=4, help="number of completions")
+    add("--best-of", choices=("none", "majority", "verifier"), default="none", help="how to pick")
+    add("--task", help=f"the task whose verifier judges the completions: {TASK}")
+    add("--fields", default="{}", metavar="JSON", help='what the verifier needs, as in {"answer": 18} (default: {})')
+    add("--checkpoint", help="of a run: best, last, or a name (default: best)")
+    add("--temperature", type=float, default=1.0, help="sampling temperature; 0: greedy")
+    add("--max-new-tokens", type=int, metavar="N", help="tokens per completion (default: 512, or what fits)")
+    add("--seed", type=int, default=0, help="sampling seed; for tiny-… also the seed of the weights")
     add_json(parser, "print a JSON line per completion, and one for the choice")
 
 

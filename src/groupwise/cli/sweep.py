@@ -26,30 +26,18 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sweep", metavar="FILE", help="a TOML file, or the name of a sweep that ships with groupwise")
-    parser.add_argument("--dir", type=Path, help="directory of the sweep (default: sweeps/NAME)")
-    parser.add_argument(
-        "--jobs", metavar="N", help="runs at once; auto: as many as fit (default: as the file says, else 1)"
-    )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="a.b=c",
-        dest="common",
-        help="override a key in all arms; repeatable",
-    )
-    parser.add_argument("--arms", nargs="+", metavar="NAME", help="run only these arms")
-    parser.add_argument(
-        "--max-minutes", type=float, metavar="M", help="stop and save after this time; the same command resumes"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show the arms, with planned time and memory where known; run nothing"
-    )
-    parser.add_argument("--gpu", default="this", help="with --dry-run: the GPU to plan for, as in h200")
-    parser.add_argument("--analyse-only", action="store_true", help="write the report of existing runs; run nothing")
-    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="also write each panel as PNG and SVG, with CSV")
-    parser.add_argument("--csv", type=Path, metavar="FOLDER", help="also write the data of the panels as CSV")
+    add = parser.add_argument
+    add("sweep", metavar="FILE", help="a TOML file, or the name of a sweep that ships with groupwise")
+    add("--dir", type=Path, help="directory of the sweep (default: sweeps/NAME)")
+    add("--jobs", metavar="N", help="runs at once; auto: as many as fit (default: as the file says, else 1)")
+    add("--set", action="append", default=[], metavar="a.b=c", dest="common", help="override a key in all arms")
+    add("--arms", nargs="+", metavar="NAME", help="run only these arms")
+    add("--max-minutes", type=float, metavar="M", help="stop and save after this time; the same command resumes")
+    add("--dry-run", action="store_true", help="show the arms, with planned time and memory where known; run nothing")
+    add("--gpu", default="this", help="with --dry-run: the GPU to plan for, as in h200")
+    add("--analyse-only", action="store_true", help="write the report of existing runs; run nothing")
+    add("--plots", type=Path, metavar="FOLDER", help="also write each panel as PNG and SVG, with CSV")
+    add("--csv", type=Path, metavar="FOLDER", help="also write the data of the panels as CSV")
     add_json(parser)
 
 

@@ -23,23 +23,16 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", nargs="?", help=RECIPE)
-    parser.add_argument("--resume", metavar="RUN", type=Path, help="resume the run in this run directory")
-    parser.add_argument("--run-dir", type=Path, help="directory of the run (default: runs/NAME-FINGERPRINT)")
+    add = parser.add_argument
+    add("recipe", nargs="?", help=RECIPE)
+    add("--resume", metavar="RUN", type=Path, help="resume the run in this run directory")
+    add("--run-dir", type=Path, help="directory of the run (default: runs/NAME-FINGERPRINT)")
     add_overrides(parser)
-    parser.add_argument(
-        "--accept-verifier", action="store_true", help="resume even if the verifier's version has changed"
-    )
-    parser.add_argument(
-        "--memory-gib", type=float, metavar="N", help="limit this run's GPU memory, for runs that share a GPU"
-    )
-    parser.add_argument(
-        "--ray", action="store_true", help="train on a Ray cluster, with verifier workers on all its machines"
-    )
-    parser.add_argument("--ray-ranks", type=int, metavar="N", help="number of ranks (default: one per GPU)")
-    parser.add_argument(
-        "--ray-address", metavar="HOST:PORT", help="the cluster (default: RAY_ADDRESS, or a new one on this machine)"
-    )
+    add("--accept-verifier", action="store_true", help="resume even if the verifier's version has changed")
+    add("--memory-gib", type=float, metavar="N", help="limit this run's GPU memory, for runs that share a GPU")
+    add("--ray", action="store_true", help="train on a Ray cluster, with verifier workers on all its machines")
+    add("--ray-ranks", type=int, metavar="N", help="number of ranks (default: one per GPU)")
+    add("--ray-address", metavar="HOST:PORT", help="the cluster (default: RAY_ADDRESS, or a new one on this machine)")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -16,14 +16,11 @@ from groupwise.cli.printing import print_json, say
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", help=TASK)
-    parser.add_argument(
-        "file", type=Path, help=".jsonl with `completion`, and with the verifier's fields or the problem's id"
-    )
+    add = parser.add_argument
+    add("task", help=TASK)
+    add("file", type=Path, help=".jsonl with `completion`, and with the verifier's fields or the problem's id")
     add_scoring_options(parser)
-    parser.add_argument(
-        "--process", default="", metavar="NAME", help="also score the reasoning: arithmetic, or module:function"
-    )
+    add("--process", default="", metavar="NAME", help="also score the reasoning: arithmetic, or module:function")
     add_json(parser, "print a JSON line per completion instead of a summary")
 
 

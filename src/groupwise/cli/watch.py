@@ -22,12 +22,10 @@ DEFAULT_PORT = 8470
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs", type=Path, nargs="*", metavar="RUNS",
-        help=f"run directories, and folders with runs at most 4 levels deep (default: {DEFAULT_FOLDER})",
-    )  # fmt: skip
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, metavar="N", help="local port; 0: any free one")
-    parser.add_argument("--open", action=argparse.BooleanOptionalAction, default=False, help="open the browser")
+    add = parser.add_argument
+    add("runs", type=Path, nargs="*", metavar="RUNS", help="run directories, or folders with runs (default: runs)")
+    add("--port", type=int, default=DEFAULT_PORT, metavar="N", help="local port; 0: any free one")
+    add("--open", action=argparse.BooleanOptionalAction, default=False, help="open the browser")
     add_json(parser, "print the address and the runs found as one line of JSON")
 
 
