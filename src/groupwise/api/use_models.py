@@ -108,19 +108,30 @@ def sample(
     *,
     n: int = 4,
     temperature: float = 1.0,
-    max_new_tokens: int = 512,
+    max_new_tokens: int | None = None,
     seed: int = 0,
+    checkpoint: str | None = None,
 ) -> list[Sampled]:
-    """Sample `n` completions of a question. Each has its `rollout` (text, tokens, logprobs) and its `answer`."""
+    """Sample `n` completions of a question. Each has its `rollout` (text, tokens, logprobs) and its `answer`.
+
+    `max_new_tokens` is by default 512, or what the model's context holds. `checkpoint` is for a run: "best" (the
+    default), "last", or a name.
+    """
     from groupwise.api.watchers import quiet_libraries
     from groupwise.evals.sample import judge
     from groupwise.evals.sample import sample as draw
-    from groupwise.types import SamplingParams
 
     quiet_libraries()
-    sampling = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature)
-    named = str(model.path if isinstance(model, Run) else model)
-    return judge(draw(named, question, n=n, sampling=sampling, seed=seed), question, None, {})
+    rollouts = draw(
+        str(model.path if isinstance(model, Run) else model),
+        question,
+        n=n,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        checkpoint=checkpoint,
+    )
+    return judge(rollouts, question, None, {})
 
 
 def export(model: Run | str | Path, out: str | Path, *, checkpoint: str | None = None, use_ema: bool = False) -> Path:
@@ -134,7 +145,7 @@ def export(model: Run | str | Path, out: str | Path, *, checkpoint: str | None =
     if (path / layout.RECIPE).is_file():
         export_run(path, Path(out), checkpoint=checkpoint or "best", use_ema=use_ema)
     elif checkpoint is not None or use_ema:
-        raise ConfigError(f"export {model}: checkpoint= and use_ema= are for a run directory, and it is none")
+        raise ConfigError(f"export {model}: a checkpoint or the moving average can be named for a run directory only")
     else:
         export_model(str(model), Path(out))
     return Path(out)

@@ -35,6 +35,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from groupwise.base.hub import hub_or_cache, is_hub_name
 from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import ModelConfig
 from groupwise.models.chat import set_template_options
@@ -204,13 +205,14 @@ def _load(config: ModelConfig, dtype: torch.dtype, seed: int) -> tuple[Any, Any]
         return _load_pretrained(config.path, str(path), dtype, "the files in the folder may be damaged or unfinished")
     if path.is_file():
         raise ConfigError(f"model.path = {config.path!r}: is a file; give the folder that it lies in, or a .gguf file")
-    if config.path.startswith((".", "/", "~")) or "\\" in config.path or config.path.count("/") != 1:
+    if not is_hub_name(config.path) or "/" not in config.path:
         raise ConfigError(
             f"model.path = {config.path!r}: no such folder (looked for {path.absolute()}); "
             f"give a folder, a .gguf file, a hub id such as 'Qwen/Qwen3-0.6B', or one of {', '.join(TINY_NAMES)}"
         )
     fix = "check the spelling and the network, or download the model and give the folder"
-    return _load_pretrained(config.path, config.path, dtype, fix)
+    with hub_or_cache(config.path):
+        return _load_pretrained(config.path, config.path, dtype, fix)
 
 
 def _check_folder(given: str, folder: Path) -> None:

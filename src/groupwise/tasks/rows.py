@@ -1,7 +1,7 @@
 """Rows of data from a local file (.jsonl, or .json with a list) or from the Hugging Face hub, with mistakes located.
 
-A source that looks like a path is one: it exists, ends in .jsonl or .json, or starts with `.`, `/` or `~`. Anything
-else is a hub name, read with the optional `datasets` package. Every mistake is a `ConfigError` that names the recipe's
+A source is a path if it exists or cannot be a hub name (see base/hub). Anything else is a hub name, read with the
+optional `datasets` package. Every mistake is a `ConfigError` that names the recipe's
 key, the file and the row (1-based: the line of a .jsonl, the item of a .json, the row of a hub split). A bad row is
 never dropped here; a task that knows of blemishes in its data drops them itself, and counts them.
 """
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from groupwise.base.hub import hub_or_cache, is_hub_name
 from groupwise.config.build import ConfigError
 from groupwise.types import Problem
 
@@ -66,7 +67,7 @@ def load_rows(source: str, split: str, name: str | None = None, *, key: str = "t
     `key` is the key of the recipe that the source was given in, for messages.
     """
     path = Path(source).expanduser()
-    if path.exists() or path.suffix in (".jsonl", ".json") or source.startswith((".", "/", "~")):
+    if path.exists() or not is_hub_name(source):
         rows = _read_file(path, f"{key} = {source!r}")
     else:
         rows = _read_hub(source, split, name, f"{key} = {source!r}")
@@ -166,7 +167,8 @@ def _read_hub(source: str, split: str, name: str | None, where: str) -> Iterator
             "pip install 'groupwise[hub]', or give the path of a .jsonl file"
         ) from None
     try:
-        rows: Sequence[Mapping[str, Any]] = load_dataset(source, name, split=split)
+        with hub_or_cache(source):
+            rows: Sequence[Mapping[str, Any]] = load_dataset(source, name, split=split)
     except (OSError, ValueError) as error:  # not found, no network, no such split or configuration
         raise ConfigError(f"{where}: could not load split {split!r} from the hub: {error}") from None
     yield from _objects(enumerate(rows, start=1), where)

@@ -56,7 +56,7 @@ def test_a_question_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
     assert main([*arguments[:-1], "--best-of", "verifier", "--task", "arithmetic", "--fields", '{"answer": 2}']) == 0
     shown = capsys.readouterr().out
     assert "3 of 3" in shown
-    assert "=== none is best" in shown
+    assert "=== none picked" in shown
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_from_one_sitting_to_the_next(
     assert main(["sweep", file]) == 1
     output = capsys.readouterr().out
     assert "OddError: the reason" in output
-    assert "The same command continues" in " ".join(output.split())
+    assert "Resume with the same command" in output
     monkeypatch.delenv("FAKE_TRAIN")
     status, table = result(capsys, file)
     assert status == 0
