@@ -13,55 +13,42 @@ TASK = '''"""The task {name}: where its problems come from and how completions a
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from groupwise.rewards.extract import last_tag
-from groupwise.tasks.generated import check_counts, generate_split
+from groupwise.tasks.generated import GeneratedTask
 from groupwise.tasks.rows import stable_id
-from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score, Verdict
 
 
 @dataclass(frozen=True)
-class {cls}:
+class {cls}(GeneratedTask):
     """Write a word backwards. Change this: problems, score, and the name of the verifier.
 
     Fields are the keys of [task.options] in a recipe.
     """
 
     letters: int = 3
-    """Of a word."""
+    """Letters of a word."""
     num_train: int = 500
     num_held_out: int = 50
-    seed: int = 0
-    """Of the problems; independent of the run's seed."""
 
     verifier: ClassVar[str] = "{name}/1"
+    fix: ClassVar[str] = "raise letters"
 
-    def __post_init__(self) -> None:
-        check_counts(self.num_train, self.num_held_out)
+    @property
+    def num_possible(self) -> int:
+        return 26**self.letters
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return generate_split(
-            self._draw,
-            split,
-            seed=self.seed,
-            num_train=self.num_train,
-            num_held_out=self.num_held_out,
-            num_possible=26**self.letters,
-            fix="raise letters",
-        )
-
-    def _draw(self, generator: random.Random) -> tuple[str, Problem]:
-        """What makes a problem distinct, and the problem."""
+    def draw(self, generator: random.Random) -> tuple[str, Problem]:
+        """Return what makes a problem distinct, and the problem."""
         word = "".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=self.letters))
         message = Message("user", f"Write {{word}} backwards, as <answer>word</answer>.")
         return word, Problem(stable_id("{name}", word), (message,), word[::-1])
 
     def score(self, problem: Problem, completion: str) -> Score:
-        """Depends on its arguments alone. Raise where it cannot be judged; never return a wrong verdict for that."""
+        """Use the arguments alone. Raise an exception where judging fails; never return `wrong` for that."""
         found = last_tag(completion)
         if found is None:
             return Score(0.0, Verdict.UNPARSED, {{"correct": 0.0}}, self.verifier, "no <answer> element")
@@ -71,7 +58,7 @@ class {cls}:
         return Score(sum(parts.values()), verdict, parts, self.verifier, found.text)
 
     def demonstrate(self, problem: Problem) -> str:
-        """A right completion: for SFT stages, and for `groupwise validate`. Drop it where there is none."""
+        """Return a correct completion for SFT stages and `groupwise validate`. Optional."""
         return f"<answer>{{problem.answer}}</answer>"
 '''
 

@@ -50,8 +50,19 @@ def score_copy(gold: str, completion: str, verifier: str) -> Score:
         "tag": 0.0 if found is None else 0.2,
         "xml": 0.1 if is_single_element(completion) else 0.0,
     }
-    verdict = Verdict.UNPARSED if value is None else Verdict.CORRECT if is_right else Verdict.WRONG
-    return Score(sum(parts.values()), verdict, parts, verifier, excerpt(found.text) if found else "no <answer> element")
+    detail = excerpt(found.text) if found else "no <answer> element"
+    return Score(sum(parts.values()), verdict_of(None if value is None else is_right), parts, verifier, detail)
+
+
+def verdict_of(is_right: bool | None) -> Verdict:
+    """Return the verdict of an answer; None means that no answer was found."""
+    return Verdict.UNPARSED if is_right is None else Verdict.CORRECT if is_right else Verdict.WRONG
+
+
+def score_correct(is_right: bool | None, verifier: str, detail: str) -> Score:
+    """Return a score whose only part is `correct`: 1.0 or 0.0."""
+    reward = 1.0 if is_right else 0.0
+    return Score(reward, verdict_of(is_right), {"correct": reward}, verifier, detail)
 
 
 def excerpt(text: str, max_chars: int = 80) -> str:

@@ -95,7 +95,7 @@ def test_humaneval_shares(humaneval: Task, tmp_path: Path) -> None:
         assert len(held_out) <= most
         assert len(held_out) >= most - 2
     for share in (0.0, 1.0, -1.0):
-        with pytest.raises(ConfigError, match=r"held_out_share = .*expected a share above 0 and below 1"):
+        with pytest.raises(ConfigError, match=r"held_out_share = .*expected above 0 and below 1"):
             make_task("humaneval", {"held_out_share": share})
 
 

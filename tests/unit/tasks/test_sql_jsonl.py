@@ -140,12 +140,12 @@ def test_empty_golds_and_repeats_are_left_out_and_counted(tmp_path: Path, caplog
     with caplog.at_level(logging.WARNING):
         problems = _all(task)
     assert sorted(problem.messages[0].content.split("\n")[2] for problem in problems) == ["Some?", "Who?"]
-    assert "skipped 2 rows whose gold query gives no rows and 1 that repeat a question" in caplog.text
+    assert "skipped 2 rows whose gold query returns no rows and 1 that repeat a question" in caplog.text
 
 
 def test_many_empty_golds_are_a_broken_file(tmp_path: Path) -> None:
     rows = [_row(f"{number}?", database="db/none.sqlite") for number in range(5)]
-    with pytest.raises(ConfigError, match=r"row 1: 'gold' gives no rows, and so in 5 of 5 rows; check that"):
+    with pytest.raises(ConfigError, match=r"row 1: 'gold' returns no rows, as in 5 of 5 rows; check that"):
         _task(tmp_path, *rows).problems("train")
 
 
@@ -230,7 +230,7 @@ def test_every_gold_query_of_geoquery(caplog: pytest.LogCaptureFixture) -> None:
     assert isinstance(task, Demonstrator)
     with caplog.at_level(logging.WARNING):
         train, held_out = check_splits(task)
-    assert "skipped 21 rows whose gold query gives no rows and 0 that repeat a question" in caplog.text
+    assert "skipped 21 rows whose gold query returns no rows and 0 that repeat a question" in caplog.text
     assert len(train) + len(held_out) == 595 - 21
     for problem in [*train, *held_out]:
         score = task.score(problem, task.demonstrate(problem))
