@@ -1,9 +1,8 @@
-"""Does the reward that rises in training show on held-out problems?
+"""Gain of a stage in training reward and in held-out pass@1.
 
-Per stage: the mean training reward of its last quarter of steps less that of its first quarter, and held-out pass@1 at
-its end less that before it, each with a 95 % interval. Reward that surely rose while held-out pass@1 did not surely
-rise is what reward hacking and memorizing look like; it is also what too few held-out problems look like, which is why
-the intervals are shown.
+Per stage: the mean training reward of the last quarter of steps minus that of the first, and held-out pass@1 at the end
+minus that before, each with a 95 % interval. A significant gain in reward without one in held-out pass@1 may be reward
+hacking or memorizing; it may also be too few held-out problems, so the intervals are shown.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from groupwise.base.stats import Z_95, difference_interval, mean, std
 from groupwise.types import EvalRecord, StepRecord
 
 MIN_STEPS = 8
-"""Fewer steps have no quarters worth comparing."""
+"""Minimum steps of a stage: fewer have no quarters worth comparing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +31,7 @@ class HeldOutGain:
     held_out_gain_low: float
     held_out_gain_high: float
     is_suspicious: bool
-    """Reward rose, held-out pass@1 may not have."""
+    """The reward rose significantly, and held-out pass@1 did not."""
 
     @property
     def reward_gain(self) -> float:
@@ -47,7 +46,7 @@ class HeldOutGain:
 
 
 def held_out_gains(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> tuple[HeldOutGain, ...]:
-    """One for each stage with enough steps and an eval at both ends; other stages are left out."""
+    """Return the gain of each stage with enough steps and an eval at both ends."""
     gains = []
     for stage in dict.fromkeys(record.stage for record in steps):
         members = [record for record in steps if record.stage == stage]
@@ -60,7 +59,7 @@ def held_out_gains(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> 
 
 
 def held_out_ends(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> tuple[EvalRecord, EvalRecord] | None:
-    """The evaluation before these steps and the last one among them."""
+    """Return the evaluation before these steps (else the first among them) and the last one among them."""
     if not steps:
         return None
     before = [record for record in evals if record.step < steps[0].step]
@@ -70,7 +69,7 @@ def held_out_ends(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> t
 
 
 def pass_at_1_gain(before: EvalRecord, after: EvalRecord) -> tuple[float, float]:
-    """A 95 % interval of it, from the two intervals: wide, since it does not know that the problems are the same."""
+    """Return a 95 % interval from the two intervals; too wide, as it ignores that the problems are the same."""
     return difference_interval(*((end.pass_at_1, end.low, end.high) for end in (before, after)))
 
 
