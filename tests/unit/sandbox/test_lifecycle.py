@@ -345,13 +345,13 @@ def test_out_of_descriptors_is_our_failure(sandbox: Sandbox) -> None:
 
 LIMITED = """
 import resource, sys
-from groupwise.sandbox import Limits, Sandbox, SandboxBroken
+from groupwise.sandbox import ProgramLimits, Sandbox, SandboxBroken
 resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
 resource.setrlimit(resource.RLIMIT_STACK, (1 << 20, 1 << 20))
 with Sandbox(sys.argv[1]) as sandbox:
-    print(sandbox.run("print('ran')", limits=Limits(memory_mb=100)).stdout)
+    print(sandbox.run("print('ran')", limits=ProgramLimits(memory_mb=100)).stdout)
     try:
-        sandbox.run("print('ran')", limits=Limits(memory_mb=2000))
+        sandbox.run("print('ran')", limits=ProgramLimits(memory_mb=2000))
     except SandboxBroken as error:
         print(error)
 """

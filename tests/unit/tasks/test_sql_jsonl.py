@@ -201,7 +201,7 @@ def test_without_data_only_rows_can_be_scored(tmp_path: Path) -> None:
     assert gold is not None
     assert task.score(problem, gold).verdict is Verdict.CORRECT
     assert task.score(problem, "SELECT 'Bob'").verdict is Verdict.WRONG
-    with pytest.raises(ConfigError, match=r"row 1: 'gold' cannot be checked: .*gives no rows.*drop the row"):
+    with pytest.raises(ConfigError, match=r"row 1: 'gold' cannot be checked: .*returns no rows.*drop the row"):
         task.bare_problem(Row({"gold": "SELECT 1 WHERE 0", "database": database}, "row 1"))
     with pytest.raises(ConfigError, match="row 1: no key 'gold'"):
         task.bare_problem(Row({"database": database}, "row 1"))
