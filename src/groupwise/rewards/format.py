@@ -1,7 +1,7 @@
 """Checks of a completion's form, whatever its answer.
 
-`is_single_element` is stricter than XML: the content may have no markup and no entity, so no XML parser, with its entity
-bombs, ever reads model text.
+`is_single_element` is stricter than XML: the content may have no markup and no entity, so that no XML parser, with its
+entity bombs, ever reads model text.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 import json
 import logging
 import pickle
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,7 @@ from groupwise.tasks.mbpp import IDS
 from groupwise.tasks.rows import Row
 from groupwise.tasks.task import GoldWriter, RowScorer
 from groupwise.types import Problem, Verdict
-
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
+from tests.real_data import FULL, SHIPPED, needs_full_data, read_rows
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -315,14 +314,25 @@ def test_tasks_travel(name: str) -> None:
     assert again.score(problem, "```python\ndef f(x): return 2\n```").verdict is Verdict.CORRECT
 
 
+@pytest.mark.parametrize("name", ["humaneval", "mbpp"])
+def test_golds_of_the_shipped_rows(name: str) -> None:
+    task = make_task(name, {"seconds": 20.0})
+    problems = [_bare(task, **row) for row in read_rows(SHIPPED / f"{name}.jsonl")]
+    assert len(problems) == 50
+    scores = {problem.id: task.score(problem, _gold(task, problem)) for problem in problems}
+    assert {each: score.detail for each, score in scores.items() if score.verdict is not Verdict.CORRECT} == {}
+    for problem, other in pairwise(problems[:10]):
+        assert task.score(problem, _gold(task, other)).verdict is Verdict.WRONG
+
+
 def _real(name: str, **options: Any) -> tuple[Task, list[Problem], list[Problem]]:
     source = {"humaneval": "humaneval/HumanEval.jsonl", "mbpp": "mbpp/mbpp.jsonl"}[name]
-    task = make_task(name, {"source": str(DATA / source), **options})
+    task = make_task(name, {"source": str(FULL / source), **options})
     train, held_out = check_splits(task)
     return task, list(train), list(held_out)
 
 
-@needs_data
+@needs_full_data
 def test_splits_of_the_published_data() -> None:
     assert [len(part) for part in _real("humaneval")[1:]] == [80, 84]
     # 374 less three whose sentence is in the test part too.
@@ -330,7 +340,7 @@ def test_splits_of_the_published_data() -> None:
     assert sum(map(len, IDS.values())) == 964
 
 
-@needs_data
+@needs_full_data
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_some_golds(name: str) -> None:
     task, train, held_out = _real(name)
@@ -342,7 +352,7 @@ def test_some_golds(name: str) -> None:
         assert task.score(problem, _gold(task, problem)).verdict is Verdict.CORRECT, problem.id
 
 
-@needs_data
+@needs_full_data
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_solutions_of_other_problems_are_not_correct(name: str) -> None:
     task, train, held_out = _real(name)
@@ -350,11 +360,11 @@ def test_solutions_of_other_problems_are_not_correct(name: str) -> None:
         assert task.score(problem, _gold(task, other)).verdict is Verdict.WRONG
 
 
-@needs_data
+@needs_full_data
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "file"), [("humaneval", "humaneval/HumanEval.jsonl"), ("mbpp", "mbpp/mbpp.jsonl")])
 def test_all_golds(name: str, file: str) -> None:
-    rows = [json.loads(line) for line in (DATA / file).read_text().splitlines()]
+    rows = read_rows(FULL / file)
     # MBPP 123 takes 4 s or so for numbers up to 9,999.
     task = make_task(name, {"seconds": 20.0})
     problems = [_bare(task, **row) for row in rows]

@@ -16,8 +16,9 @@ from groupwise.tasks.rows import Row
 from groupwise.tasks.sql_jsonl import SqlJsonl, query_form
 from groupwise.tasks.task import GoldWriter, RowScorer, Task
 from groupwise.types import Verdict
+from tests.real_data import FULL, needs_full_data
 
-GEOQUERY = Path(__file__).resolve().parents[4] / "shared" / "data" / "geoquery"
+GEOQUERY = FULL / "geoquery"
 
 
 def _database(path: Path, *names: str) -> str:
@@ -218,7 +219,7 @@ def test_a_task_can_be_sent_to_a_worker(tmp_path: Path) -> None:
     assert copy.score(copied_problem, "SELECT name FROM person").verdict is Verdict.CORRECT
 
 
-@pytest.mark.skipif(not GEOQUERY.is_dir(), reason=f"no real data at {GEOQUERY}")
+@needs_full_data
 def test_every_gold_query_of_geoquery(caplog: pytest.LogCaptureFixture) -> None:
     options = {
         "train": str(GEOQUERY / "pairs_train_dev.jsonl"),

@@ -1,8 +1,8 @@
 """Scores of SQL: a query is right when it returns the same rows as the gold query on every database of the problem.
 
 The answer is the last ```` ```sql ```` block, else the last block of any language, else the last `<answer>`, else
-(`allow_bare`) the whole completion if it begins with SELECT or WITH. `sqlite_reader` runs it safely; a query that cannot
-be run or needs too much is wrong, with a reason.
+(`allow_bare`) the whole completion if it begins with SELECT or WITH. `sqlite_reader` runs it safely; a query that
+cannot be run or needs too much is wrong, with a reason.
 
 Two results are the same when
 
