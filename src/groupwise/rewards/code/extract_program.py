@@ -1,9 +1,9 @@
-"""Finds the program in a completion, by lines alone: model text is not parsed in our process.
+"""The program in a completion, found by lines alone: model text is not parsed in our process.
 
-Of several fenced blocks the one that counts is, in this order: the last one marked as Python that defines the entry
-point, the last one that defines it, the last one marked as Python, the last one. A block that is not closed goes to the
-end of the text. Where there is no block, the whole completion is the program if it defines the entry point, or if it
-goes on where the problem's code stops, with an indented line; whether it is Python is for the sandbox to say.
+Of several fenced blocks the first of these counts: the last one marked as Python that defines the entry point, the last
+one that defines it, the last one marked as Python, the last one. An unclosed block extends to the end of the text.
+Without a block, the whole completion is the program if it defines the entry point, or if it continues the problem's
+code with an indented line; the sandbox decides whether it is Python.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PYTHON = {"python", "py", "python3", "python2", "ipython"}
 @dataclass(frozen=True, slots=True)
 class Program:
     sources: tuple[str, ...]
-    """To be tried in this order: the first that compiles is the program."""
+    """Candidates in order: the first that compiles is the program."""
     is_fenced: bool
 
 
@@ -29,7 +29,7 @@ class _Block:
 
 
 def find_program(completion: str, entry_point: str = "", preamble: str = "") -> Program | None:
-    """The program of a completion; None where there is none. `preamble` goes before it, and without it if need be."""
+    """Return the program, with and without `preamble` before it; None where there is none."""
     defines = _definition(entry_point)
     blocks = _blocks(completion)
     if blocks:
@@ -49,7 +49,7 @@ def find_program(completion: str, entry_point: str = "", preamble: str = "") -> 
 
 
 def _definition(entry_point: str) -> re.Pattern[str] | None:
-    """Matches where the first name of `add` or `Solution().add` is defined."""
+    """Return a pattern for definitions of the first name of `add` or `Solution().add`."""
     name = re.match(r"\w+", entry_point)
     if name is None:
         return None

@@ -150,14 +150,14 @@ def _doubled() -> Any:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        (_Liar(1), "_Liar is no plain data"),
+        (_Liar(1), "_Liar is not plain data"),
         ([_Liar(1)], "_Liar"),
         ({_Liar(1): 2}, "_Liar"),
         (object(), "object"),
         (len, "builtin_function"),
-        (int, "type is no plain data"),
+        (int, "type is not plain data"),
         ((item for item in ()), "generator"),
-        (collections.namedtuple("P", "x")(1), "P is no plain data"),
+        (collections.namedtuple("P", "x")(1), "P is not plain data"),
         (_cyclic(), "within itself"),
         (_deep(), "nested deeper"),
         (_doubled(), f"more than {MAX_NODES}"),
