@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from groupwise.audit.chains import Chain, Source, make_chain
 from groupwise.audit.labels import Label, read_labels, split_chain_id
@@ -34,8 +34,7 @@ class AgreementShare:
         return self.agreed / self.total if self.total else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Disagreement:
+class Disagreement(NamedTuple):
     chain: Chain
     label: Label
 
@@ -55,7 +54,7 @@ class Agreement:
         return {
             "shares": [{**asdict(share), "share": share.share} for share in self.shares],
             "disagreements": [
-                {"chain": entry.chain.to_json(), "label": asdict(entry.label)} for entry in self.disagreements
+                {"chain": chain.to_json(), "label": asdict(label)} for chain, label in self.disagreements
             ],
             **{name: getattr(self, name) for name in ("num_labels", "num_unsure", "num_lost")},
         }

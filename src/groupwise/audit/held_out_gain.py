@@ -79,15 +79,6 @@ def _gain(stage: str, rewards: Sequence[float], before: EvalRecord, after: EvalR
     half = Z_95 * math.sqrt((std(first) ** 2 + std(last) ** 2) / quarter)
     gain = mean(last) - mean(first)
     low, high = pass_at_1_gain(before, after)
-    return HeldOutGain(
-        stage=stage,
-        reward_first=mean(first),
-        reward_last=mean(last),
-        reward_gain_low=gain - half,
-        reward_gain_high=gain + half,
-        held_out_first=before.pass_at_1,
-        held_out_last=after.pass_at_1,
-        held_out_gain_low=low,
-        held_out_gain_high=high,
-        is_suspicious=gain - half > 0 and low <= 0,
-    )
+    rewards_of = (mean(first), mean(last), gain - half, gain + half)
+    held_out = (before.pass_at_1, after.pass_at_1, low, high)
+    return HeldOutGain(stage, *rewards_of, *held_out, is_suspicious=gain - half > 0 and low <= 0)

@@ -101,12 +101,11 @@ def _read_export(file: Path, run_name: str) -> list[Label]:
             raise LabelError(f"{file} has more than {MAX_FILE_BYTES} bytes: export the labels again from the page")
         table = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise LabelError(
-            f"could not read {file}: {error.strerror or error}; give the file that the page exported"
-        ) from error
+        why = error.strerror or error
+        raise LabelError(f"could not read {file}: {why}; give the file that the page exported") from error
+    except LabelError:
+        raise
     except (ValueError, RecursionError) as error:
-        if isinstance(error, LabelError):
-            raise
         raise LabelError(f"{file} is not JSON ({error}): export the labels again from the page") from error
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         found = table.get("format") if isinstance(table, dict) else type(table).__name__

@@ -69,10 +69,8 @@ def show_agreement(result: Agreement, console: Console) -> None:
     console.print(table)
     for entry in result.disagreements:
         chain = entry.chain
-        place = (
-            f"step {chain.step}, {chain.problem_id}, rollout {chain.rollout_number}: the verifier says {chain.verdict}"
-        )
-        console.print(_text(f"\nDisagreement: {place}", "yellow"))
+        place = f"step {chain.step}, {chain.problem_id}, rollout {chain.rollout_number}"
+        console.print(_text(f"\nDisagreement: {place}: the verifier says {chain.verdict}", "yellow"))
         console.print(_text(f"  {excerpt(chain.completion, 200)}"))
         if entry.label.note:
             console.print(_text(f"  note: {excerpt(entry.label.note, 400)}"))

@@ -42,15 +42,9 @@ class GoldFailure:
     completion: str
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.problem_id,
-            "split": self.split,
-            "kind": self.kind,
-            "verdict": self.score.verdict.value,
-            "reward": self.score.reward,
-            "detail": self.score.detail,
-            "completion": self.completion[:400],
-        }
+        place = {"id": self.problem_id, "split": self.split, "kind": self.kind}
+        score = {"verdict": self.score.verdict.value, "reward": self.score.reward, "detail": self.score.detail}
+        return {**place, **score, "completion": self.completion[:400]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +62,10 @@ class Validation:
 
     def to_json(self) -> dict[str, Any]:
         kinds = Counter(failure.kind for failure in self.failures)
-        return {
-            "problems": self.num_problems,
-            "gold": self.num_gold,
-            "gold_failed": kinds["gold"],
-            "wrong": self.num_wrong,
-            "wrong_failed": len(self.failures) - kinds["gold"],
-            "is_sound": self.is_sound,
-            "failures": [failure.to_json() for failure in self.failures],
-        }
+        gold = {"gold": self.num_gold, "gold_failed": kinds["gold"]}
+        wrong = {"wrong": self.num_wrong, "wrong_failed": len(self.failures) - kinds["gold"]}
+        failures = [failure.to_json() for failure in self.failures]
+        return {"problems": self.num_problems, **gold, **wrong, "is_sound": self.is_sound, "failures": failures}
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,12 +84,8 @@ def check_splits(task: Task) -> tuple[Sequence[Problem], Sequence[Problem]]:
 
 
 def _refuse_repeated_ids(split: str, problems: Sequence[Problem]) -> None:
-    seen: set[str] = set()
-    repeated = []
-    for problem in problems:
-        if problem.id in seen:
-            repeated.append(problem)
-        seen.add(problem.id)
+    first: dict[str, int] = {}
+    repeated = [problem for place, problem in enumerate(problems) if first.setdefault(problem.id, place) != place]
     if repeated:
         shown = "; ".join(f"{problem.id} {_shown(problem)}" for problem in repeated[:3])
         raise ConfigError(

@@ -19,12 +19,7 @@ from groupwise.types import Message, Problem, Score
 logger = logging.getLogger(__name__)
 
 SUBJECTS = (
-    "Algebra",
-    "Counting & Probability",
-    "Geometry",
-    "Intermediate Algebra",
-    "Number Theory",
-    "Prealgebra",
+    *("Algebra", "Counting & Probability", "Geometry", "Intermediate Algebra", "Number Theory", "Prealgebra"),
     "Precalculus",
 )
 MAX_SKIPPED = 4

@@ -277,7 +277,10 @@ def test_own_prompts_that_are_code(tmp_path: Path) -> None:
     [
         ({"tests": 5}, "row 1: 'tests' is 5: expected Python text or a list"),
         ({"tests": []}, "row 1: no test"),
-        ({"tests": "assert g(1) == h(2)", "solution": ""}, "the tests call g, h: say in 'entry_point'"),
+        (
+            {"tests": "assert g(1) == h(2)", "solution": ""},
+            "the tests call g, h: name the solution's function",
+        ),
         ({"entry_point": 5}, "'entry_point' is 5, expected a name"),
         ({"entry_point": [5]}, r"'entry_point' is \[5\], expected a name"),
         ({"setup": 5}, "'setup' is a number, expected a string"),

@@ -22,22 +22,16 @@ class Program:
     is_fenced: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Block:
-    language: str
-    text: str
-
-
 def find_program(completion: str, entry_point: str = "", preamble: str = "") -> Program | None:
     """Return the program, with and without `preamble` before it; None where there is none."""
     defines = _definition(entry_point)
     blocks = _blocks(completion)
     if blocks:
         ranked = [
-            (bool(defines and defines.search(block.text)), block.language in _PYTHON, place)
-            for place, block in enumerate(blocks)
+            (bool(defines and defines.search(text)), language in _PYTHON, place)
+            for place, (language, text) in enumerate(blocks)
         ]
-        text = blocks[max(ranked)[2]].text
+        text = blocks[max(ranked)[2]][1]
     else:
         is_continued = bool(preamble) and completion.lstrip("\r\n")[:1] in (" ", "\t")
         is_program = defines is None or bool(defines.search(completion)) or is_continued
@@ -56,14 +50,15 @@ def _definition(entry_point: str) -> re.Pattern[str] | None:
     return re.compile(rf"^(?:(?:async[ \t]+)?def|class)[ \t]+{name[0]}\b|^{name[0]}[ \t]*(?::[^=\n]*)?=", re.MULTILINE)
 
 
-def _blocks(text: str) -> list[_Block]:
-    blocks: list[_Block] = []
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """Return (language, content) of each fenced block."""
+    blocks: list[tuple[str, str]] = []
     fence, language, indent, lines = "", "", 0, list[str]()
     for line in text.split("\n"):  # not splitlines: a string in the code may hold a form feed
         match = _FENCE.fullmatch(line)
         if fence:
             if match and match[1].startswith(fence) and not line.strip().strip(fence[0]):
-                blocks.append(_Block(language, "\n".join(lines)))
+                blocks.append((language, "\n".join(lines)))
                 fence = ""
             else:
                 lines.append(line[min(indent, len(line) - len(line.lstrip())) :])
@@ -71,5 +66,5 @@ def _blocks(text: str) -> list[_Block]:
             fence, language, lines = match[1], match[2].lower(), []
             indent = len(line) - len(line.lstrip())
     if fence:
-        blocks.append(_Block(language, "\n".join(lines)))
+        blocks.append((language, "\n".join(lines)))
     return blocks

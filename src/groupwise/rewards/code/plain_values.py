@@ -30,13 +30,7 @@ _HEX_INT = r"-?[0-9a-f]+"
 _HEX_BYTES = r"(?:[0-9a-f]{2})*"
 _DECIMAL = r"-?(?:[0-9]{1,10000}(?:\.[0-9]{1,10000})?(?:E[+-]?[0-9]{1,6})?|Infinity|NaN)"
 _FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
-SEQUENCES: dict[str, Any] = {
-    "list": list,
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "deque": collections.deque,
-}
+SEQUENCES: dict[str, Any] = {kind.__name__: kind for kind in (list, tuple, set, frozenset, collections.deque)}
 SEQUENCE_TAGS: dict[type, str] = {kind: tag for tag, kind in SEQUENCES.items()}
 MAPPING_TAGS: dict[type, str] = {
     dict: "dict",
@@ -127,15 +121,10 @@ def decode(tree: Any, depth: int = 0) -> Any:
             mapping = {decode(key, depth + 1): decode(item, depth + 1) for key, item in items}
         except (TypeError, ValueError):  # a list in a set or as a key; a malformed pair
             raise BadTree(f"{tag}: bad items") from None
-        if tag == "dict":
-            return mapping
-        if tag == "counter":
-            return collections.Counter(mapping)
-        if tag == "ordered":
-            return collections.OrderedDict(mapping)
-        if tag == "default":
-            return collections.defaultdict(None, mapping)
-        raise BadTree("unknown tag")
+        kind = next((kind for kind, each in MAPPING_TAGS.items() if each == tag), None)
+        if kind is None:
+            raise BadTree("unknown tag")
+        return collections.defaultdict(None, mapping) if kind is collections.defaultdict else kind(mapping)
     return scalar(tree)
 
 

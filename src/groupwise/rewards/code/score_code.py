@@ -25,7 +25,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from groupwise.config.build import ConfigError
 from groupwise.rewards.code import harness, plain_values
@@ -34,7 +34,7 @@ from groupwise.rewards.code.plain_compare import matches, read_tree, truth
 from groupwise.rewards.code.plain_values import MAX_TREE_BYTES, BadTree, encode
 from groupwise.rewards.code.unit_tests import CallTest, CodeSpec, GradingPlan, JudgeScript, StdinTest, read_plan
 from groupwise.rewards.format import excerpt
-from groupwise.sandbox import ProgramLimits, ProgramOutcome, ProgramStatus, Sandbox, Session, SessionEnded
+from groupwise.sandbox import ProgramLimits, ProgramStatus, Sandbox, Session, SessionEnded
 from groupwise.types import Score, Verdict
 
 SPARE_OUTPUT_BYTES = 65536
@@ -59,14 +59,6 @@ module.{main}()
 """
 
 
-class SandboxLike(Protocol):
-    """The part of `Sandbox` that scoring uses."""
-
-    def run(self, source: str, *, stdin: str, limits: ProgramLimits) -> ProgramOutcome: ...
-
-    def open(self, source: str, *, limits: ProgramLimits) -> Session: ...
-
-
 @dataclass(frozen=True, slots=True)
 class CodeLimits:
     """Limits of all tests of one problem together."""
@@ -78,7 +70,7 @@ class CodeLimits:
         return ProgramLimits(seconds=self.seconds, memory_mb=self.memory_mb)
 
 
-def score_code(answer: str, completion: str, verifier: str, limits: CodeLimits, sandbox: SandboxLike) -> Score:
+def score_code(answer: str, completion: str, verifier: str, limits: CodeLimits, sandbox: Sandbox) -> Score:
     """Score the program of a completion; `answer` is the text of a `CodeSpec`."""
     spec, plan = read_plan(answer)
     program = find_program(completion, spec.entry_points[0] if spec.entry_points else "", spec.preamble)
@@ -169,7 +161,7 @@ Failure = str | None
 
 
 def _run_call_tests(
-    spec: CodeSpec, plan: GradingPlan, program: Program, limits: CodeLimits, sandbox: SandboxLike
+    spec: CodeSpec, plan: GradingPlan, program: Program, limits: CodeLimits, sandbox: Sandbox
 ) -> list[Failure] | None:
     """Return one failure per test; None where there is no program at all."""
     with sandbox.open(_BOOT.format(main="serve_program"), limits=limits.sandbox_limits()) as session:
@@ -203,7 +195,7 @@ def _call_failure(test: CallTest, running: _ProgramSession) -> Failure:
 
 
 def _judged_failures(
-    script: JudgeScript, num_tests: int, running: _ProgramSession, limits: CodeLimits, sandbox: SandboxLike
+    script: JudgeScript, num_tests: int, running: _ProgramSession, limits: CodeLimits, sandbox: Sandbox
 ) -> list[Failure]:
     """Run the judge and relay its calls. A test fails if the program gave no plain answer, whatever the test says."""
     failures: list[Failure] = []
@@ -244,7 +236,7 @@ def _judged_failure(message: bytes) -> Failure:
 
 
 def _run_stdin_tests(
-    tests: Sequence[StdinTest], program: Program, limits: CodeLimits, sandbox: SandboxLike
+    tests: Sequence[StdinTest], program: Program, limits: CodeLimits, sandbox: Sandbox
 ) -> list[Failure] | None:
     """Return one failure per test; None where there is no program at all."""
     source = program.sources[0]
@@ -269,7 +261,7 @@ def _run_stdin_tests(
     return failures
 
 
-def _is_python(source: str, limits: CodeLimits, sandbox: SandboxLike) -> bool:
+def _is_python(source: str, limits: CodeLimits, sandbox: Sandbox) -> bool:
     with sandbox.open(_BOOT.format(main="serve_program"), limits=limits.sandbox_limits()) as session:
         return _ProgramSession(session).answer(["compile", [source]]) == ["loaded"]
 

@@ -12,10 +12,7 @@ MAX_TOKENS = 300
 MAX_DIGITS = 30
 
 TRIGONOMETRIC = frozenset(
-    (
-        *("sin", "cos", "tan", "cot", "sec", "csc"),
-        *("arcsin", "arccos", "arctan", "sinh", "cosh", "tanh"),
-    )
+    (*("sin", "cos", "tan", "cot", "sec", "csc"), *("arcsin", "arccos", "arctan", "sinh", "cosh", "tanh"))
 )
 LOGARITHMS = frozenset(("log", "ln", "exp"))
 GREEK = frozenset(

@@ -17,41 +17,41 @@ _TEXT = r"\\(?:text|mbox|mathrm|textrm|textit|textbf|textnormal|mathbf|mathit|hb
 _TEXT_MACRO = re.compile(_TEXT + r"\{([^{}]*+)\}")
 _TRAILING_TEXT = re.compile(rf"(?<=\S)(?:\s|\\[,;: ]|~)*+{_TEXT}\{{([^{{}}]*+)\}}\s*+(?:\^\{{?([23])\}}?)?[\s.]*+$")
 _TRAILING_WORDS = re.compile(r"([-+]?\\?\$?[0-9][0-9.,/]*+)\s++([A-Za-z]{2,}+[A-Za-z .]*+)(?:\^\{?([23])\}?)?")
-_REWRITES = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\frac\s*+([0-9])\s++([0-9])(?![0-9])", r"\\frac{\1}{\2}"),
-        (r"(?<=[0-9])\\[!,](?=[0-9]{3})", ""),
-        (r"\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![A-Za-z])", ""),
-        (r"\\(?:quad|qquad)(?![A-Za-z])|(?<!\\)\\[!,;: ]|~", " "),
-        (r"\^\s*+\{?\s*+\\circ\s*+\}?|\\degree(?![A-Za-z])|°", ""),
-        (r"\\?[$%]", ""),
-        (r"(?<=[0-9])\{,\}(?=[0-9]{3})", ""),
-        (r"\{,\}", ","),
-        (r"\\varnothing(?![A-Za-z])|∅|\\\{\s*+\\\}", r"\\emptyset"),
-        (r"\\le(?![A-Za-z])|≤", r"\\leq "),
-        (r"\\ge(?![A-Za-z])|≥", r"\\geq "),
-        (r"\\neq(?![A-Za-z])|≠", r"\\ne "),
-        (r"\\(?:infty|infin)(?![A-Za-z])|∞", r"\\infty "),
-        (r"π", r"\\pi "),
-        (r"[−–]", "-"),
-        (r"(?<![A-Za-z])(?:and|or)(?![A-Za-z])", ","),
-    )
+
+
+def _compiled(*rewrites: tuple[str, str]) -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple((re.compile(pattern), replacement) for pattern, replacement in rewrites)
+
+
+_REWRITES = _compiled(
+    (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+    (r"\\frac\s*+([0-9])\s++([0-9])(?![0-9])", r"\\frac{\1}{\2}"),
+    (r"(?<=[0-9])\\[!,](?=[0-9]{3})", ""),
+    (r"\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![A-Za-z])", ""),
+    (r"\\(?:quad|qquad)(?![A-Za-z])|(?<!\\)\\[!,;: ]|~", " "),
+    (r"\^\s*+\{?\s*+\\circ\s*+\}?|\\degree(?![A-Za-z])|°", ""),
+    (r"\\?[$%]", ""),
+    (r"(?<=[0-9])\{,\}(?=[0-9]{3})", ""),
+    (r"\{,\}", ","),
+    (r"\\varnothing(?![A-Za-z])|∅|\\\{\s*+\\\}", r"\\emptyset"),
+    (r"\\le(?![A-Za-z])|≤", r"\\leq "),
+    (r"\\ge(?![A-Za-z])|≥", r"\\geq "),
+    (r"\\neq(?![A-Za-z])|≠", r"\\ne "),
+    (r"\\(?:infty|infin)(?![A-Za-z])|∞", r"\\infty "),
+    (r"π", r"\\pi "),
+    (r"[−–]", "-"),
+    (r"(?<![A-Za-z])(?:and|or)(?![A-Za-z])", ","),
 )
 # A text without any of these characters has nothing to rewrite above.
 _REWRITABLE = re.compile(r"[\\$%~°{≤≥≠∞π∅−–]|and|or")
 # After the spaces are gone.
-_TIGHT_REWRITES = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\sqrt([0-9A-Za-z])", r"\\sqrt{\1}"),
-        (r"\\frac([0-9A-Za-z])", r"\\frac{\1}"),
-        (r"(\\frac\{[^{}]*+\})([0-9A-Za-z])", r"\1{\2}"),
-        (r"([\^_])\{([^{}\\])\}", r"\1\2"),
-        (r",{2,}+", ","),
-        (r"(?<![0-9])\.(?=[0-9])", "0."),
-    )
+_TIGHT_REWRITES = _compiled(
+    (r"\\sqrt([0-9A-Za-z])", r"\\sqrt{\1}"),
+    (r"\\frac([0-9A-Za-z])", r"\\frac{\1}"),
+    (r"(\\frac\{[^{}]*+\})([0-9A-Za-z])", r"\1{\2}"),
+    (r"([\^_])\{([^{}\\])\}", r"\1\2"),
+    (r",{2,}+", ","),
+    (r"(?<![0-9])\.(?=[0-9])", "0."),
 )
 _THIN_COMMA = re.compile(r",\\!\s*+")
 _TIGHTLY_REWRITABLE = re.compile(r"[\\^_,.]")

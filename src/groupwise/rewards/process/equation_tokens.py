@@ -56,6 +56,10 @@ _PATTERNS = {
     "bracket": r"[(){}\[\]]",
     "other": r".",
 }
+_SIMPLE_KINDS = {
+    **{"vulgar": "N", "approx": "=", "equal": "=", "percent": "%", "power": "^", "superscript": "S"},
+    **{"fraction": "F", "cross": "X", "macro": "V", "break": "B"},
+}
 _TOKEN = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _PATTERNS.items()), re.DOTALL)
 _OPERATORS = {"×": "*", "·": "*", "⋅": "*", "∙": "*", "\\times": "*", "\\cdot": "*"} | {
     **{"÷": "/", "⁄": "/", "∕": "/", "\\div": "/", "−": "-", "–": "-", "divided by": "/", "multiplied by": "*"},
@@ -115,7 +119,7 @@ def tokenize(text: str) -> list[Token]:
 
 def _token(name: str, text: str, start: int, end: int, whole: str, before: list[Token]) -> Token | None:
     """Return a token, or None for what only separates."""
-    kind = ""
+    kind = _SIMPLE_KINDS.get(name, "")
     is_glued = bool(before) and before[-1].end == start
     match name:
         case "gap":
@@ -128,31 +132,15 @@ def _token(name: str, text: str, start: int, end: int, whole: str, before: list[
             goes_on = whole[end : end + 1] in (":", ".", ",") and whole[end + 1 : end + 2].isdigit()
             went_on = start > 1 and whole[start - 1] in ":," and whole[start - 2].isdigit()
             kind = "V" if is_odd or goes_on or went_on or _REPEATING.match(whole, end) else "N"
-        case "vulgar":
-            kind = "N"
-        case "approx" | "equal":
-            kind = "="
-        case "percent":
-            kind = "%"
         case "dots":
             kind = "D" if is_glued and before[-1].kind == "N" and "." in before[-1].text else "…"
-        case "power":
-            kind = "^"
-        case "superscript":
-            kind = "S"
         case "operator":
             kind = "B" if _is_bullet(whole, start, end) else "O"
             text = _OPERATORS[text]
-        case "fraction":
-            kind = "F"
-        case "cross":
-            kind = "X"
         case "text_macro":
             inner = text[text.index("{") + 1 : -1].strip()
             kind = "B" if any(map(str.isdigit, inner)) else "V" if len(inner) == 1 else "W" if inner else ""
             text = inner.lower()
-        case "macro":
-            kind = "V"
         case "word":
             is_glued = is_glued and before[-1].kind in "N)"
             kind, text = _word_kind(text, is_glued, whole[end : end + 1]), text.lower()
@@ -160,8 +148,6 @@ def _token(name: str, text: str, start: int, end: int, whole: str, before: list[
             kind = "(" if text in "([{" else ")"
         case "other":
             kind = "V" if text in "_√!|@#∘⊕⊗★☆◇" else "W" if text in "¢€£°" else "B"
-        case "break":
-            kind = "B"
     return Token(kind, text, start, end) if kind else None
 
 

@@ -292,7 +292,7 @@ class _Reader:
             raise self._refusal("LIKE with a pattern too long or an ESCAPE that is not one character")
         text, segments = _lower(_as_text(value)), _like_segments(pattern, mark)
         # Only segments with `_` are compared at every position; plain ones are found in linear time.
-        self._charge(len(text) * (1 + sum(segment.length for segment in segments if segment.plain is None)))
+        self._charge(len(text) * (1 + sum(segment.length for segment in segments if segment.has_gaps)))
         return int(_matches(segments, text))
 
     def _instr(self, value: Any, part: Any) -> int | None:
@@ -365,22 +365,12 @@ def _lower(text: str) -> str:
 
 
 class _Segment(NamedTuple):
-    """A fixed number of characters between two `%` of a LIKE pattern, plain or with `_` among them."""
+    """A fixed number of characters between two `%` of a LIKE pattern."""
 
     length: int
-    plain: str | None
-    pattern: re.Pattern[str] | None
-
-    def is_at(self, text: str, start: int) -> bool:
-        if self.plain is not None:
-            return text.startswith(self.plain, start)
-        return self.pattern is not None and self.pattern.match(text, start) is not None
-
-    def find(self, text: str, start: int, end: int) -> int:
-        if self.plain is not None:
-            return text.find(self.plain, start, end)
-        found = None if self.pattern is None else self.pattern.search(text, start, end)
-        return -1 if found is None else found.start()
+    pattern: re.Pattern[str]
+    has_gaps: bool
+    """It contains `_`."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -401,10 +391,8 @@ def _like_segments(pattern: str, escape: str | None) -> tuple[_Segment, ...]:
 
 
 def _segment(characters: list[str]) -> _Segment:
-    if "" not in characters:
-        return _Segment(len(characters), "".join(characters), None)
     pattern = "".join(re.escape(character) or "." for character in characters)
-    return _Segment(len(characters), None, re.compile(pattern, re.DOTALL))
+    return _Segment(len(characters), re.compile(pattern, re.DOTALL), "" in characters)
 
 
 def _matches(segments: tuple[_Segment, ...], text: str) -> bool:
@@ -413,14 +401,14 @@ def _matches(segments: tuple[_Segment, ...], text: str) -> bool:
         return False
     first, last = segments[0], segments[-1]
     if len(segments) == 1:
-        return len(text) == first.length and first.is_at(text, 0)
+        return first.pattern.fullmatch(text) is not None
     end = len(text) - last.length
-    if end < first.length or not first.is_at(text, 0) or not last.is_at(text, end):
+    if end < first.length or not first.pattern.match(text) or not last.pattern.match(text, end):
         return False
     position = first.length
     for segment in segments[1:-1]:
-        start = segment.find(text, position, end)
-        if start < 0:
+        found = segment.pattern.search(text, position, end)
+        if found is None:
             return False
-        position = start + segment.length
+        position = found.end()
     return True
