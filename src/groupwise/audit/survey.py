@@ -174,12 +174,12 @@ class _Survey:
     def chains(self, sample: int, seed: int) -> tuple[Chain, ...]:
         strata = [self.strata[verdict].items() for verdict in Verdict]
         shares = spread_evenly(sample, [len(chains) for chains in strata])
-        drawn = []
+        sampled = []
         for chains, share in zip(strata, shares, strict=True):
             chains.sort(key=lambda chain: _order(seed, chain))
-            drawn += chains[:share]
+            sampled += chains[:share]
         # Shuffled, so that the position does not reveal the verdict.
-        return tuple(sorted(drawn, key=lambda chain: _order(seed, chain)))
+        return tuple(sorted(sampled, key=lambda chain: _order(seed, chain)))
 
 
 def _order(seed: int, chain: Chain) -> bytes:

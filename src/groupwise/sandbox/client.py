@@ -111,9 +111,6 @@ class Sandbox:
     def _begin(self, source: str, stdin: str, limits: ProgramLimits, has_channel: bool) -> ProgramJob:
         if self._link is None:
             self._start()
-        return self._send_job(source, stdin, limits, has_channel)
-
-    def _send_job(self, source: str, stdin: str, limits: ProgramLimits, has_channel: bool) -> ProgramJob:
         assert self._link is not None
         self._num_jobs += 1
         try:
@@ -233,7 +230,7 @@ class Sandbox:
         if isolation == UNSAFE:
             return ""
         try:
-            outcome = self._finish(self._send_job(_SELF_CHECK.format(path=__file__), "", _SELF_CHECK_LIMITS, False))
+            outcome = self._finish(self._begin(_SELF_CHECK.format(path=__file__), "", _SELF_CHECK_LIMITS, False))
         except SandboxBroken as error:
             self._break("self-check failed")
             return f"self-check: {error}"

@@ -126,7 +126,7 @@ class Countdown(GeneratedTask):
         return Problem(identifier, (Message("user", prompt),), str(target), meta)
 
     def _load(self, source: str, split: str, key: str) -> list[Problem]:
-        """The distinct puzzles in the order of the data; the published data set repeats some."""
+        """Return the distinct puzzles in the order of the data; the published data set repeats some."""
         rows = load_rows(source, split, key=f"task.options.{key}")
         problems: dict[str, Problem] = {}
         for row in rows:

@@ -50,7 +50,7 @@ class DataTask:
         raise NotImplementedError
 
     def split_key(self, problem: Problem) -> str:
-        """What held_out_share hashes: problems with the same key are always in the same split."""
+        """Return the key that held_out_share hashes: equal keys are always in the same split."""
         return problem.id
 
 
@@ -93,5 +93,5 @@ def check_share(key: str, share: float, *, may_be_zero: bool = True) -> None:
 
 
 def take_share(problems: Sequence[Problem], share: float, is_held_out: bool, keys: Sequence[str]) -> list[Problem]:
-    """The problems of one split: a hash of each key decides, so the rest of the data does not matter."""
+    """Return the problems of one split, decided by a hash of each key, whatever else is in the data."""
     return [each for each, key in zip(problems, keys, strict=True) if (share_of(key) < share) == is_held_out]

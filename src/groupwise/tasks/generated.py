@@ -42,7 +42,7 @@ class GeneratedTask:
         raise NotImplementedError
 
     def draw(self, generator: random.Random) -> tuple[Hashable, Problem] | None:
-        """One attempt, as in `Draw`."""
+        """Make one attempt, as in `Draw`."""
         raise NotImplementedError
 
     def problems(self, split: Split) -> Sequence[Problem]:
@@ -74,7 +74,7 @@ class TaggedInteger:
 def generate_split(
     draw: Draw[T], split: Split, *, seed: int, num_train: int, num_held_out: int, num_possible: int, fix: str
 ) -> list[T]:
-    """The problems of one split. `num_possible` is an upper bound on how many distinct ones exist; `fix` tells how a
+    """Return the problems of one split. `num_possible` bounds the number of distinct ones from above; `fix` tells how a
     recipe gets more of them."""
     total = num_train + num_held_out
     generator = random.Random(f"groupwise/{seed}")

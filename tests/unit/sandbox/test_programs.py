@@ -24,7 +24,7 @@ def test_input_and_output(sandbox: Sandbox) -> None:
     outcome = sandbox.run("import sys\nprint(input())\nprint(sys.stdin.read(), file=sys.stderr)", stdin="é\nrest\n…")
     assert (outcome.status, outcome.exit_code) == (ProgramStatus.OK, 0)
     assert (outcome.stdout, outcome.stderr) == ("é\n", "rest\n…\n")
-    assert 0 < outcome.seconds < 1
+    assert 0 < outcome.seconds < 10
 
 
 def test_is_main_with_the_whole_standard_library(sandbox: Sandbox) -> None:

@@ -45,7 +45,7 @@ class NotPlain(Exception):
 
 
 class BadTree(Exception):
-    """The tree is not one that `encode` makes."""
+    """The tree is not one that `encode` produces."""
 
 
 def encode(value: Any) -> Any:

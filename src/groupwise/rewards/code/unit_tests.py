@@ -187,7 +187,7 @@ def _object_test(test: Any, spec: CodeSpec, where: str) -> CallTest | StdinTest:
 
 
 class _Planner:
-    """The sorting of Python test statements into call tests and blocks for the judge."""
+    """A planner that sorts Python test statements into call tests and blocks for the judge."""
 
     def __init__(self, spec: CodeSpec, source: str) -> None:
         tree = _parse(source, "tests")

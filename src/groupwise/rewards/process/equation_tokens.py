@@ -164,7 +164,7 @@ def _word_kind(text: str, is_glued: bool, following: str) -> str:
 
 
 def _is_bullet(text: str, start: int, end: int) -> bool:
-    """Whether the sign opens a line and a space follows, as in "- 3 + 4 = 7"."""
+    """Return whether the sign opens a line and a space follows, as in "- 3 + 4 = 7"."""
     head = text[max(0, start - 20) : start]
     opens_line = not head.rpartition("\n")[2].strip() and (start <= 20 or "\n" in head)
     return opens_line and text[end : end + 1] in (" ", "\t")

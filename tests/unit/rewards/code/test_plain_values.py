@@ -270,7 +270,7 @@ def test_comparing_takes_linear_time() -> None:
     assert not matches(["set", [["decimal", "1E-999999"]]], {10})
     assert not matches(["range", 0, huge, 1], [1])
     assert truth(["range", 0, huge, 1]) is True
-    assert time.process_time() - started < 2.0
+    assert time.process_time() - started < 10.0
     assert not matches(["set", [1, 1, 1]], {1})
     assert not matches(["set", [1, 1]], {1, 2})
     assert not matches(["dict", [[1, 1], [True, 1]]], {1: 1, 2: 1})
