@@ -82,14 +82,14 @@ def head_logprobs(
     temperature: float,
     chunk_tokens: int = 0,
     rows: Rows | None = None,
+    grad_sum_VD: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(logprobs with gradient, entropies without) under a head that is one matrix.
+    """Return (logprobs with gradient, entropies without) under a head that is one matrix.
 
-    Where the weight has a `grad_sum` its gradient is added to that, in fp32, and autograd gets none.
+    With `grad_sum_VD` the backward pass adds the weight's gradient to it, in fp32, and hands autograd none.
     """
     size = chunk_tokens or chunk_tokens_of(weight_VD.shape[0])
-    total = getattr(weight_VD, "grad_sum", None)
-    form = (temperature, size, rows or TorchRows(), total)
+    form = (temperature, size, rows or TorchRows(), grad_sum_VD)
     logprobs, entropies = _HeadLogprobs.apply(hidden_ND, weight_VD, token_ids_N, form)
     return logprobs, entropies
 

@@ -6,27 +6,15 @@ Shapes: N rows, D hidden size, V vocabulary.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor, nn
+from torch import Tensor
 
 from groupwise.kernels.products import split_sums
 
 VOCAB_TILE = 4096
-
-
-def has_plain_head(model: Any) -> bool:
-    """Whether the head is one bf16 matrix and nothing else: no bias, adapter, quantization or soft cap."""
-    head = model.get_output_embeddings()
-    config = model.config.get_text_config()
-    is_scaled = any(
-        getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")
-    )
-    is_matrix = type(head) is nn.Linear and head.bias is None and head.weight.dtype == torch.bfloat16
-    return is_matrix and head.weight.is_cuda and not is_scaled
 
 
 def fp32_logits(hidden: Tensor, weight: Tensor, out: Tensor) -> Tensor:

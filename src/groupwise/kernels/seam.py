@@ -62,13 +62,6 @@ def attend_with(step: AttentionStep | None) -> None:
     _current = step
 
 
-def window_of(attention: Any) -> int:
-    """As an attention module hands it to the interface: Mistral's is in the config, Llama has none."""
-    if type(attention).__name__ == "MistralAttention":
-        return attention.config.sliding_window or 0
-    return getattr(attention, "sliding_window", None) or 0
-
-
 def current_step() -> AttentionStep | None:
     return _current
 

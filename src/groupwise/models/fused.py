@@ -22,6 +22,9 @@ from torch import Tensor, nn
 from groupwise.data.pack import Pack
 from groupwise.kernels.joined import lay_side_by_side
 from groupwise.kernels.seam import AttentionForm, attend_with
+from groupwise.models.families import fits_packed_attention, has_silu
+from groupwise.models.gradient_sums import GradientSums
+from groupwise.models.head import has_plain_head
 from groupwise.models.placement import device_bytes
 from groupwise.models.recorded import RecordedLayers, filled
 from groupwise.models.straight import Heads, run_layer, straight_layers, straighten
@@ -29,12 +32,11 @@ from groupwise.models.straight import Heads, run_layer, straight_layers, straigh
 T = TypeVar("T")
 
 
-def fuse(model: Any) -> bool:
+def fuse(model: Any, sums: GradientSums | None = None) -> bool:
     """Put our forms into a model, for good. Whether it can learn from packed sequences, with our attention."""
     if model.device.type != "cuda" or model.dtype != torch.bfloat16:
         return False
     from groupwise.kernels.layer_training import TritonOps
-    from groupwise.kernels.output_head import has_plain_head
 
     torch.backends.cuda.preferred_blas_library("cublaslt")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = (False, False)
@@ -51,11 +53,8 @@ def fuse(model: Any) -> bool:
     for place in _rotary_places(model):
         if not isinstance(place.apply_rotary_pos_emb, partial):
             place.apply_rotary_pos_emb = partial(_fast_rotary, place.apply_rotary_pos_emb)
-    straighten(model, TritonOps())
-    config = model.config.get_text_config()
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    has_softcap = bool(getattr(config, "attn_logit_softcapping", None))
-    return has_plain_head(model) and not has_softcap and head_dim % 8 == 0 and head_dim <= 256
+    straighten(model, TritonOps(), sums)
+    return has_plain_head(model) and fits_packed_attention(model.config.get_text_config())
 
 
 _norm_forms: dict[type, bool | None] = {}
@@ -85,9 +84,8 @@ def _fast_norm(module: Any) -> Callable[[Any, Tensor], Tensor] | None:
 def _fast_mlp(module: Any) -> Callable[[Any, Tensor], Tensor] | None:
     from groupwise.kernels.pointwise import silu_mul
 
-    activation = getattr(module, "act_fn", None)
     has_parts = all(hasattr(module, name) for name in ("gate_proj", "up_proj", "down_proj"))
-    if not has_parts or not (isinstance(activation, nn.SiLU) or type(activation).__name__ == "SiLUActivation"):
+    if not has_parts or not has_silu(module):
         return None
 
     def forward(self: Any, x: Tensor) -> Tensor:

@@ -9,31 +9,43 @@ from torch import Tensor, nn
 
 from groupwise.algo.logprobs import CHUNK_BYTES, Rows, chunk_tokens_of, chunked_logprobs, head_logprobs
 from groupwise.data.batch import Rectangle
+from groupwise.models.families import has_plain_logits, logit_factor, logit_softcap
+from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.placement import device_bytes
 
 CHUNK_SHARE = 1 / 128
 """Of a GPU's memory, for the fp32 logits of a chunk."""
 
 
+def has_plain_head(model: Any) -> bool:
+    """Whether the head is a single bf16 matrix on a GPU: no bias, adapter, quantization, scale or soft cap."""
+    head = model.get_output_embeddings()
+    is_matrix = type(head) is nn.Linear and head.bias is None and head.weight.dtype == torch.bfloat16
+    return is_matrix and head.weight.is_cuda and has_plain_logits(model.config.get_text_config())
+
+
 class Head:
     """Of a causal language model of transformers, whose logits are a function of the last hidden states."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, sums: GradientSums) -> None:
+        self._sums = sums
         config = model.config.get_text_config()
         self._chunk_bytes = CHUNK_BYTES
         if model.device.type == "cuda":
             # Larger chunks make better products, where there is memory for them.
             share = int(device_bytes(model.device) * CHUNK_SHARE)
             self._chunk_bytes = min(max(CHUNK_BYTES, share), 4 * CHUNK_BYTES)
-        self._softcap = getattr(config, "final_logit_softcapping", None)
-        self._factor = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
+        self._softcap = logit_softcap(config)
+        self._factor = logit_factor(config)
 
     def logprobs(self, model: Any, hidden: Tensor, token_ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """(logprobs with gradient, entropies without) of tokens [N], drawn from hidden states [N, D]."""
         head = model.get_output_embeddings()
         if type(head) is nn.Linear and head.bias is None and not self._softcap and self._factor == 1:
             size = chunk_tokens_of(head.weight.shape[0], self._chunk_bytes)
-            return head_logprobs(hidden, head.weight, token_ids, temperature, size, _rows(hidden))
+            return head_logprobs(
+                hidden, head.weight, token_ids, temperature, size, _rows(hidden), self._sums.of(head.weight)
+            )
         vocab = model.config.get_text_config().vocab_size
         return chunked_logprobs(lambda part: self._finish(head(part)), hidden, token_ids, temperature, vocab)
 

@@ -27,6 +27,7 @@ from torch.nn import Parameter
 from groupwise.config import OptimizerConfig
 from groupwise.distributed.shards import local
 from groupwise.distributed.world import Alone, World
+from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.moments import EightBitMoments, Fp32Moments, Moments
 from groupwise.models.placement import device_bytes, laid_out_alike, to_host
 
@@ -41,6 +42,7 @@ class MasterAdamW:
         config: OptimizerConfig,
         world: World | None = None,
         weights: Mapping[str, Tensor] | None = None,
+        sums: GradientSums | None = None,
     ) -> None:
         """`weights`: masters to take over, from an optimizer of the same parameters that is not used any more."""
         self._world: World = world or Alone()
@@ -59,7 +61,9 @@ class MasterAdamW:
             if self._masters[name].data_ptr() == weight.data_ptr():
                 self._masters[name] = self._masters[name].clone()
             self._published.add(name)
-        self._sums: dict[str, Tensor] = {}
+        self._gathered: dict[str, Tensor] = {}
+        """Sums of the gradients that autograd delivered, by name, where no sum was offered."""
+        self.sums = sums or GradientSums()
         self._offered: list[Tensor] = []
         self._hooks: list[Any] = []
         targets = {name: local(self._parameters[name].detach()) for name in self._published}
@@ -92,11 +96,16 @@ class MasterAdamW:
             torch._foreach_zero_(self._offered)
         else:
             self._offered = laid_out_alike(offering, _zeros)
-        stays = sums_stay(offering)
-        for parameter, total in zip(offering, self._offered, strict=True):
-            parameter.grad_sum = total
-            parameter.grad_sum_stays = stays
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(_add_to_sum))
+        self.sums.offer(offering, self._offered, stay=sums_stay(offering))
+        for parameter in offering:
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._add_to_sum))
+
+    def _add_to_sum(self, parameter: Any) -> None:
+        total = self.sums.of(parameter)
+        # Called as well where a backward pass has added to the sum by itself and left no gradient.
+        if parameter.grad is not None and total is not None:
+            total.add_(parameter.grad)
+            parameter.grad = None
 
     def collect_gradients(self) -> None:
         """After each microbatch: what autograd has delivered goes into fp32 sums."""
@@ -106,28 +115,27 @@ class MasterAdamW:
             if parameter.grad is None or is_sum:
                 continue
             gradient = local(parameter.grad).float()
-            self._sums[name] = self._sums[name].add_(gradient) if name in self._sums else gradient
+            self._gathered[name] = self._gathered[name].add_(gradient) if name in self._gathered else gradient
             parameter.grad = None
 
     def clear_gradients(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._sums = {}
+        self._gathered = {}
+        self.sums.withdraw()
         if not sums_stay(self._parameters.values()):
             self._offered = []
         for name, parameter in self._parameters.items():
             parameter.grad = None
             self._masters[name].grad = None
-            if hasattr(parameter, "grad_sum"):
-                del parameter.grad_sum
 
     def gradients(self) -> dict[str, Tensor]:
         """The sums, where the model is; none for weights that took no part."""
         found = {}
         for name, parameter in self._parameters.items():
-            offered = getattr(parameter, "grad_sum", None)
-            total = offered if offered is not None else self._sums.get(name, parameter.grad)
+            offered = self.sums.of(parameter)
+            total = offered if offered is not None else self._gathered.get(name, parameter.grad)
             if total is not None:
                 found[name] = total
         return found
@@ -206,10 +214,3 @@ def sums_stay(parameters: Iterable[Tensor]) -> bool:
 
 def _zeros(count: int, tensor: Tensor) -> Tensor:
     return torch.zeros(count, device=tensor.device)
-
-
-def _add_to_sum(parameter: Any) -> None:
-    if parameter.grad is None:  # the hook is called as well where a backward pass has added to the sum by itself
-        return
-    parameter.grad_sum.add_(parameter.grad)
-    parameter.grad = None

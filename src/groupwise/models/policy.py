@@ -25,6 +25,7 @@ from groupwise.distributed.shards import Sharded, Unsharded, local
 from groupwise.distributed.world import Alone, World, together
 from groupwise.kernels.seam import attending
 from groupwise.models.fused import PackedDecoder, fuse, packed_hidden
+from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.head import Head, own_logits, padded_hidden
 from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
 from groupwise.models.lora import add_lora, trainable_parameters
@@ -53,13 +54,14 @@ class Policy:
         self.device = loaded.device
         self.context_tokens = loaded.context_tokens
         self.stop_token_ids = stop_token_ids(loaded.tokenizer, loaded.model)
-        self._is_packed = fuse(loaded.model)
+        self._sums = GradientSums()
+        self._is_packed = fuse(loaded.model, self._sums)
         is_straight = self._is_packed and self.world.is_alone and bool(straight_layers(loaded.model))
         self._straight = PackedDecoder(loaded.model) if is_straight else None
         # Where passes are recorded, a pack too large for it would need memory of its own beside that of recordings.
         is_recorded = sums_stay(trainable_parameters(loaded.model).values())
         self._most_tokens = self._straight.most_tokens if self._straight is not None and is_recorded else 0
-        self._head = Head(loaded.model)
+        self._head = Head(loaded.model, self._sums)
         self._is_head_known: bool | None = None
         self.version = 0
         self._ema_decay = ema_decay
@@ -77,8 +79,11 @@ class Policy:
     def _optimizer(self) -> MasterAdamW:
         """Made when it is first needed: masters take memory, and a stage may want them elsewhere."""
         if self._made is None:
-            self._made = MasterAdamW(trainable_parameters(self.model), OptimizerConfig(), self.world)
+            self._made = self._make_optimizer(OptimizerConfig())
         return self._made
+
+    def _make_optimizer(self, config: OptimizerConfig, weights: Mapping[str, Tensor] | None = None) -> MasterAdamW:
+        return MasterAdamW(trainable_parameters(self.model), config, self.world, weights, self._sums)
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -92,8 +97,7 @@ class Policy:
 
     def begin_stage(self, optimizer: OptimizerConfig, *, keep_reference: bool, offload_reference: bool = False) -> None:
         """A fresh optimizer, and the policy as it is now for a reference."""
-        before = None if self._made is None else self._made.weights
-        self._made = MasterAdamW(trainable_parameters(self.model), optimizer, self.world, before)
+        self._made = self._make_optimizer(optimizer, None if self._made is None else self._made.weights)
         self._ema = {name: beside(average, self.weights[name]) for name, average in self._ema.items()}
         self._reference = {}
         if keep_reference:

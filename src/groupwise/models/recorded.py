@@ -186,7 +186,7 @@ class RecordedLayers:
         if tokens > self.most_tokens:
             return None
         learns = torch.is_grad_enabled()
-        if learns and not all(getattr(weight, "grad_sum_stays", False) for weight in self._weights()):
+        if learns and not all(layer.sums.stays(weight) for layer in self._layers for weight in layer.parameters()):
             return None
         return tokens
 

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.kernels.joined import Joined, is_plain, join, join_copies
-from groupwise.kernels.seam import AttentionForm, current_step, window_of
-
-KNOWN_LAYERS = {"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"}
+from groupwise.kernels.seam import AttentionForm, current_step
+from groupwise.models.families import UNKNOWN, Family, family_of, has_silu, window_of
+from groupwise.models.gradient_sums import GradientSums
 
 Keep = Literal["all", "attention", "input"]
 """`attention`: all but what the feed-forward block makes. `input`: the layer's input, and all is made again."""
@@ -65,18 +65,19 @@ class PackStep(Protocol):
 class Gradients:
     """Takes the gradients of weights: into their sums, or to be handed to autograd."""
 
-    def __init__(self, ops: LayerOps) -> None:
+    def __init__(self, ops: LayerOps, sums: GradientSums) -> None:
         self._ops = ops
+        self._sums = sums
         self._handed: dict[int, Tensor] = {}
 
     def add_product(self, weights: Sequence[Tensor], left: Tensor, right: Tensor) -> None:
         """leftᵀ · right, whose rows are those of the weights one after the other. left [T, N], right [T, M]."""
-        joined = _adjacent_sums(weights)
+        joined = self._adjacent_sums(weights)
         if joined is not None:
             self._ops.add_product(joined, left, right)
             return
         for weight, part in zip(weights, left.split([len(weight) for weight in weights], dim=1), strict=True):
-            total = getattr(weight, "grad_sum", None)
+            total = self._sums.of(weight)
             if total is not None:
                 self._ops.add_product(total, part, right)
             elif weight.requires_grad:
@@ -86,7 +87,7 @@ class Gradients:
         """Likewise, of a gradient that is there. [N, …]"""
         for weight, part in zip(weights, gradient.split([len(weight) for weight in weights]), strict=True):
             if weight.requires_grad:
-                total = getattr(weight, "grad_sum", None)
+                total = self._sums.of(weight)
                 if total is None:
                     self._hand(weight, part.to(weight.dtype))
                 else:
@@ -102,18 +103,17 @@ class Gradients:
     def num_handed(self) -> int:
         return len(self._handed)
 
-
-def _adjacent_sums(weights: Sequence[Tensor]) -> Tensor | None:
-    """The sums of weights that lie side by side in memory, as one; None where there are none, or they do not."""
-    totals: list[Tensor] = [total for weight in weights if (total := getattr(weight, "grad_sum", None)) is not None]
-    if len(totals) < len(weights) or not all(total.is_contiguous() for total in totals):
-        return None
-    end = totals[0].data_ptr()
-    for total in totals:
-        if total.data_ptr() != end:
+    def _adjacent_sums(self, weights: Sequence[Tensor]) -> Tensor | None:
+        """Return the sums of the weights as one tensor; None where one is missing or they are not adjacent."""
+        totals = [total for weight in weights if (total := self._sums.of(weight)) is not None]
+        if len(totals) < len(weights) or not all(total.is_contiguous() for total in totals):
             return None
-        end += total.numel() * total.element_size()
-    return totals[0].as_strided((sum(len(total) for total in totals), totals[0].shape[1]), totals[0].stride())
+        end = totals[0].data_ptr()
+        for total in totals:
+            if total.data_ptr() != end:
+                return None
+            end += total.numel() * total.element_size()
+        return totals[0].as_strided((sum(len(total) for total in totals), totals[0].shape[1]), totals[0].stride())
 
 
 class Product:
@@ -191,8 +191,12 @@ def _address(module: Any) -> tuple[int, int]:
 
 
 class StraightLayer:
-    def __init__(self, layer: Any, ops: LayerOps, keep: Keep) -> None:
+    def __init__(
+        self, layer: Any, ops: LayerOps, keep: Keep, family: Family = UNKNOWN, sums: GradientSums | None = None
+    ) -> None:
         attention, mlp = layer.self_attn, layer.mlp
+        self.sums = sums or GradientSums()
+        self._family = family
         self.ops, self.keep = ops, keep
         self.size = attention.head_dim
         self.attention = attention
@@ -229,7 +233,7 @@ class StraightLayer:
 
     def addresses(self) -> tuple[object, ...]:
         """Where its weights are and the sums of their gradients."""
-        sums = [getattr(weight, "grad_sum", None) for weight in self.parameters()]
+        sums = [self.sums.of(weight) for weight in self.parameters()]
         products = tuple(product.state() for product in self._products)
         return (*products, *(None if total is None else total.data_ptr() for total in sums))
 
@@ -273,7 +277,7 @@ class StraightLayer:
         return query, key, value
 
     def _form(self) -> AttentionForm:
-        return AttentionForm(self.attention.scaling, 0.0, window_of(self.attention))
+        return AttentionForm(self.attention.scaling, 0.0, window_of(self._family, self.attention))
 
     # ---- backward ----
 
@@ -281,7 +285,7 @@ class StraightLayer:
         self, grad: Tensor, kept: Sequence[Tensor], rotary: Rotary, step: PackStep
     ) -> tuple[Tensor, Gradients]:
         x, heads, out, lse, middle, raw, gates = self._restore(kept, rotary, step)
-        gradients = Gradients(self.ops)
+        gradients = Gradients(self.ops, self.sums)
         with self.ops.split_sums():
             dgates, active = self.ops.gate_backward(self.out_of_mlp.input_gradient(grad), gates)
             self.out_of_mlp.collect(grad, active, gradients)
@@ -362,10 +366,15 @@ class _Layer(torch.autograd.Function):
         return (dx, None, None, None, *gradients.handed(weights))
 
 
-def straighten(model: Any, ops: LayerOps) -> None:
-    """Let the layers of a model that we know run as one operation each, over packs; other passes go their own way."""
-    for layer in getattr(model.get_decoder(), "layers", ()):
-        if type(layer).__name__ not in KNOWN_LAYERS or not _has_silu(layer.mlp) or not _is_plain(layer):
+def straighten(model: Any, ops: LayerOps, sums: GradientSums | None = None) -> None:
+    """Let the layers of a model run as one operation each over packs, where its family allows it.
+
+    Each such layer gets two attributes, `straight` and `own_forward`, and a `forward` that chooses between them. A
+    wrapper module would be more explicit, but would rename the weights in checkpoints and exports.
+    """
+    family = family_of(model)
+    for layer in getattr(model.get_decoder(), "layers", ()) if family.trains_straight else ():
+        if type(layer).__name__ != family.layer or not has_silu(layer.mlp) or not _is_plain(layer):
             continue
         # What transformers would do around the layer is done in it.
         keep: Keep = "all"
@@ -373,7 +382,7 @@ def straighten(model: Any, ops: LayerOps) -> None:
             keep, layer.gradient_checkpointing = "input", False
         elif getattr(layer.mlp, "gradient_checkpointing", False):
             keep, layer.mlp.gradient_checkpointing = "attention", False
-        layer.straight = StraightLayer(layer, ops, keep)
+        layer.straight = StraightLayer(layer, ops, keep, family, sums)
         layer.own_forward = layer.forward
         layer.forward = types.MethodType(_forward, layer)
 
@@ -383,10 +392,6 @@ def straight_layers(model: Any) -> list[StraightLayer]:
     layers = list(getattr(model.get_decoder(), "layers", ()))
     found = [layer.straight for layer in layers if hasattr(layer, "straight")]
     return found if len(found) == len(layers) else []
-
-
-def _has_silu(mlp: Any) -> bool:
-    return type(mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
 
 
 def _is_plain(layer: Any) -> bool:

@@ -20,8 +20,9 @@ from groupwise.engines.native.device_memory import DeviceMemoryError, Releasable
 from groupwise.engines.sampling import truncate
 from groupwise.kernels import attention as kernels
 from groupwise.kernels.drawing import draw_and_advance
-from groupwise.kernels.output_head import fp32_logits, has_plain_head
+from groupwise.kernels.output_head import fp32_logits
 from groupwise.kernels.seam import AttentionForm, attending
+from groupwise.models.head import has_plain_head
 from groupwise.types import SamplingParams
 
 MAX_GRAPHS = 64

@@ -20,6 +20,7 @@ from groupwise.engines.native.attend import gather, may_see, plain_attention
 from groupwise.engines.native.slots import Slots
 from groupwise.engines.sampling import draw_tokens
 from groupwise.kernels.seam import AttentionForm, attending
+from groupwise.models.families import head_size, logit_softcap, num_kv_heads
 from groupwise.types import SamplingParams
 
 
@@ -83,10 +84,10 @@ class Runner:
         self._decoder = model.get_decoder()
         self._head = model.get_output_embeddings()
         config = model.config.get_text_config()
-        heads, size = cache_shape(config)
-        self._softcap = getattr(config, "final_logit_softcapping", None)
+        self._softcap = logit_softcap(config)
         self.num_blocks = num_blocks
-        self.cache = self._allocate_cache((config.num_hidden_layers, 2, num_blocks, block_tokens, heads, size))
+        heads = (num_kv_heads(config), head_size(config))
+        self.cache = self._allocate_cache((config.num_hidden_layers, 2, num_blocks, block_tokens, *heads))
         self.slots = Slots(num_slots, -(-row_tokens // block_tokens), max_new_tokens, self.device)
 
     def _allocate_cache(self, shape: tuple[int, ...]) -> Tensor:
@@ -95,9 +96,8 @@ class Runner:
     @staticmethod
     def block_bytes(model: Any, block_tokens: int) -> int:
         config = model.config.get_text_config()
-        heads, size = cache_shape(config)
-        bytes_each = torch.finfo(model.dtype).bits // 8
-        return int(config.num_hidden_layers * 2 * block_tokens * heads * size * bytes_each)
+        values = config.num_hidden_layers * 2 * block_tokens * num_kv_heads(config) * head_size(config)
+        return int(values * torch.finfo(model.dtype).bits // 8)
 
     def fits(self, num_slots: int, row_tokens: int, max_new_tokens: int) -> bool:
         has_slots = num_slots <= self.slots.num_slots and row_tokens <= self.row_tokens
@@ -197,12 +197,6 @@ class Runner:
 
 def _positions(pieces: Sequence[Piece]) -> list[int]:
     return [piece.position + offset for piece in pieces for offset in range(len(piece.token_ids))]
-
-
-def cache_shape(config: Any) -> tuple[int, int]:
-    """(key-value heads, head size)."""
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    return heads, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 class PlainPrefill:

@@ -18,11 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.kernels.joined import join
-from groupwise.kernels.seam import AttentionForm, window_of
-
-KNOWN_DECODERS = {"LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model"}
-KNOWN_ROTARY = {"default", "linear", "llama3", "yarn"}
-"""Kinds whose angles depend on the position alone."""
+from groupwise.kernels.seam import AttentionForm
+from groupwise.models.families import family_of, has_rotary_by_position, has_silu, window_of
 
 Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]
 
@@ -36,19 +33,18 @@ class StraightStep(Protocol):
 
 
 def is_straight(model: Any) -> bool:
-    """Whether this model is one that the straight pass knows."""
-    decoder = model.get_decoder()
-    rotary = getattr(decoder, "rotary_emb", None)
-    if type(decoder).__name__ not in KNOWN_DECODERS or model.dtype != torch.bfloat16 or rotary is None:
+    """Whether `StraightDecoder` can run this model."""
+    if not family_of(model).decodes_straight or model.dtype != torch.bfloat16:
         return False
-    has_silu = type(decoder.layers[0].mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
-    return has_silu and getattr(rotary, "rope_type", "default") in KNOWN_ROTARY
+    decoder = model.get_decoder()
+    return has_rotary_by_position(decoder) and has_silu(decoder.layers[0].mlp)
 
 
 class StraightDecoder:
     def __init__(self, model: Any, max_tokens: int, max_positions: int, allocate: Allocate) -> None:
         from groupwise.kernels.products import MIN_ROWS
 
+        self._family = family_of(model)
         self._decoder = model.get_decoder()
         max_tokens = max(max_tokens, MIN_ROWS)
         config = model.config.get_text_config()
@@ -97,7 +93,7 @@ class StraightDecoder:
             query = head_norm(query, attention.q_norm.weight, attention.q_norm.variance_epsilon)
             key = head_norm(key, attention.k_norm.weight, attention.k_norm.variance_epsilon)
         attended = self._attended[:count]
-        form = AttentionForm(attention.scaling, 0.0, window_of(attention))
+        form = AttentionForm(attention.scaling, 0.0, window_of(self._family, attention))
         out = attended.view(count, self._heads, size)
         step.attend_straight(index, query, key, value, form, (*self._rotary, self._query[:count]), out)
         return project((attention.o_proj,), attended, self._delta[:count])[0]
