@@ -15,9 +15,10 @@ import torch
 
 from groupwise import cli
 from groupwise.config import ConfigError, ModelConfig, Recipe
-from groupwise.evals.evaluate import Questions, evaluate, make_engine
+from groupwise.evals.evaluate import evaluate, make_engine
 from groupwise.evals.general_text import PASSAGES
 from groupwise.evals.guards import perplexity_estimate
+from groupwise.evals.questions import Questions
 from groupwise.evals.subject import Subject, open_subject
 from groupwise.models.export import export_run
 from groupwise.models.load import load_model
@@ -111,7 +112,7 @@ def test_a_folder_with_another_evaluation_is_refused(subject: Subject, tmp_path:
         evaluate(subject, engine, replace(QUESTIONS, seed=1), out=tmp_path / "out")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("")
-    with pytest.raises(ConfigError, match=r"notes\.txt and no result"):
+    with pytest.raises(ConfigError, match=r"notes\.txt but no result"):
         evaluate(subject, engine, QUESTIONS, out=tmp_path / "mine")
 
 

@@ -14,7 +14,8 @@ from groupwise.cli.number_lists import parse_numbers
 
 if TYPE_CHECKING:
     from groupwise.evals.compare import Comparison
-    from groupwise.evals.evaluate import ProgressCallback, Questions
+    from groupwise.evals.evaluate import ProgressCallback
+    from groupwise.evals.questions import Questions
     from groupwise.runs.results import Result
 
 NUM_SHOWN = 5
@@ -74,7 +75,8 @@ def _eval(options: argparse.Namespace) -> int:
     import json
 
     from groupwise.base.signals import StopControl
-    from groupwise.evals.evaluate import check_task, evaluate, make_engine
+    from groupwise.evals.evaluate import evaluate, make_engine
+    from groupwise.evals.questions import check_task
     from groupwise.evals.subject import open_subject
     from groupwise.runs.results import result_to_json
 
@@ -105,7 +107,7 @@ def _eval(options: argparse.Namespace) -> int:
 
 def _questions(options: argparse.Namespace, ks: tuple[int, ...], subject: Any) -> list[Questions]:
     from groupwise.config import ConfigError
-    from groupwise.evals.evaluate import Questions, task_options
+    from groupwise.evals.questions import Questions, task_options
 
     tasks = options.tasks or ([subject.recipe.task.name] if subject.recipe else [])
     if not tasks:
@@ -127,7 +129,7 @@ def _questions(options: argparse.Namespace, ks: tuple[int, ...], subject: Any) -
         "seed": options.seed,
     }
     return [
-        Questions(task=task, options=task_options(task, tasks, options.options, subject), **alike, **how)
+        Questions(task=task, options=task_options(task, tasks, options.options, subject.recipe), **alike, **how)
         for task in tasks
         for how in drawn
     ]

@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from groupwise.base.seeds import seed_of
 from groupwise.base.stats import mean, mean_interval, wilson_interval
 from groupwise.config import Recipe, RlStage
-from groupwise.engines.engine import Engine, Request
+from groupwise.engines.engine import Engine
+from groupwise.evals.draw import make_requests, scored_group
 from groupwise.models.chat import Prompts
 from groupwise.models.policy import Policy
 from groupwise.scoring.rollouts import Clock, sample_and_score
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.shaping import is_truncated
-from groupwise.types import EvalRecord, Group, Problem, SamplingParams, Score, ScoredGroup, Verdict
+from groupwise.types import EvalRecord, Problem, SamplingParams, ScoredGroup, Verdict
 
 
 def evaluate(
@@ -37,15 +37,8 @@ def evaluate(
     """
     start = time.perf_counter()
     config = recipe.evaluation
-    requests = [
-        Request(
-            prompts[problem],
-            tuple(
-                seed_of(recipe.seed, "held_out", problem.id, number) for number in range(config.rollouts_per_problem)
-            ),
-        )
-        for problem in problems[: config.num_problems or None]
-    ]
+    asked = [prompts[problem] for problem in problems[: config.num_problems or None]]
+    requests = make_requests(asked, config.rollouts_per_problem, recipe.seed, "held_out")
     sampling = SamplingParams(
         max_new_tokens=eval_max_new_tokens(recipe),
         temperature=config.temperature,
@@ -53,13 +46,8 @@ def evaluate(
     )
     with policy.averaged() if config.use_ema else nullcontext(), interruptible():
         pairs = sample_and_score(engine, scorer, requests, sampling, policy.version, policy.world, Clock())
-    groups = [_scored(group, scores) for group, scores in pairs]
+    groups = [scored_group(group, scores) for group, scores in pairs]
     return _summarize(groups, config.rollouts_per_problem, config.temperature, time.perf_counter() - start), groups
-
-
-def _scored(group: Group, scores: tuple[Score, ...]) -> ScoredGroup:
-    rewards = tuple(score.reward for score in scores)
-    return ScoredGroup(group, scores, rewards, (0.0,) * len(scores), max(rewards) != min(rewards))
 
 
 def eval_max_new_tokens(recipe: Recipe) -> int:
