@@ -26,8 +26,7 @@ from groupwise.models.policy import Policy
 from groupwise.runs.results import COMPLETIONS, Result, read_groups, read_result
 from groupwise.train import pipeline
 from groupwise.types import Verdict
-
-from .conftest import GRPO, SFT, TINY_MODEL
+from tests.factories import GRPO, SFT, TINY_MODEL
 
 TASK = "tests.integration.toy_task:EvenLetters"
 QUESTIONS = Questions(task=TASK, options={"num_held_out": 6}, n=3, ks=(1, 2, 3), max_new_tokens=6)

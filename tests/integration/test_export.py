@@ -16,8 +16,7 @@ from groupwise.evals.subject import open_subject
 from groupwise.models.policy import load_policy
 from groupwise.train import pipeline
 from groupwise.train.training import Training
-
-from .conftest import GRPO, TINY_MODEL
+from tests.factories import GRPO, TINY_MODEL
 
 PROMPT = torch.tensor([[5, 9, 77, 3]])
 
@@ -136,7 +135,7 @@ def test_export_refuses_what_is_not_there(
     pipeline.train(recipe_with(), tmp_path / "run")
     for arguments, message in (
         (["--checkpoint", "step-9"], "no checkpoint 'step-9'"),
-        (["--ema"], "keeps no moving average"),
+        (["--ema"], "has no moving average"),
     ):
         assert main(["export", str(tmp_path / "run"), str(tmp_path / "out"), *arguments]) == 2
         assert message in capsys.readouterr().err

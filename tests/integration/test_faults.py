@@ -21,8 +21,9 @@ from groupwise.runs.reader import Run
 from groupwise.train import pipeline
 from groupwise.train.training import TrainingFailed
 from groupwise.types import Verdict
+from tests.factories import GRPO
 
-from .conftest import GRPO, metrics_lines, state_digest
+from .conftest import metrics_lines, state_digest
 
 
 def write_recipe(recipe: Recipe, path: Path, **changes: Any) -> Path:
@@ -243,7 +244,7 @@ GOOD_ROWS = [json.dumps({"prompt": f"Say {n}.", "answer": str(n)}) for n in rang
     [
         pytest.param([], "no rows", id="empty-data"),
         pytest.param([*GOOD_ROWS[:4], '{"prompt": "x", ', *GOOD_ROWS[4:]], "row 5", id="broken-row"),
-        pytest.param([*GOOD_ROWS, json.dumps({"prompt": "no answer"})], "row 21", id="row-without-answer"),
+        pytest.param([*GOOD_ROWS, json.dumps({"prompt": "no response"})], "row 21", id="row-without-answer"),
     ],
 )
 def test_bad_data_is_named_by_row(

@@ -20,8 +20,9 @@ from groupwise.runs.reader import Run
 from groupwise.train import pipeline
 from groupwise.train import session as training
 from groupwise.types import Finish, Verdict
+from tests.factories import GRPO, SFT, TINY_MODEL
 
-from .conftest import GRPO, SFT, TINY_MODEL, metrics_lines
+from .conftest import metrics_lines
 
 COUNTDOWN = {
     "name": "countdown",

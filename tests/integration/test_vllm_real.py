@@ -25,6 +25,7 @@ import torch
 
 from groupwise.config import EngineConfig, dump_toml, make_recipe, to_table
 from groupwise.engines.engine import Request
+from groupwise.engines.factory import make_engine
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.engines.sampling import truncate
 from groupwise.engines.vllm.backend import VllmError
@@ -33,9 +34,8 @@ from groupwise.models.export import save_folder
 from groupwise.models.policy import Policy, load_policy
 from groupwise.models.publish import PublishedWeights
 from groupwise.runs.reader import Run
-from groupwise.train.pipeline import make_engine
 from groupwise.types import Group, Problem, Prompt, Rollout, SamplingParams
-from tests.integration.conftest import GRPO, TINY_MODEL
+from tests.factories import GRPO, TINY_MODEL
 
 ROOT = Path(__file__).parents[2]
 MODELS = os.environ.get("GROUPWISE_MODELS", "")

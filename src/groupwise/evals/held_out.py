@@ -1,7 +1,7 @@
-"""Held-out pass@1 while training, with its interval.
+"""Held-out pass@1 during training, with its interval.
 
-The random streams depend on the seed and the problem alone, so every evaluation of a run asks the same questions with
-the same dice, and differences between evaluations are the policy's.
+The random streams depend on the seed and the problem alone. So every evaluation of a run has the same problems and
+streams, and differences between evaluations come from the policy.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def evaluate(
     prompts: Prompts,
     interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[EvalRecord, list[ScoredGroup]]:
-    """The record (step and stage left for the caller to fill in) and what was sampled.
+    """Evaluate. Return (the record, whose step and stage the caller sets, what was sampled).
 
-    `interruptible` wraps the sampling alone: a signal must not fall between the weights and their moving average.
+    `interruptible` wraps the sampling only: a signal must not interrupt the swap of weights and moving average.
     """
     start = time.perf_counter()
     config = recipe.evaluation
@@ -51,7 +51,7 @@ def evaluate(
 
 
 def eval_max_new_tokens(recipe: Recipe) -> int:
-    """As written, or the longest that the recipe's RL stages sample."""
+    """Return the recipe's value, or the largest max_new_tokens of its RL stages."""
     from_stages = [stage.sampling.max_new_tokens for stage in recipe.stages if isinstance(stage, RlStage)]
     return recipe.evaluation.max_new_tokens or max(from_stages, default=256)
 
@@ -61,7 +61,7 @@ def _summarize(groups: Sequence[ScoredGroup], num_rollouts: int, temperature: fl
     scores = [score for scored in groups for score in scored.scores]
     rollouts = [rollout for scored in groups for rollout in scored.group.rollouts]
     judged = [score for score in scores if not score.is_error]
-    # One completion a problem is a plain share; several are a mean over problems of their shares.
+    # One completion per problem gives a plain share; several give a mean over problems of shares.
     low, high = wilson_interval(sum(shares), len(shares)) if num_rollouts == 1 else mean_interval(shares)
     return EvalRecord(
         step=0,

@@ -1,4 +1,4 @@
-"""What groupwise can do with each model architecture. This is the only table of its kind: everything consults it.
+"""The table of model architectures and what groupwise can do with each. All other code consults it.
 
 To add an architecture, add one entry to `FAMILIES`. A model that is not in the table still trains and samples: it runs
 the forward pass of transformers, and each fused form (models/fused.py) is used only where it reproduces the model's own

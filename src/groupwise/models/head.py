@@ -1,4 +1,4 @@
-"""The output head of a model by itself: hidden states in, logprobs out, without the logits of all tokens at once."""
+"""The output head of a model: hidden states in, logprobs out, without the logits of all tokens at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.placement import device_bytes
 
 CHUNK_SHARE = 1 / 128
-"""Of a GPU's memory, for the fp32 logits of a chunk."""
+"""Share of a GPU's memory for the fp32 logits of a chunk."""
 
 
 def has_plain_head(model: Any) -> bool:
@@ -25,21 +25,21 @@ def has_plain_head(model: Any) -> bool:
 
 
 class Head:
-    """Of a causal language model of transformers, whose logits are a function of the last hidden states."""
+    """The head of a causal language model whose logits are a function of the last hidden states."""
 
     def __init__(self, model: Any, sums: GradientSums) -> None:
         self._sums = sums
         config = model.config.get_text_config()
         self._chunk_bytes = CHUNK_BYTES
         if model.device.type == "cuda":
-            # Larger chunks make better products, where there is memory for them.
+            # Larger chunks make faster products, if there is memory for them.
             share = int(device_bytes(model.device) * CHUNK_SHARE)
             self._chunk_bytes = min(max(CHUNK_BYTES, share), 4 * CHUNK_BYTES)
         self._softcap = logit_softcap(config)
         self._factor = logit_factor(config)
 
     def logprobs(self, model: Any, hidden: Tensor, token_ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """(logprobs with gradient, entropies without) of tokens [N], drawn from hidden states [N, D]."""
+        """Return (logprobs with gradient, entropies without) of tokens [N], predicted from hidden states [N, D]."""
         head = model.get_output_embeddings()
         if type(head) is nn.Linear and head.bias is None and not self._softcap and self._factor == 1:
             size = chunk_tokens_of(head.weight.shape[0], self._chunk_bytes)
@@ -55,7 +55,7 @@ class Head:
 
     @torch.no_grad()
     def is_right(self, model: Any) -> bool:
-        """Whether the model's own forward gives these logits: some models do more to them than we know of."""
+        """Whether the model's own forward gives the same logits. Some models do more to them than this class knows."""
         ids = torch.arange(1, 5, device=model.device)[None]
         output = model(input_ids=ids, use_cache=False)
         hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
@@ -72,7 +72,7 @@ def _rows(hidden: Tensor) -> Rows | None:
 
 
 def padded_hidden(model: Any, inputs: Rectangle) -> Tensor:
-    """[N, D]: the hidden states that each completion token was (or would be) drawn from."""
+    """Return [N, D]: the hidden state that each completion token is predicted from."""
     hidden: Tensor = model.get_decoder()(
         input_ids=inputs.input_ids,
         attention_mask=inputs.attention_mask,
@@ -85,7 +85,7 @@ def padded_hidden(model: Any, inputs: Rectangle) -> Tensor:
 
 
 def own_logits(model: Any, inputs: Rectangle) -> Tensor:
-    """[N, V]: the model's own logits, all at once, for models whose head we do not know."""
+    """Return [N, V]: the model's own logits, all at once, for models with an unknown head."""
     output = model(
         input_ids=inputs.input_ids,
         attention_mask=inputs.attention_mask,

@@ -276,7 +276,7 @@ def test_gradients_of_a_pass_that_was_overtaken_are_refused() -> None:
     decoder(packs[0], is_recorded=True).sum().backward()
     first = decoder(packs[1], is_recorded=True)
     decoder(packs[2], is_recorded=True)
-    with pytest.raises(RuntimeError, match="before the gradients of the one before"):
+    with pytest.raises(RuntimeError, match="before the backward pass of the one before"):
         first.sum().backward()
 
 
