@@ -84,7 +84,7 @@ def test_an_exported_model_is_asked_as_it_was_trained(
         assert main(["eval", str(tmp_path / "run"), "--chat-template-option", *given]) == 2
     told = capsys.readouterr().err
     assert "write name=value" in told
-    assert "is a run, which is asked as it was trained" in told
+    assert "is a run, which is evaluated as it was trained" in told
 
 
 def test_an_exported_run_is_a_model_to_start_from(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_gpu_that_runs_out_of_memory_is_told_and_the_run_goes_on_from_what_was
         path = write_recipe(recipe, tmp_path / "recipe.toml")
         assert main(["train", str(path), "--run-dir", str(tmp_path / "run")]) == 1
     said = capsys.readouterr().err
-    assert "step 2, stage grpo: the GPU's memory ran out" in said
+    assert "step 2, stage grpo: GPU memory ran out" in said
     assert "Of the allocated memory" not in said
     assert "--set stages.0.microbatch_tokens=32" in said
     assert f"step-000001 is saved: groupwise train --resume {tmp_path / 'run'}" in said
@@ -244,7 +244,7 @@ GOOD_ROWS = [json.dumps({"prompt": f"Say {n}.", "answer": str(n)}) for n in rang
     [
         pytest.param([], "no rows", id="empty-data"),
         pytest.param([*GOOD_ROWS[:4], '{"prompt": "x", ', *GOOD_ROWS[4:]], "row 5", id="broken-row"),
-        pytest.param([*GOOD_ROWS, json.dumps({"prompt": "no response"})], "row 21", id="row-without-answer"),
+        pytest.param([*GOOD_ROWS, json.dumps({"prompt": "no answer"})], "row 21", id="row-without-answer"),
     ],
 )
 def test_bad_data_is_named_by_row(

@@ -17,8 +17,7 @@ from groupwise.plan.gpus import GPUS
 from groupwise.plan.make_plan import make_plan
 from groupwise.plan.shapes import find_shape
 from groupwise.runs.reader import Run
-from groupwise.train import pipeline
-from groupwise.train import session as training
+from groupwise.train import pipeline, training
 from groupwise.types import Finish, Verdict
 from tests.factories import GRPO, SFT, TINY_MODEL
 

@@ -266,7 +266,7 @@ def test_empty_and_long(pair: Pair) -> None:
         alone = [Request(pair.requests[2].prompt, (1,))]
         (group,) = generate(pair.stopping_at(()).engine, alone, SamplingParams(limit))
         assert len(group.rollouts[0].token_ids) == limit
-    with pytest.raises(VllmError, match="more than the"):
+    with pytest.raises(VllmError, match="exceed the"):
         generate(pair.engine, pair.requests, SamplingParams(limit + 1))
 
 

@@ -3,8 +3,8 @@
 8 bit: a tensor is split into blocks of 256 values. A block stores its largest magnitude in fp32, and each value as a
 code for its share of that. Codes follow a power law, dense near zero where most values are:
 
-    first moment     share = ±(code / 127)²     int8 second moment    share = (code / 255)⁴      uint8; 0 only for 0,
-    because a zero in the denominator would make a huge step
+    first moment     share = ±(code / 127)²     int8
+    second moment    share = (code / 255)⁴      uint8; 0 only for 0: a zero in the denominator would make a huge step
 
 Arithmetic is in fp32: a step decodes, updates as AdamW does, and encodes. Decoded values encode to the same codes, so
 checkpoints contain fp32 moments and load with either kind and on any number of ranks.

@@ -84,7 +84,7 @@ def _refuse_changes(now: Mapping[str, Any], then: Mapping[str, Any], accept_veri
     """Return the accepted change of the verifier; "" if there is none."""
     for key, fix in (
         ("fingerprint", "restore recipe.toml"),
-        ("verifier", "install the version that it was started with, or go on all the same with --accept-verifier"),
+        ("verifier", "install the version that it was started with, or continue anyway with --accept-verifier"),
     ):
         if now[key] != then[key] and not (key == "verifier" and accept_verifier):
             raise ConfigError(
