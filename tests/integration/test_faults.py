@@ -21,8 +21,9 @@ from groupwise.runs.reader import Run
 from groupwise.training import pipeline
 from groupwise.training.training import TrainingFailed
 from groupwise.types import Verdict
+from tests.factories import GRPO
 
-from .conftest import GRPO, metrics_lines, state_digest
+from .conftest import metrics_lines, state_digest
 
 
 def write_recipe(recipe: Recipe, path: Path, **changes: Any) -> Path:
@@ -87,7 +88,7 @@ def test_a_gpu_that_runs_out_of_memory_is_told_and_the_run_goes_on_from_what_was
         path = write_recipe(recipe, tmp_path / "recipe.toml")
         assert main(["train", str(path), "--run-dir", str(tmp_path / "run")]) == 1
     said = capsys.readouterr().err
-    assert "step 2, stage grpo: the GPU's memory ran out" in said
+    assert "step 2, stage grpo: GPU memory ran out" in said
     assert "Of the allocated memory" not in said
     assert "--set stages.0.microbatch_tokens=32" in said
     assert f"step-000001 is saved: groupwise train --resume {tmp_path / 'run'}" in said

@@ -19,9 +19,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qw
 from groupwise.base.text_layout import aligned
 from groupwise.config import ConfigError, ModelConfig
 from groupwise.engines.engine import Engine, Request
-from groupwise.engines.native.decode import cache_shape
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
+from groupwise.models.families import head_size, num_kv_heads
 from groupwise.models.fused import fuse
 from groupwise.models.load import load_model
 from groupwise.types import Problem, Prompt, SamplingParams
@@ -196,7 +196,7 @@ def _time(engine: Any, requests: Sequence[Request], sampling: SamplingParams) ->
 def floor_seconds(model: Any, count: int, prompt_tokens: int, new_tokens: int) -> float:
     """Return the floor of a decode step halfway through the completions: weights and cache read once."""
     config = model.config.get_text_config()
-    heads, size = cache_shape(config)
+    heads, size = num_kv_heads(config), head_size(config)
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     token_bytes = config.num_hidden_layers * 2 * heads * size * model.dtype.itemsize
     cache = count * (prompt_tokens + new_tokens / 2) * token_bytes

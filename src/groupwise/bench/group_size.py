@@ -25,7 +25,8 @@ from groupwise.config import ConfigError, OptimizerConfig, VerifierConfig
 from groupwise.data.batch import Example, weigh
 from groupwise.engines.engine import Engine
 from groupwise.evals.draw import draw_scored, make_requests
-from groupwise.evals.evaluate import make_engine, task_options
+from groupwise.evals.evaluate import make_engine
+from groupwise.evals.questions import task_options
 from groupwise.evals.subject import open_subject
 from groupwise.models.chat import Prompts
 from groupwise.models.placement import bundles
@@ -155,7 +156,7 @@ def _with_interval(found: IntervalEstimate) -> str:
 def bench_groups(work: GroupsWork) -> GroupsResult:
     subject = open_subject(work.model)
     policy, engine = subject.policy, make_engine(subject)
-    task = make_task(work.task, task_options(work.task, [work.task], work.options, subject))
+    task = make_task(work.task, task_options(work.task, [work.task], work.options, subject.recipe))
     prompts = Prompts(policy.tokenizer)
     asked = [prompts[problem] for problem in task.problems("train")[: work.problems]]
     sampling = SamplingParams(max_new_tokens=work.max_new_tokens, temperature=work.temperature)

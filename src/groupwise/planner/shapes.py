@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
-
-STRAIGHT_KINDS = ("llama", "mistral", "qwen2", "qwen3")
-"""Kinds whose layers groupwise runs itself; for others, estimates of memory and time are less certain."""
+from groupwise.models.families import family_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,7 @@ class ModelShape:
 
     @property
     def is_straight(self) -> bool:
-        return self.kind in STRAIGHT_KINDS
+        return family_named(self.kind).trains_straight
 
     def adapter_parameters(self, lora: LoraConfig) -> int:
         sizes = [sum(pair) for name, pair in self.linear_sizes.items() if name in lora.target_modules]

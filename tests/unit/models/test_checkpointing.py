@@ -142,7 +142,7 @@ def test_weights_keep_their_names_and_a_copy_computes_the_same() -> None:
 def test_a_model_without_such_parts_is_refused() -> None:
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20, "n_positions": 32}
     model = AutoModelForCausalLM.from_config(GPT2Config(**sizes))
-    with pytest.raises(ConfigError, match=r"gradient_checkpointing = 'mlp': the layers of GPT2LMHeadModel.*take true"):
+    with pytest.raises(ConfigError, match=r"gradient_checkpointing = 'mlp': the layers of GPT2LMHeadModel.*use true"):
         recompute_activations(model, "mlp")
 
 
