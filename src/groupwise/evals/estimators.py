@@ -24,8 +24,8 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 def majority_at_k(correct: int, wrong: Sequence[int], silent: int, k: int) -> float:
     """Return the probability that the most common answer among k of these completions is the right one.
 
-    `correct` completions give the right answer, `wrong` has the number for each wrong answer, and `silent` give none and
-    do not vote. Among t + 1 answers that are equally common, the right one wins with probability 1 / (t + 1).
+    `correct` completions give the right answer, `wrong` has the number for each wrong answer, and `silent` give none
+    and do not vote. Among t + 1 answers that are equally common, the right one wins with probability 1 / (t + 1).
 
     Exact, by counting subsets: for each number j of right votes the product over the wrong answers of
     Σ_{i<j} C(m, i) xⁱ + C(m, j) y xʲ, in which x counts the drawn and y the tied; then the coefficient of x^(k-j).
