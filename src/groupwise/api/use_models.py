@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groupwise.api.keywords import named_rewards, named_task
-from groupwise.config import ConfigError
+from groupwise.config import ConfigError, TaskConfig
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
 from groupwise.runs.results import Estimate, Result
@@ -58,10 +58,12 @@ def evaluate(
     interrupted. Completions lie in `out`, or in a folder of their own under `evals`.
     """
     from groupwise.api.watchers import quiet_libraries
-    from groupwise.evals.evaluate import Questions, check_task, make_engine
     from groupwise.evals.evaluate import evaluate as carry_out
-    from groupwise.evals.evaluate import task_options as options_of
+    from groupwise.evals.evaluate import make_engine
+    from groupwise.evals.questions import Questions, check_task, task_name
+    from groupwise.evals.questions import task_options as options_of
     from groupwise.evals.subject import open_subject
+    from groupwise.tasks.functions import task_of
 
     if isinstance(task, str):
         check_task(task)
@@ -74,7 +76,7 @@ def evaluate(
     given = None
     if task is None or isinstance(task, str):
         name = task or own.name  # type: ignore[union-attr]
-        options = {**options_of(name, [name], [], subject), **(task_options or {})}
+        options = {**options_of(name, [name], [], subject.recipe), **(task_options or {})}
     else:
         name, options, given = named_task(task, task_options)
     # The functions that were passed are those of the run, whose recipe has their weights.
@@ -82,7 +84,6 @@ def evaluate(
     questions = Questions(
         task=name,
         options=options,
-        reward=reward_names,
         split=split,  # type: ignore[arg-type]
         limit=limit,
         n=max(k) if n is None else n,
@@ -91,13 +92,13 @@ def evaluate(
         max_new_tokens=max_new_tokens,
         seed=seed,
     )
+    config = TaskConfig(name=task_name(name), options=options, reward=reward_names)
     folder, result = carry_out(
         subject,
         make_engine(subject),
         questions,
         out=None if out is None else Path(out),
-        rewards=rewards,
-        task=given,
+        task=task_of(config, rewards, given),
     )
     return Evaluation(folder, result)
 

@@ -1,6 +1,6 @@
-"""A warning at the end of a stage whose training reward rose while held-out pass@1 may not have.
+"""A warning at the end of a stage whose training reward rose without a significant rise of held-out pass@1.
 
-That is what reward hacking, or memorizing, looks like. The run goes on; the event is `hollow_reward`.
+That may be reward hacking or memorizing. The run continues; the event is `hollow_reward`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from groupwise.audit.held_out_gain import held_out_gains
+from groupwise.audit.held_out_gain import evaluates_greedily, held_out_gains
 from groupwise.runs.reader import Run
 from groupwise.runs.writer import RunLog
 from groupwise.types import EvalRecord, StepRecord
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class HeldOutWatch:
-    """A watcher of the run's log that compares reward and held-out pass@1 over each stage that ends."""
+    """A watcher of the run log that compares reward and held-out pass@1 when a stage ends."""
 
     _log: RunLog
 
@@ -29,7 +29,7 @@ class HeldOutWatch:
         if kind != "stage_finished":
             return
         run = Run(self._log.run_dir)
-        for gain in held_out_gains(run.steps(), run.evals()):
+        for gain in held_out_gains(run.steps(), run.evals(), evaluates_greedily(run.recipe_if_any)):
             if gain.stage == fields["name"] and gain.is_suspicious:
                 self._log.write_event("hollow_reward", step=fields["step"], **gain.to_json())
                 logger.warning(

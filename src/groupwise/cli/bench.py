@@ -152,6 +152,6 @@ def _print_timing(timing: Any, options: argparse.Namespace) -> None:
     from groupwise.runs.files import plain
 
     if options.json:
-        print_json(plain(timing.to_json()))
+        print_json(plain(timing.to_json() if hasattr(timing, "to_json") else timing))
     else:
         print(timing, flush=True)

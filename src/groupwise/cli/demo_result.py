@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from groupwise.base.durations import duration
 from groupwise.base.harmless import printable
 from groupwise.cli.printing import say
-from groupwise.runs.progress import duration
 from groupwise.runs.reader import Run
 from groupwise.types import EvalRecord, ScoredGroup
 

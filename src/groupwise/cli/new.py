@@ -21,7 +21,6 @@ TASK = '''"""The task {name}: its problems, and how completions are scored."""
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,7 +28,7 @@ import groupwise as gw
 
 
 @dataclass(frozen=True)
-class {cls}:
+class {cls}(gw.GeneratedTask):
     """Write a word backwards. Change this: problems, score, and the name of the verifier.
 
     Fields are the keys of [task.options] in a recipe.
@@ -39,26 +38,15 @@ class {cls}:
     """Letters per word."""
     num_train: int = 500
     num_held_out: int = 50
-    seed: int = 0
-    """Seed of the problems; independent of the run's seed."""
 
     verifier: ClassVar[str] = "{name}/1"
+    fix: ClassVar[str] = "raise letters"
 
-    def __post_init__(self) -> None:
-        gw.check_counts(self.num_train, self.num_held_out)
+    @property
+    def num_possible(self) -> int:
+        return 26**self.letters
 
-    def problems(self, split: gw.Split) -> Sequence[gw.Problem]:
-        return gw.generate_split(
-            self._draw,
-            split,
-            seed=self.seed,
-            num_train=self.num_train,
-            num_held_out=self.num_held_out,
-            num_possible=26**self.letters,
-            fix="raise letters",
-        )
-
-    def _draw(self, generator: random.Random) -> tuple[str, gw.Problem]:
+    def draw(self, generator: random.Random) -> tuple[str, gw.Problem]:
         """Return what makes a problem distinct, and the problem."""
         word = "".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=self.letters))
         message = gw.Message("user", f"Write {{word}} backwards, as <answer>word</answer>.")

@@ -113,7 +113,7 @@ def _gpu_and_speed(options: argparse.Namespace, device: str | None) -> tuple[Gpu
 
 def _print_comparison(plan: Plan, measured: dict[str, object], options: argparse.Namespace) -> int:
     from groupwise.config import ConfigError
-    from groupwise.planner.against import HEADING, compare
+    from groupwise.planner.against import compare, comparison_table
 
     stage = next((stage for stage in plan.stages if stage.name == measured["stage"]), None)
     if stage is None:
@@ -124,7 +124,5 @@ def _print_comparison(plan: Plan, measured: dict[str, object], options: argparse
         print_json({"recipe": plan.recipe, "stage": stage.name, "rows": [row.to_json() for row in rows]})
     else:
         say(f"{plan.recipe}, stage {stage.name}, {plan.gpu.name}")
-        print(HEADING)
-        for row in rows:
-            print(row)
+        print(comparison_table(rows))
     return 0 if all(row.is_within for row in rows) else 1

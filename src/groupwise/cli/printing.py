@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, TextIO
 
@@ -15,14 +14,13 @@ from typing import Any, TextIO
 def say(text: str, *, indent: str = "", to: TextIO | None = None) -> None:
     """Print text. A terminal gets it wrapped at spaces, with `indent` before continuation lines."""
     from groupwise.base.harmless import printable
+    from groupwise.base.text_layout import wrapped
 
     stream = to or sys.stdout
     width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
     for line in printable(text, keep_newlines=True).splitlines():
-        filled = textwrap.fill(
-            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, expand_tabs=False
-        )
-        print(filled, file=stream)
+        start = line[: len(line) - len(line.lstrip())]
+        print(wrapped(line, indent, width, first=start), file=stream)
     stream.flush()
 
 

@@ -19,10 +19,11 @@ from groupwise.cli.arguments import add_json
 from groupwise.cli.printing import counted, print_json, say
 
 if TYPE_CHECKING:
-    from groupwise.sweeps.arms import Arm, Sweep
+    from groupwise.config import Recipe
     from groupwise.sweeps.machine import ArmPlan
     from groupwise.sweeps.run_jobs import JobProgress, StopSwitch
     from groupwise.sweeps.spec import SweepSpec
+    from groupwise.sweeps.sweep_records import Arm, Sweep
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -101,7 +102,8 @@ def _dry_run(spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], options: argpar
             between = f"one of {row['choices']}" if row["choices"] else f"{row['low']} to {row['high']}"
             say(f"  {row['name']}: {', '.join(row['keys'])}: {between}", indent="    ")
         return 0
-    plans = _plans(sweep, arms, options.gpu)
+    recipes = [sweep.recipe(arm) for arm in arms]
+    plans = _plans(recipes, options.gpu)
     num_runs = len(arms) * len(sweep.seeds)
     if options.json:
         rows = [
@@ -111,7 +113,7 @@ def _dry_run(spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], options: argpar
             for arm, plan in zip(arms, plans, strict=True)
         ]
         print_json({"name": sweep.name, "seeds": list(sweep.seeds), "runs": num_runs, "arms": rows})
-        return 0
+        return _dry_run_status(recipes, plans)
     arms_by_seeds = f"{len(arms)} arms × {counted(len(sweep.seeds), 'seed')}"
     say(f"{sweep.name}: {arms_by_seeds} = {num_runs} runs of {sweep.recipe_path}")
     width = max(len(arm.name) for arm in arms)
@@ -119,11 +121,11 @@ def _dry_run(spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], options: argpar
         changes = [arm.recipe_path] * bool(arm.recipe_path) + list(arm.overrides)
         say(f"  {arm.name:{width}}  {_plan_words(plan)}{', '.join(changes) or 'the recipe itself'}", indent="    ")
     _print_total(sweep, plans)
-    return 0
+    return _dry_run_status(recipes, plans)
 
 
 def _print_total(sweep: Sweep, plans: Sequence[ArmPlan | str]) -> None:
-    from groupwise.runs.progress import duration
+    from groupwise.base.durations import duration
 
     reasons = list(dict.fromkeys(plan for plan in plans if isinstance(plan, str)))
     for reason in reasons[:3]:
@@ -145,12 +147,19 @@ def _ranges(spec: SweepSpec) -> list[dict[str, Any]]:
     ]
 
 
-def _plans(sweep: Sweep, arms: Sequence[Arm], gpu: str) -> Sequence[ArmPlan | str]:
+def _dry_run_status(recipes: Sequence[Recipe], plans: Sequence[ArmPlan | str]) -> int:
+    """Return 2 if there is no plan for an arm that runs on a GPU."""
+    pairs = zip(recipes, plans, strict=True)
+    return 2 if any(isinstance(plan, str) and recipe.model.device != "cpu" for recipe, plan in pairs) else 0
+
+
+def _plans(recipes: Sequence[Recipe], gpu: str) -> Sequence[ArmPlan | str]:
     from groupwise.sweeps.machine import plan_recipes
 
-    recipes = [sweep.recipe(arm) for arm in arms]
     if gpu == "this" and all(recipe.model.device == "cpu" for recipe in recipes):
-        return ["model.device is the CPU, and the planner knows only GPUs"] * len(arms)
+        return ["model.device is the CPU, and plans are for GPUs; name one with --gpu, such as --gpu h200"] * len(
+            recipes
+        )
     return plan_recipes(recipes, gpu)[1]
 
 
@@ -161,7 +170,7 @@ def _plan_json(plan: ArmPlan | str) -> dict[str, Any]:
 
 
 def _plan_words(plan: ArmPlan | str) -> str:
-    from groupwise.runs.progress import duration
+    from groupwise.base.durations import duration
 
     if isinstance(plan, str):
         return ""
@@ -175,12 +184,12 @@ def _plan_words(plan: ArmPlan | str) -> str:
 def _carry_out(
     spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], folder: Path, jobs: int | str, options: argparse.Namespace
 ) -> int:
-    from groupwise.sweeps.arms import BASE_ARM
     from groupwise.sweeps.display import Display
     from groupwise.sweeps.folder import jobs_of, prepare, refuse_strangers
     from groupwise.sweeps.machine import place
     from groupwise.sweeps.optuna_search import check_search, run_search
     from groupwise.sweeps.run_jobs import JobRunner, StopSwitch
+    from groupwise.sweeps.sweep_records import BASE_ARM
 
     refuse_strangers(folder)
     if spec.search is not None:

@@ -33,9 +33,9 @@ MARKS: tuple[AnswerMark, ...] = ("boxed", "hashes", "tag", "final", "number")
 class Sampled:
     rollout: Rollout
     answer: str | None
-    """What the completion gives as its answer, by the first mark that is in it."""
+    """The completion's answer, by the first mark found in it."""
     score: Score | None
-    """Where a verifier was asked."""
+    """Set if a verifier was used."""
 
     def to_json(self) -> dict[str, Any]:
         table: dict[str, Any] = {
@@ -53,7 +53,7 @@ class Sampled:
 @dataclass(frozen=True, slots=True)
 class Choice:
     index: int
-    """Of the completion that is chosen."""
+    """Index of the chosen completion."""
     why: str
 
 
@@ -96,7 +96,7 @@ def _open(model: str, checkpoint: str | None, seed: int) -> tuple[Policy, tuple[
 
 
 def judge(rollouts: Sequence[Rollout], question: str, task: Task | None, fields: Mapping[str, Any]) -> list[Sampled]:
-    """With the answer that each gives and, where there is a task, its score on the problem that `fields` describe."""
+    """Extract each rollout's answer and, with a task, score it on the problem that `fields` describe."""
     scores: list[Score | None] = [None] * len(rollouts)
     if task is not None:
         if not isinstance(task, RowScorer):
@@ -115,12 +115,12 @@ def judge(rollouts: Sequence[Rollout], question: str, task: Task | None, fields:
 
 
 def choose(sampled: Sequence[Sampled], best_of: BestOf) -> Choice | None:
-    """The completion to show; None where none has an answer, or none is right."""
+    """Return the completion to show; None if none has an answer or none is correct."""
     if best_of == "none":
         return None
     if best_of == "verifier":
         if any(entry.score is None for entry in sampled):
-            raise ConfigError("--best-of verifier: name the task whose verifier is to judge, with --task")
+            raise ConfigError("--best-of verifier: name the task whose verifier to use, with --task")
         right = [i for i, entry in enumerate(sampled) if entry.score and entry.score.verdict is Verdict.CORRECT]
         return Choice(right[0], f"{len(right)} of {len(sampled)} are judged correct") if right else None
     votes: list[list[int]] = []
@@ -134,6 +134,6 @@ def choose(sampled: Sequence[Sampled], best_of: BestOf) -> Choice | None:
             same.append(index)
     if not votes:
         return None
-    # The largest group; of equal ones that whose first completion came first.
+    # The largest group; among equals, the one that appeared first.
     best = max(votes, key=len)
     return Choice(best[0], f"{len(best)} of {len(sampled)} give the answer {sampled[best[0]].answer!r}")

@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 TEXT = "task.options.train = './a/long/path/to/the-data.jsonl': no such file; correct the path or use a hub name " * 3
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_terminal_gets_lines_that_break_at_spaces(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     terminal = Terminal()
