@@ -173,7 +173,7 @@ def test_a_signal_to_the_driver_stops_and_saves(cluster: str, alone: Path, tmp_p
     driver.process.send_signal(signal.SIGTERM)
     status, output = driver.wait()
     assert status == 1, output
-    assert f"Stopped and saved. Go on with: groupwise train --resume {run_dir}" in output
+    assert f"Stopped and saved. Resume with:\ngroupwise train --resume {run_dir}" in output
     (stopped,) = [event for event in Run(run_dir).events() if event["kind"] == "stopped"]
     assert stopped["step"] == len(metrics_lines(run_dir)) < 5
     assert_goes_on_alone(run_dir, alone)

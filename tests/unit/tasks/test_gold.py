@@ -46,7 +46,7 @@ def _golds(task: Task, problem: Problem) -> list[str]:
     return [gold, task.demonstrate(problem)]
 
 
-@pytest.mark.parametrize("path", shipped_or_full("math.jsonl", "math/test.jsonl"))
+@pytest.mark.parametrize("path", shipped_or_full("math_answers.jsonl", "math/test.jsonl"))
 def test_math_answers_are_equal_to_themselves_respelled(path: Path) -> None:
     for answer in {row["answer"] for row in read_rows(path)}:
         assert is_equal(answer, " " + answer.replace("\\frac", "\\dfrac")), answer
