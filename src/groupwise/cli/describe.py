@@ -44,7 +44,10 @@ def pages() -> dict[str, str]:
 def task_options(name: str) -> str:
     """Return a task and its options as plain text."""
     cls = task_class(name)
-    lines = [inspect.cleandoc(cls.__doc__ or ""), ""]
+    # One line per paragraph, so that a terminal can wrap it; lists keep their lines.
+    paragraphs = inspect.cleandoc(cls.__doc__ or "").split("\n\n")
+    lines = [text if "\n " in text or "\n-" in text else text.replace("\n", " ") for text in paragraphs]
+    lines = ["\n\n".join(lines), ""]
     lines += [f"  {key} = {default}   {meaning}" for key, _, default, meaning in describe_fields(cls)]
     return "\n".join(lines)
 

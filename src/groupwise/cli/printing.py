@@ -19,8 +19,8 @@ def say(text: str, *, indent: str = "", to: TextIO | None = None) -> None:
     stream = to or sys.stdout
     width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
     for line in printable(text, keep_newlines=True).splitlines():
-        start = line[: len(line) - len(line.lstrip())]
-        print(wrapped(line, indent, width, first=start), file=stream)
+        words = line.lstrip()
+        print(wrapped(words, indent, width, first=line.removesuffix(words)), file=stream)
     stream.flush()
 
 

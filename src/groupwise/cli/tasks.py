@@ -34,5 +34,5 @@ def run(options: argparse.Namespace) -> int:
         keys = ("key", "type", "default", "meaning")
         print_json([dict(zip(keys, field, strict=True)) for field in describe_fields(task_class(options.name))])
     else:
-        say(task_options(options.name), indent="      ")
+        say(task_options(options.name))
     return 0

@@ -31,8 +31,8 @@ def test_a_terminal_gets_lines_that_break_at_spaces(width: int, monkeypatch: pyt
 
 def test_a_pipe_gets_whole_lines(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
-    printing.say(TEXT.strip())
-    assert capsys.readouterr().out == f"{TEXT.strip()}\n"
+    printing.say(f"  {TEXT.strip()}\n\nend")
+    assert capsys.readouterr().out == f"  {TEXT.strip()}\n\nend\n"
 
 
 def test_commands_are_never_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
