@@ -1,4 +1,4 @@
-"""Runs that are really trained and really sick: the doctor names each, while it trains and afterwards."""
+"""Runs that are really trained and really broken: the doctor names each, while it trains and afterwards."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SICK: dict[str, dict[str, Any]] = {
         "verifier": {"seconds": 0.05, "wall_seconds": 5.0},
     },
     "engine_gap": {"stages": [STAGE | {"sampling": {"max_new_tokens": 6, "top_p": 0.5}}]},
-    "dead_groups": {"task": HARD},
+    "no_learning": {"task": HARD},
     "ratio_explosion": {
         "stages": [STAGE | {"epochs_per_batch": 4, "optimizer": {"learning_rate": 0.03}, "kl": {"coefficient": 0.0}}]
     },
@@ -66,17 +66,17 @@ SICK: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("disease", SICK)
+@pytest.mark.parametrize("check", SICK)
 def test_a_sick_recipe_is_found_out(
-    disease: str, recipe_with: Callable[..., Recipe], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    check: str, recipe_with: Callable[..., Recipe], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recipe = recipe_with(**({"stages": [STAGE], "evaluation": {"every_steps": 0}} | SICK[disease]))
+    recipe = recipe_with(**({"stages": [STAGE], "evaluation": {"every_steps": 0}} | SICK[check]))
     with caplog.at_level(logging.WARNING, logger="groupwise.doctor"):
         assert pipeline.train(recipe, tmp_path / "run", watchers())
     run = Run(tmp_path / "run")
     live = [event["disease"] for event in run.events() if event["kind"] == "finding"]
-    assert live == [disease]
-    assert [finding.disease for finding in examine(read_charts(run))] == [disease]
+    assert live == [check]
+    assert [finding.check for finding in examine(read_charts(run))] == [check]
     assert [record.name for record in caplog.records if record.name.startswith("groupwise.doctor")] == [
         "groupwise.doctor.live"
     ]

@@ -1,15 +1,19 @@
 """Does the reward that rises in training show on held-out problems?
 
-Per stage: the mean training reward of its last quarter of steps less that of its first quarter, and held-out pass@1 at
-its end less that before it, each with a 95 % interval. Reward that surely rose while held-out pass@1 did not surely
-rise is what reward hacking and memorizing look like; it is also what too few held-out problems look like, which is why
-the intervals are shown.
+Per stage: the mean training reward of the last quarter of its steps minus that of the first quarter, and held-out
+pass@1 at its end minus that before it, each with a 95 % interval. A reward that rose while held-out pass@1 may not have
+is what reward hacking and memorizing look like. Too few held-out problems look the same, which is why the intervals are
+shown.
+
+Training rewards are of sampled completions. Against a greedy held-out score their gain says little: sampling that gets
+sharper raises them and leaves the greedy answers unchanged. A reward that was earned by right answers is then
+suspicious only when the policy ends up right more often on training problems than on held-out ones.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,7 +21,11 @@ from groupwise.base.stats import Z_95, difference_interval, mean, std
 from groupwise.types import EvalRecord, StepRecord
 
 MIN_STEPS = 8
-"""Fewer steps have no quarters worth comparing."""
+"""With fewer, quarters of the steps are not worth comparing."""
+MIN_GAIN = 0.02
+"""A reward that rose by less is not worth a warning."""
+EARNED_SHARE = 0.25
+"""The reward was earned by right answers when training pass@1 gained at least this share of what the reward gained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,7 @@ class HeldOutGain:
     held_out_gain_low: float
     held_out_gain_high: float
     is_suspicious: bool
-    """Reward rose, held-out pass@1 may not have."""
+    """The reward rose, and held-out pass@1 may not have; see the module for greedy evaluations."""
 
     @property
     def reward_gain(self) -> float:
@@ -46,16 +54,22 @@ class HeldOutGain:
         return {**asdict(self), "reward_gain": self.reward_gain, "held_out_gain": self.held_out_gain}
 
 
-def held_out_gains(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> tuple[HeldOutGain, ...]:
-    """One for each stage with enough steps and an eval at both ends; other stages are left out."""
+def evaluates_greedily(recipe: Mapping[str, Any]) -> bool:
+    """Return whether a run's held-out completions are greedy, which is the default."""
+    return not recipe.get("evaluation", {}).get("temperature", 0.0)
+
+
+def held_out_gains(
+    steps: Sequence[StepRecord], evals: Sequence[EvalRecord], is_greedy: bool = True
+) -> tuple[HeldOutGain, ...]:
+    """Return one gain for each stage with enough steps and an eval at both ends; other stages are left out."""
     gains = []
     for stage in dict.fromkeys(record.stage for record in steps):
         members = [record for record in steps if record.stage == stage]
-        values = [record.metrics.get("reward/mean", math.nan) for record in members]
-        rewards = [value for value in values if math.isfinite(value)]
+        rewards, passes = (_quarters(members, name) for name in ("reward/mean", "score/pass_at_1"))
         ends = held_out_ends(members, evals)
-        if len(rewards) >= MIN_STEPS and ends:
-            gains.append(_gain(stage, rewards, *ends))
+        if rewards and ends:
+            gains.append(_gain(stage, rewards, passes, *ends, is_greedy))
     return tuple(gains)
 
 
@@ -70,16 +84,31 @@ def held_out_ends(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> t
 
 
 def pass_at_1_gain(before: EvalRecord, after: EvalRecord) -> tuple[float, float]:
-    """A 95 % interval of it, from the two intervals: wide, since it does not know that the problems are the same."""
+    """Return a 95 % interval of the gain, from both ends: wide, as it does not know that the problems match."""
     return difference_interval(*((end.pass_at_1, end.low, end.high) for end in (before, after)))
 
 
-def _gain(stage: str, rewards: Sequence[float], before: EvalRecord, after: EvalRecord) -> HeldOutGain:
-    quarter = len(rewards) // 4
-    first, last = rewards[:quarter], rewards[-quarter:]
-    half = Z_95 * math.sqrt((std(first) ** 2 + std(last) ** 2) / quarter)
+Quarters = tuple[Sequence[float], Sequence[float]]
+"""The values of a metric in the first and the last quarter of a stage's steps."""
+
+
+def _quarters(steps: Sequence[StepRecord], name: str) -> Quarters | None:
+    values = [value for record in steps if math.isfinite(value := record.metrics.get(name, math.nan))]
+    quarter = len(values) // 4
+    return (values[:quarter], values[-quarter:]) if len(values) >= MIN_STEPS else None
+
+
+def _gain(
+    stage: str, rewards: Quarters, passes: Quarters | None, before: EvalRecord, after: EvalRecord, is_greedy: bool
+) -> HeldOutGain:
+    first, last = rewards
+    half = Z_95 * math.sqrt((std(first) ** 2 + std(last) ** 2) / len(last))
     gain = mean(last) - mean(first)
     low, high = pass_at_1_gain(before, after)
+    is_explained = False
+    if is_greedy and passes and mean(passes[1]) - mean(passes[0]) >= EARNED_SHARE * gain:
+        error = Z_95 * std(passes[1]) / math.sqrt(len(passes[1]))
+        is_explained = mean(passes[1]) - error <= after.high
     return HeldOutGain(
         stage=stage,
         reward_first=mean(first),
@@ -90,5 +119,5 @@ def _gain(stage: str, rewards: Sequence[float], before: EvalRecord, after: EvalR
         held_out_last=after.pass_at_1,
         held_out_gain_low=low,
         held_out_gain_high=high,
-        is_suspicious=gain - half > 0 and low <= 0,
+        is_suspicious=gain - half > 0 and gain >= MIN_GAIN and low <= 0 and not is_explained,
     )

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from groupwise.audit.held_out_gain import held_out_gains
+from groupwise.audit.held_out_gain import evaluates_greedily, held_out_gains
 from groupwise.runs.reader import Run
 from groupwise.runs.writer import RunLog
 from groupwise.types import EvalRecord, StepRecord
@@ -29,7 +29,7 @@ class HeldOutWatch:
         if kind != "stage_finished":
             return
         run = Run(self._log.run_dir)
-        for gain in held_out_gains(run.steps(), run.evals()):
+        for gain in held_out_gains(run.steps(), run.evals(), evaluates_greedily(run.recipe_if_any)):
             if gain.stage == fields["name"] and gain.is_suspicious:
                 self._log.write_event("hollow_reward", step=fields["step"], **gain.to_json())
                 logger.warning(

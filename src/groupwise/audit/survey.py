@@ -25,7 +25,7 @@ from groupwise.audit.audit_checks import (
     make_finding,
 )
 from groupwise.audit.chains import Chain, Reservoir, Source, groups_of, make_chain, prompt_text, spread_evenly
-from groupwise.audit.held_out_gain import HeldOutGain, held_out_gains
+from groupwise.audit.held_out_gain import HeldOutGain, evaluates_greedily, held_out_gains
 from groupwise.runs.reader import Run
 from groupwise.types import ScoredGroup, Verdict
 
@@ -93,7 +93,7 @@ def audit_run(
         num_problems=len(survey.problems),
         verdicts={verdict.value: survey.strata[verdict].num_offered for verdict in Verdict},
         findings=survey.findings(),
-        gains=held_out_gains(run.steps(), run.evals()),
+        gains=held_out_gains(run.steps(), run.evals(), evaluates_greedily(run.recipe_if_any)),
         chains=survey.chains(sample, seed),
     )
 

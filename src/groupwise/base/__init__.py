@@ -1,1 +1,1 @@
-"""What knows nothing of groupwise: seeds, statistics, harmless text, signals, durations."""
+"""Code that knows nothing of groupwise: seeds, statistics, safe and wrapped text, signals, durations, JSON values."""

@@ -1,9 +1,9 @@
-"""Make foreign text harmless: for a terminal, for HTML, for a block of JSON in a page, for a spreadsheet.
+"""Make untrusted text harmless: in a terminal, in HTML, in a block of JSON in a page, in a spreadsheet.
 
-Models, data sets, verifiers and recipes write text that is not to be trusted. For pages and files it is kept as it is,
-and characters that a reader would not see (control codes, escapes, marks that reorder text) are shown as their code
-point. For a terminal they are removed: `printable` leaves no escape sequence, no control code (newlines and tabs where
-asked for), nothing that reorders text and nothing that UTF-8 cannot encode.
+Models, data sets, verifiers and recipes write text that cannot be trusted. Pages and files show it unchanged,
+with invisible characters (control codes, escapes, marks that reorder text) as their code point. In a terminal they are
+removed: `printable` leaves no escape sequence, no control code (newlines and tabs are optional), nothing that
+reorders text and nothing that UTF-8 cannot encode.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\ufff9-\ufffb]"
 )
-# Whole sequences go first, so that their parameters do not stay behind as litter, in the 7-bit form (ESC and a letter)
-# and in the 8-bit one (C1). Each repetition stops where another sequence opens: linear time on any input.
+# Whole sequences are removed first, so that their parameters do not stay behind, in the 7-bit form (ESC and a letter)
+# and in the 8-bit form (C1). Each repetition stops where another sequence opens: linear time on any input.
 _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, screen
     r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\|\x9c)"  # OSC, DCS: titles, clipboard
@@ -32,31 +32,31 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def visible(text: str) -> str:
-    """`text` with ⟨U+001B⟩ where a reader would see nothing. What comes out can be written as UTF-8."""
+    """Return `text` with ⟨U+001B⟩ in place of an invisible character. The result can be encoded as UTF-8."""
     return _UNSEEN.sub(lambda match: f"\u27e8U+{ord(match[0]):04X}\u27e9", text.replace("\r\n", "\n"))
 
 
 def escape(text: str) -> str:
-    """For HTML, inside an element or a quoted attribute."""
+    """Return `text` for HTML, inside an element or a quoted attribute."""
     return html.escape(visible(text), quote=True)
 
 
 def json_block(value: Any) -> str:
-    """JSON for an inert element of a page. Without "<" nothing in it can end the element or open a comment.
+    """Return JSON for an inert element of a page. It has no "<", which could end the element or open a comment.
 
-    What cannot be seen or cannot be written as UTF-8 travels as an escape.
+    Characters that are invisible or cannot be encoded as UTF-8 are escaped.
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text).replace("<", "\\u003c")
 
 
 def policy_hash(text: str) -> str:
-    """How a content policy names an inline script or style."""
+    """Return the name of an inline script or style in a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 def cell(value: object) -> object:
-    """For a CSV file: a text that a spreadsheet would take for a formula gets a quote in front."""
+    """Return `value` for a CSV file: text that a spreadsheet would read as a formula gets a leading quote."""
     if isinstance(value, str):
         text = visible(value)
         return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
@@ -64,7 +64,7 @@ def cell(value: object) -> object:
 
 
 def printable(text: str, keep_newlines: bool = False) -> str:
-    """`text` without anything that a terminal would obey. Newlines and tabs become spaces unless they are kept."""
+    """Return `text` without anything that a terminal would obey. Newlines and tabs become spaces unless kept."""
     text = _SEQUENCES.sub("", text)
     text = _LINE_BREAKS.sub("\n", text)
     text = _CONTROLS.sub("", text)

@@ -1,8 +1,8 @@
-"""Where a person looks while something runs: a live picture in a terminal, plain lines anywhere else.
+"""The display while something runs: a live picture in a terminal, plain lines anywhere else.
 
-Contract: only a terminal gets escape codes. A stream that goes away (`| head`, a closed terminal) silences it and
-never raises. There is no thread: it is drawn when it is told to, because processes are forked beside it, and a fork
-beside a drawing thread can deadlock.
+Contract: only a terminal gets escape codes. A stream that goes away (`| head`, a closed terminal) silences the display
+and never raises. There is no drawing thread, because other code forks processes, and a fork beside a drawing thread can
+deadlock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 class Screen:
     def __init__(self, stream: TextIO | None, is_kept: bool = True) -> None:
-        """`stream`: by default that of errors. `is_kept`: the last picture stays when it ends."""
+        """`stream` is stderr by default. With `is_kept` the last picture stays at the end."""
         self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._live: Any = None
         if _is_terminal(self._stream):
@@ -27,16 +27,16 @@ class Screen:
 
     @property
     def height(self) -> int:
-        """In lines, of a live one."""
+        """Height of a live display in lines."""
         return int(self._live.console.size.height)
 
     def show(self, picture: Any) -> None:
-        """Something that rich renders, in place of the one before; nothing where it is not live."""
+        """Replace the picture by something that rich renders. Does nothing when the display is not live."""
         if self._live is not None and self._stream is not None:
             self._guard(lambda: self._live.update(picture, refresh=True))
 
     def say(self, line: str) -> None:
-        """A line by itself; above the picture, where there is one."""
+        """Print a line, above the picture if there is one."""
         stream = self._stream
         if stream is None:
             return
@@ -53,7 +53,7 @@ class Screen:
         self._guard(emit)
 
     def end(self) -> None:
-        """Of the picture; what is said later are plain lines."""
+        """Stop the live picture; later output is plain lines."""
         if self._live is not None:
             live, self._live = self._live, None
             self._guard(live.stop)
@@ -62,7 +62,7 @@ class Screen:
         from rich.console import Console
         from rich.live import Live
 
-        # Prints of others go above the picture, but only from a stream that is the terminal: `> file` stays a file.
+        # Other output goes above the picture, but only from a stream that is the terminal: `> file` stays a file.
         self._live = Live(
             console=Console(file=self._stream, highlight=False, markup=False, emoji=False),
             auto_refresh=False,
@@ -76,10 +76,10 @@ class Screen:
         try:
             action()
         except (OSError, ValueError):
-            # ValueError is what Python raises for a stream that was closed on our side.
+            # Python raises ValueError for a stream that we closed ourselves.
             self._stream = None
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
-    # Asked of the stream and not of rich, which FORCE_COLOR would talk into writing escape codes to a pipe.
+    # Not rich's own test: with FORCE_COLOR it would write escape codes to a pipe.
     return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"

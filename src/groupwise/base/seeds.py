@@ -1,4 +1,4 @@
-"""Randomness as a function: a seed is a hash of what it is for, so there is no state to save or to restore."""
+"""Randomness without state: a seed is a hash of its purpose, so there is nothing to save or to restore."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import random
 
 
 def seed_of(*parts: object) -> int:
-    """63 bits that depend on every part and on their order, and on nothing else (not on the process, nor the day)."""
+    """Return 63 bits that depend only on the parts and their order, not on the process or the time."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).digest(), "little") >> 1
 
 
 def shuffled(count: int, *parts: object) -> list[int]:
-    """The numbers below `count` in the order that belongs to these parts."""
+    """Return the numbers below `count`, shuffled by a seed of `parts`."""
     order = list(range(count))
     random.Random(seed_of(*parts)).shuffle(order)
     return order

@@ -1,49 +1,55 @@
-"""Being asked to stop: SIGTERM and Ctrl-C become an exception at a moment when nothing can be lost."""
+"""Requests to stop: SIGTERM and Ctrl-C become an exception at a moment when nothing can be lost."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+Handler = Callable[[int, FrameType | None], Any]
+
+
+@contextmanager
+def handling_stops(handler: Handler) -> Iterator[None]:
+    """Call `handler` on SIGTERM and SIGINT. Only a main thread can; in others, signals keep their handlers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 class StopRequested(BaseException):
     """The run was asked to end. Whoever catches it saves and exits.
 
-    Like KeyboardInterrupt no Exception: it may be raised inside foreign code, which must not swallow it.
+    Like KeyboardInterrupt it is not an Exception: it may be raised inside foreign code, which must not swallow it.
     """
 
 
 class StopControl:
-    """Inside `interruptible()` a signal ends the work at once; outside it is kept until `check()`.
+    """Inside `interruptible()` a signal ends the work at once; outside, it waits for `check()`.
 
-    What is wrapped as interruptible must not change what a checkpoint holds: sampling, scoring, evaluating.
+    Interruptible code must not change what a checkpoint holds: sampling, scoring, evaluating.
     """
 
     def __init__(self, agree: Callable[[bool], bool] | None = None) -> None:
-        """`agree`: whether any rank was asked, asked of all of them at once. With it nothing ends at once: a rank that
+        """`agree` tells every rank whether any of them was asked to stop. With it, nothing ends at once: a rank that
         left would keep the others waiting."""
         self._agree = agree
         self._is_requested = False
         self._is_interruptible = False
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Handle SIGTERM and SIGINT. Only a main thread can; elsewhere signals stay as they are."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before: dict[int, Any] = {}
-        for name in (signal.SIGTERM, signal.SIGINT):
-            before[name] = signal.signal(name, self._handle)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def listening(self) -> AbstractContextManager[None]:
+        """Return a context in which SIGTERM and SIGINT are handled."""
+        return handling_stops(self._handle)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -61,6 +67,6 @@ class StopControl:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._is_requested = True
         if self._is_interruptible:
-            # Once: a second signal while the first unwinds must not break the saving.
+            # Only once: a second signal while the first unwinds must not break the saving.
             self._is_interruptible = False
             raise StopRequested

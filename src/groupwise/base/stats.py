@@ -1,8 +1,7 @@
-"""Means, spreads, 95 % intervals and paired tests, from the standard library alone.
+"""Means, spreads, 95 % intervals and paired tests, with the standard library only.
 
-Contract: plain numbers in, plain floats out; no state, and the same answer every time: a bootstrap draws from a fixed
-seed. A mean or spread of nothing is NaN (the run log stores it as null), and an interval of a share of nothing is
-everything, (0, 1).
+Contract: plain numbers in, plain floats out; no state, and the same answer every time: a bootstrap has a fixed seed.
+The mean or spread of no values is NaN (null in the run log), and the interval of a share of no values is (0, 1).
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ Z_95 = 1.96
 """The 97.5 % point of the normal distribution: two-sided 95 %."""
 
 BOOTSTRAP_DRAWS = 1000
-"""The ends of an interval then wander by less than a tenth of its width."""
+"""Number of resamples: the ends of an interval then vary by less than a tenth of its width."""
 
 
 def mean(values: Sequence[float]) -> float:
-    """Summed exactly (fsum), so the order of the values cannot change the last bit."""
+    """Return the mean, summed exactly (fsum), so that the order of the values cannot change the last bit."""
     return math.fsum(values) / len(values) if values else math.nan
 
 
 def std(values: Sequence[float]) -> float:
-    """The sample's standard deviation (denominator n - 1, as torch.std has it); 0 for a single value."""
+    """Return the sample standard deviation (denominator n - 1, as torch.std); 0 for a single value."""
     if not values:
         return math.nan
     if len(values) == 1:
@@ -34,10 +33,10 @@ def std(values: Sequence[float]) -> float:
 
 
 def wilson_interval(successes: float, n: float, z: float = Z_95) -> tuple[float, float]:
-    """The Wilson score interval of a share: `successes` out of `n` independent trials.
+    """Return the Wilson score interval of a share: `successes` out of `n` independent trials.
 
-    Wilson (1927), eq. in the usual form: centre (p + z²/2n) / (1 + z²/n), half width
-    z / (1 + z²/n) · sqrt(p(1-p)/n + z²/4n²). Never of zero width, never outside [0, 1].
+    Wilson (1927), in the usual form: centre (p + z²/2n) / (1 + z²/n), half width
+    z / (1 + z²/n) · sqrt(p(1-p)/n + z²/4n²). Its width is never 0, and it is always within [0, 1].
     """
     if n < 0 or not 0 <= successes <= n:
         raise ValueError(f"{successes} successes out of {n} trials is not a share")
@@ -47,16 +46,16 @@ def wilson_interval(successes: float, n: float, z: float = Z_95) -> tuple[float,
     spread = 1 + z * z / n
     centre = (share + z * z / (2 * n)) / spread
     half = z / spread * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    # The two ends are exactly 0 and 1 at the extremes; rounding must not leave 1e-17 there.
+    # At the extremes the ends are exactly 0 and 1; rounding must not leave 1e-17 there.
     low = 0.0 if successes == 0 else max(0.0, centre - half)
     high = 1.0 if successes == n else min(1.0, centre + half)
     return low, high
 
 
 def difference_interval(before: tuple[float, float, float], after: tuple[float, float, float]) -> tuple[float, float]:
-    """Of after - before, two shares given as (value, low, high). Newcombe (1998), method 10, from the two intervals.
+    """Return an interval of after - before, two shares as (value, low, high): Newcombe (1998), method 10.
 
-    For shares of the same problems it is on the wide side: use `paired_interval` where the problems are known.
+    It is too wide for shares of the same problems; use `paired_interval` when the problems are known.
     """
     gain = after[0] - before[0]
     low = gain - math.hypot(after[0] - after[1], before[2] - before[0])
@@ -65,12 +64,12 @@ def difference_interval(before: tuple[float, float, float], after: tuple[float, 
 
 
 def mean_interval(values: Sequence[float], z: float = Z_95) -> tuple[float, float]:
-    """An interval for the mean of shares in [0, 1], one per problem (say, the share of its completions that are right).
+    """Return an interval of the mean of shares in [0, 1], one per problem (such as its share of right completions).
 
-    The problems are the independent draws, however many completions each has. A plain normal interval has zero width
-    when all problems agree and covers far less than 95 % near 0 and 1, so two problems of share 0 and two of share 1
-    are added first ("plus four", Agresti and Coull 1998: for shares that are all 0 or 1 this is close to Wilson). The
-    interval always holds the mean itself.
+    The problems are the independent samples, however many completions each has. A normal interval has zero width when
+    all problems agree, and covers far less than 95 % near 0 and 1. So two problems of share 0 and two of share 1 are
+    added first ("plus four", Agresti and Coull 1998; close to Wilson when all shares are 0 or 1). The interval always
+    includes the mean.
     """
     for value in values:
         if not 0 <= value <= 1:
@@ -85,9 +84,9 @@ def mean_interval(values: Sequence[float], z: float = Z_95) -> tuple[float, floa
 
 
 def bootstrap_interval(values: Sequence[float], draws: int = BOOTSTRAP_DRAWS) -> tuple[float, float]:
-    """The percentile bootstrap interval of a mean (Efron 1979): `values` drawn anew with replacement, many times.
+    """Return the percentile bootstrap interval of a mean (Efron 1979): `values` resampled with replacement.
 
-    Makes no assumption about the values, and so knows nothing beyond them: where all are alike it has no width.
+    It assumes nothing about the values, so its width is 0 when all of them are equal.
     """
     if not values:
         return math.nan, math.nan
@@ -100,13 +99,12 @@ def bootstrap_interval(values: Sequence[float], draws: int = BOOTSTRAP_DRAWS) ->
 
 
 def paired_interval(differences: Sequence[float], z: float = Z_95) -> tuple[float, float]:
-    """An interval for the mean of paired differences between -1 and 1, one per problem.
+    """Return an interval of the mean of paired differences between -1 and 1, one per problem.
 
-    Agresti and Min (2005) for one completion a problem, where each difference is -1, 0 or 1: half a problem is added to
-    each of the four cells, which is two problems of difference 0 and mean square 1/2. With several completions
-    differences lie between; the same two problems are added, which is on the wide side where all problems shift a
-    little, and right where a few flip whole. It has width also where nothing differs, which a bootstrap would take for
-    certainty, and always holds the mean itself.
+    Agresti and Min (2005) treat one completion per problem, where each difference is -1, 0 or 1: half a problem is
+    added to each of the four cells, which amounts to two problems of difference 0 and mean square 1/2. With several
+    completions the same two problems are added: right when a few problems flip completely, too wide when all shift a
+    little. Unlike a bootstrap it has a width when nothing differs, and it always includes the mean.
     """
     for difference in differences:
         if not -1 <= difference <= 1:
@@ -122,9 +120,9 @@ def paired_interval(differences: Sequence[float], z: float = Z_95) -> tuple[floa
 
 
 def student_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The 95 % interval of the mean of independent, roughly normal values: Student's, n - 1 degrees of freedom.
+    """Return Student's 95 % interval of the mean of independent, roughly normal values (n - 1 degrees of freedom).
 
-    One value says nothing of its own spread: its interval is everything. Values that are all alike have no width.
+    A single value has no known spread: its interval is infinite. The width is 0 when all values are equal.
     """
     if len(values) < 2:
         return -math.inf, math.inf
@@ -134,14 +132,14 @@ def student_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def student_p(t: float, degrees: float) -> float:
-    """Two-sided: how probable a Student's t at least as far from 0 is."""
+    """Return the two-sided p-value of Student's t."""
     if math.isinf(t):
         return 0.0
     return incomplete_beta(degrees / 2, 0.5, degrees / (degrees + t * t))
 
 
 def student_quantile(share: float, degrees: float) -> float:
-    """The t below which Student's distribution has `share` of its mass; by bisection, to the last bits."""
+    """Return the t below which Student's distribution has `share` of its mass, by bisection to the last bits."""
     if not 0 < share < 1:
         raise ValueError(f"{share} is not a share between 0 and 1")
     if share < 0.5:
@@ -157,19 +155,19 @@ def student_quantile(share: float, degrees: float) -> float:
 
 
 def f_tail(ratio: float, degrees: float, degrees_below: float) -> float:
-    """How probable a ratio of two variances above `ratio` is, if both estimate the same one (Fisher's F)."""
+    """Return the probability of a ratio of two variances above `ratio` when both are equal (Fisher's F)."""
     if math.isinf(ratio):
         return 0.0
     return incomplete_beta(degrees_below / 2, degrees / 2, degrees_below / (degrees_below + degrees * ratio))
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularized incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22), to about 1e-14."""
+    """Return the regularized incomplete beta function I_x(a, b), to about 1e-14 (continued fraction, DLMF 8.17.22)."""
     if not 0 <= x <= 1 or a <= 0 or b <= 0:
         raise ValueError(f"I_{x}({a}, {b}): x is between 0 and 1, a and b are positive")
     if x in (0.0, 1.0):
         return x
-    # On the other side of the mean the fraction converges slowly: there 1 - I_{1-x}(b, a) is used.
+    # Above the mean the fraction converges slowly; 1 - I_{1-x}(b, a) does not.
     if x > (a + 1) / (a + b + 2):
         return 1 - incomplete_beta(b, a, 1 - x)
     log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
@@ -190,9 +188,9 @@ def incomplete_beta(a: float, b: float, x: float) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The same p-values, adjusted for having been looked at together (Holm 1979), in the same order.
+    """Return the p-values adjusted for multiple testing (Holm 1979), in the same order.
 
-    Calling those below 5 % makes one or more false calls in at most 5 of 100 such looks, however they hang together.
+    Reporting those below 5 % makes any false report in at most 5 % of cases, however the tests are correlated.
     """
     adjusted = [1.0] * len(p_values)
     largest = 0.0
@@ -203,19 +201,19 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def mcnemar_p(gained: int, lost: int) -> float:
-    """McNemar's exact test: how probable so lopsided a split of the changed problems is if either way were as likely.
+    """Return the p-value of McNemar's exact test: are changed problems as likely to be gained as to be lost?
 
     Two-sided: twice the smaller tail of Binomial(gained + lost, 1/2), at most 1.
     """
     changed = gained + lost
     tail = sum(math.comb(changed, count) for count in range(min(gained, lost) + 1))
-    # As whole numbers: 2 ** changed is no float beyond 1023 changes.
+    # In integers: 2 ** changed overflows a float beyond 1023 changes.
     return min(1.0, 2 * tail / 2**changed)
 
 
 def paired_bootstrap_p(differences: Sequence[float], draws: int = 10 * BOOTSTRAP_DRAWS) -> float:
-    """How probable a mean difference at least as far from 0 is, if none were there: the differences less their mean,
-    drawn anew with replacement. Never below 1 / (draws + 1)."""
+    """Return the probability of a mean difference at least this far from 0 if the true one is 0: the differences minus
+    their mean are resampled with replacement. Never below 1 / (draws + 1)."""
     if not differences or min(differences) == max(differences) == 0:
         return 1.0
     centre = mean(differences)
@@ -227,7 +225,7 @@ def paired_bootstrap_p(differences: Sequence[float], draws: int = 10 * BOOTSTRAP
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
-    """Between the two nearest of sorted values."""
+    """Return a quantile of sorted values, interpolated between the two nearest."""
     place = share * (len(ordered) - 1)
     below = math.floor(place)
     above = min(below + 1, len(ordered) - 1)

@@ -124,7 +124,7 @@ def _begins_with(arm: Arm) -> str:
 
 
 def _print_total(sweep: Sweep, plans: Sequence[ArmPlan | str]) -> None:
-    from groupwise.runs.progress import duration
+    from groupwise.base.durations import duration
 
     reasons = list(dict.fromkeys(plan for plan in plans if isinstance(plan, str)))
     for reason in reasons[:3]:
@@ -166,7 +166,7 @@ def _plan_json(plan: ArmPlan | str) -> dict[str, Any]:
 
 
 def _plan_words(plan: ArmPlan | str) -> str:
-    from groupwise.runs.progress import duration
+    from groupwise.base.durations import duration
 
     if isinstance(plan, str):
         return ""

@@ -1,7 +1,7 @@
-"""What the doctor looks at: one stage of a run, as the run directory tells it.
+"""What the doctor looks at: one stage of a run, read from the run directory.
 
-Contract: reads files, never the trainer, and may be used while a trainer writes. Completions are read when a disease
-asks for them, and then a few steps of them.
+Contract: reads files, never the trainer, and may be used while a trainer writes. Completions are read only when a check
+asks for them, and then only those of a few steps.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from groupwise.doctor.finding import Change, Finding, Severity
 from groupwise.doctor.series import Point
 from groupwise.doctor.text_signs import TextSigns, read_signs
 from groupwise.runs import Run, RunReadError, layout
+from groupwise.runs.records import has_no_gradient
 from groupwise.types import EvalRecord, StepRecord
 
 SAMPLED_STEPS = 8
-"""Steps of a stage whose completions are read: enough to tell what lasts from what happened once."""
+"""Number of steps whose completions are read: enough to tell a lasting sign from a single one."""
 
 
 @dataclass(frozen=True)
 class StageHistory:
     stage: str
     index: int
-    """Of the stage in the recipe."""
+    """Position of the stage in the recipe."""
     steps: tuple[StepRecord, ...]
-    """Of this stage."""
     evals: tuple[EvalRecord, ...]
-    """Of the whole run: what was before the stage is what it is compared with."""
+    """Those of the whole run: a stage is compared with what came before it."""
     recipe: Mapping[str, Any]
-    """As written; {} where it is lost."""
+    """As written; {} when it is lost."""
     info: Mapping[str, Any]
     look_at_texts: Callable[[], tuple[TextSigns, ...]]
 
     @cached_property
     def signs(self) -> tuple[TextSigns, ...]:
-        """Of the completions of a few steps, in order."""
+        """Signs in the completions of a few steps, in order."""
         return self.look_at_texts()
 
     @property
@@ -49,40 +49,45 @@ class StageHistory:
 
     @property
     def begins_at_start(self) -> bool:
-        """Whether the first steps of the stage are here; a window of a long one lacks them."""
+        """Whether the first step of the stage is here; a window on a long stage lacks it."""
         return bool(self.steps) and self.steps[0].stage_step == 1
+
+    @cached_property
+    def num_dead(self) -> int:
+        """Number of steps that could not move the policy."""
+        return sum(map(has_no_gradient, self.steps))
 
     @property
     def planned_steps(self) -> int:
         return int(self.table.get("steps", len(self.steps)))
 
     def series(self, name: str) -> list[Point]:
-        """The steps that have this metric, with it; what is not finite is left out."""
+        """Return (step, value) of each step that has a finite value of this metric."""
         points = ((record.step, record.metrics.get(name, math.nan)) for record in self.steps)
         return [(step, value) for step, value in points if math.isfinite(value)]
 
     def setting(self, key: str, default: Any) -> Any:
-        """A key of the stage by its path, as in "sampling.max_new_tokens"."""
+        """Return the stage's value of a key given by its path, as in "sampling.max_new_tokens"."""
         return _look_up(self.table, key, default)
 
     def run_setting(self, key: str, default: Any) -> Any:
-        """A key of the recipe outside of its stages."""
+        """Return the recipe's value of a key outside its stages."""
         return _look_up(self.recipe, key, default)
 
     def stage_key(self, key: str) -> str:
         return f"stages.{self.index}.{key}"
 
     def change(self, key: str, value: Any, advice: str) -> Change:
-        """Of one of the stage's keys."""
+        """Return the change of one of the stage's keys."""
         return Change(advice, self.stage_key(key), value)
 
     def slower(self, advice: str) -> Change:
-        """Half the learning rate."""
+        """Return the change to half the learning rate."""
         return self.change("optimizer.learning_rate", self.setting("optimizer.learning_rate", 1e-6) / 2, advice)
 
     def finding(
         self,
-        disease: str,
+        check: str,
         severity: Severity,
         points: Sequence[Point],
         *,
@@ -91,16 +96,16 @@ class StageHistory:
         change: Change,
         figures: Mapping[str, float],
     ) -> Finding:
-        """Over the steps of `points`."""
-        return Finding(disease, severity, self.stage, points[0][0], points[-1][0], seen, means, change, figures)
+        """Return a finding over the steps of `points`."""
+        return Finding(check, severity, self.stage, points[0][0], points[-1][0], seen, means, change, figures)
 
 
 def read_charts(run: Run) -> tuple[StageHistory, ...]:
-    """One for each stage that has begun."""
+    """Return one history for each stage that has begun."""
     steps, evals = run.steps(), tuple(run.evals())
-    recipe, info = _recipe_of(run), _info_of(run)
+    recipe, info = run.recipe_if_any, run.info_if_any
     if not (steps or evals or recipe):
-        raise RunReadError(f"{run.path} is no run: it has no {layout.RECIPE} and no {layout.METRICS}")
+        raise RunReadError(f"{run.path} is not a run: it has no {layout.RECIPE} and no {layout.METRICS}")
     kept = run.rollout_steps()
     charts = []
     for name in dict.fromkeys(record.stage for record in steps):
@@ -123,20 +128,12 @@ def make_chart(
     return StageHistory(stage, index, steps, evals, recipe, info, look_at_texts)
 
 
-def _recipe_of(run: Run) -> dict[str, Any]:
-    return run.recipe if (run.path / layout.RECIPE).is_file() else {}
-
-
-def _info_of(run: Run) -> dict[str, Any]:
-    return run.info if (run.path / layout.INFO).is_file() else {}
-
-
 def _reader(run: Run, steps: list[int]) -> Callable[[], tuple[TextSigns, ...]]:
     return lambda: tuple(sign for step in steps if (sign := read_signs(run, step)))
 
 
 def _spread(items: list[int], count: int) -> list[int]:
-    """At most `count` of them, evenly, the first and the last among them."""
+    """Return at most `count` items, evenly spaced, with the first and the last."""
     if len(items) <= count:
         return items
     return [items[round(number * (len(items) - 1) / (count - 1))] for number in range(count)]

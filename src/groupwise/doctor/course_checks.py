@@ -1,46 +1,99 @@
-"""Diseases of the run as a whole: a verifier that fails, reward that does not carry over, time that goes elsewhere."""
+"""Checks of the run as a whole: no learning, a verifier that fails, a reward that does not carry over, lost time."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from groupwise.audit.held_out_gain import held_out_ends, held_out_gains, pass_at_1_gain
+from groupwise.audit.held_out_gain import evaluates_greedily, held_out_ends, held_out_gains, pass_at_1_gain
 from groupwise.base.stats import mean
 from groupwise.doctor.chart import StageHistory
 from groupwise.doctor.finding import Change, Finding
-from groupwise.doctor.series import has_risen, persistent, values_of
+from groupwise.doctor.sampling_checks import GREEDY_TEMPERATURE, SOLVED, TRUNCATED_SHARE
+from groupwise.doctor.series import Point, has_risen, persistent, values_of
+from groupwise.runs.records import DEAD_STEPS
 from groupwise.types import StepRecord
 
 PART = "reward/part/"
-"""Before the name of a part of the score, in metrics."""
+"""Prefix of the metrics of the score's parts."""
 FAILED_SHARE = 0.01
-"""A single rollout now and then is no disease."""
+"""A single failed rollout now and then is normal."""
 SICK_FAILED_SHARE = 0.05
-"""From here on the failures choose which problems are learned from."""
+"""From here on the failures decide which problems are learned from."""
+MOSTLY_FAILED_SHARE = 0.5
+"""From here on a few steps are enough to report it."""
 NEED, WITHIN = 5, 10
 
 MIN_HOLLOW_STEPS = 20
-"""Under this a quarter of the steps is a handful, and held-out problems lag behind."""
+"""With fewer, a quarter of the steps is a handful, and the held-out score lags behind."""
 HOLLOW_SHARE = 0.25
-"""Held-out pass@1 that gained less than this share of what the reward did counts as flat."""
+"""Held-out pass@1 counts as flat when it gained less than this share of what the reward gained."""
 
 MIN_PHASE_SECONDS = 60.0
-"""A phase that has cost less than a minute is nobody's problem."""
+"""A phase that took less than a minute in all is not worth reporting."""
 MIN_PHASE_STEPS = 10
 PHASES: Mapping[str, tuple[float, str, str, int | str]] = {
-    # What could go on beside the rest, or happen less often; sampling and updating are the work itself.
+    # Phases that can overlap with others or happen less often; sampling and updating are the work itself.
     "time/score_s": (0.25, "waiting for scores", "verifier.workers", "auto"),
     "time/eval_s": (0.5, "held-out evaluations", "evaluation.every_steps", 20),
     "time/checkpoint_s": (0.2, "writing checkpoints", "checkpoints.every_steps", 10),
 }
-"""Phase: the share of the time that is too much, its name, the key that helps when raised, and its default."""
+"""Metric: the share of the time that is too much, the phase in words, the key to raise, and its default."""
 MAX_WORKERS = 256
 USUAL_CORES = 8
-"""Of a machine that did not say."""
+"""Assumed when the run did not record its machine."""
+
+
+def no_learning(chart: StageHistory) -> Finding | None:
+    """A stage in which no step so far could move the policy. Three steps are enough to say so."""
+    steps = len(chart.steps)
+    if steps < DEAD_STEPS or chart.num_dead < steps or not chart.begins_at_start:
+        return None
+
+    def usual(name: str) -> float:
+        return mean(values_of(chart.series(name)) or [0.0])
+
+    if usual("score/error_share") + usual("score/timed_out_share") >= MOSTLY_FAILED_SHARE:
+        return None  # the verifier is the cause, and has its own checks
+    wrong, right = (sum(values_of(chart.series(f"groups/dead_all_{verdict}"))) for verdict in ("wrong", "correct"))
+    is_solved = usual("score/pass_at_1") >= SOLVED
+    return chart.finding(
+        "no_learning",
+        "watch" if is_solved else "sick",
+        [(record.step, 0.0) for record in chart.steps],
+        seen=f"no gradient in {steps} of {steps} steps: all rewards of each group were equal (reward "
+        f"{usual('reward/mean'):.3f}; groups all wrong {wrong:.0f}, all correct {right:.0f}; no answer found in "
+        f"{usual('score/unparsed_share'):.0%} of the completions)",
+        means="the policy solves every problem already: there is nothing left to learn here"
+        if is_solved
+        else "the policy has not changed: a group teaches by how its rewards differ, and no group has two rewards",
+        change=_first_signal(chart, is_solved, usual("rollouts/truncated_share")),
+        figures={"num_dead": float(steps), "reward/mean": usual("reward/mean")},
+    )
+
+
+def _first_signal(chart: StageHistory, is_solved: bool, truncated_share: float) -> Change:
+    limit, temperature = chart.setting("sampling.max_new_tokens", 256), chart.setting("sampling.temperature", 1.0)
+    if is_solved:
+        return Change("take harder problems, or end the run here")
+    if temperature <= GREEDY_TEMPERATURE:
+        return chart.change("sampling.temperature", 1.0, "at this temperature the rollouts of a group are all alike")
+    if truncated_share >= TRUNCATED_SHARE:
+        advice = f"{truncated_share:.0%} of the completions are cut off; if they never end, put an SFT stage first"
+        return chart.change("sampling.max_new_tokens", 2 * limit, advice)
+    return Change(
+        "put a short SFT stage first, take easier problems, or give partial credit in the reward; if the completions "
+        f"look right, test the verifier: `groupwise validate {chart.run_setting('task.name', 'TASK')}`"
+    )
+
+
+def _failures(chart: StageHistory, name: str) -> list[Point]:
+    series = chart.series(name)
+    often = persistent(series, lambda share: share > FAILED_SHARE, NEED, WITHIN)
+    return often or persistent(series, lambda share: share >= MOSTLY_FAILED_SHARE, DEAD_STEPS, DEAD_STEPS)
 
 
 def verifier_errors(chart: StageHistory) -> Finding | None:
-    points = persistent(chart.series("score/error_share"), lambda share: share > FAILED_SHARE, NEED, WITHIN)
+    points = _failures(chart, "score/error_share")
     if not points:
         return None
     share = mean(values_of(points))
@@ -52,9 +105,9 @@ def verifier_errors(chart: StageHistory) -> Finding | None:
         points,
         seen=f"the verifier fails on {share:.1%} of the rollouts in {len(points)} steps"
         + (f"; it says: {said[:200]}" if said else ""),
-        means="what it fails on is left out of the loss: the policy never learns that those completions are wrong",
+        means="rollouts that it fails on are left out of the loss: the policy never learns that they are wrong",
         change=Change(
-            f"mend the verifier: `groupwise validate {task}` tests it; memory is verifier.memory_mb",
+            f"fix the verifier: `groupwise validate {task}` tests it; memory is verifier.memory_mb",
             "verifier.memory_mb" if "memory" in said.lower() else "",
             2 * chart.run_setting("verifier.memory_mb", 4096) if "memory" in said.lower() else None,
         ),
@@ -63,20 +116,20 @@ def verifier_errors(chart: StageHistory) -> Finding | None:
 
 
 def verifier_time_outs(chart: StageHistory) -> Finding | None:
-    points = persistent(chart.series("score/timed_out_share"), lambda share: share > FAILED_SHARE, NEED, WITHIN)
+    points = _failures(chart, "score/timed_out_share")
     if not points:
         return None
     share = mean(values_of(points))
     seconds, on_the_clock = chart.run_setting("verifier.seconds", 5.0), chart.run_setting("verifier.wall_seconds", 60.0)
-    also = " (and as much in verifier.wall_seconds)" if 2 * seconds > on_the_clock else ""
+    also = " (and raise verifier.wall_seconds as well)" if 2 * seconds > on_the_clock else ""
     return chart.finding(
         "verifier_time_outs",
         "sick" if share >= SICK_FAILED_SHARE else "watch",
         points,
-        seen=f"scoring ran out of time on {share:.1%} of the rollouts in {len(points)} steps (limit {seconds:g} s)",
-        means="what takes too long is left out of the loss: slow wrong programs are never told that they are wrong",
+        seen=f"scoring timed out on {share:.1%} of the rollouts in {len(points)} steps (limit {seconds:g} s)",
+        means="slow rollouts are left out of the loss: the policy never learns that slow programs are wrong",
         change=Change(
-            f"more time for each{also}; or make the verifier give up by itself, with a wrong answer",
+            f"more time per completion{also}; or make the verifier give up by itself and call the answer wrong",
             "verifier.seconds",
             2 * seconds,
         ),
@@ -85,16 +138,17 @@ def verifier_time_outs(chart: StageHistory) -> Finding | None:
 
 
 def hollow_reward(chart: StageHistory) -> Finding | None:
-    """Surer than the audit, which shows every doubt: the reward must surely have risen by more than held-out did."""
-    # Reward of after the newest evaluation has nothing to be compared with yet.
+    """The reward rose by more than held-out pass@1 did, beyond both intervals; the audit reports weaker cases too."""
+    # Rewards after the newest evaluation have nothing to be compared with yet.
     newest = max((record.step for record in chart.evals), default=0)
     steps = [record for record in chart.steps if record.step <= newest]
-    gains = held_out_gains(steps, chart.evals) if len(steps) >= MIN_HOLLOW_STEPS else ()
+    is_greedy = evaluates_greedily(chart.recipe)
+    gains = held_out_gains(steps, chart.evals, is_greedy=is_greedy) if len(steps) >= MIN_HOLLOW_STEPS else ()
     if not gains or not gains[0].is_suspicious or gains[0].reward_gain_low <= gains[0].held_out_gain_high:
         return None
     gain = gains[0]
     if has_risen(chart.series("score/pass_at_1")):
-        advice = "it is right more often on what it trains on alone; `groupwise audit RUN` looks for holes"
+        advice = "it solves more of its training problems only; `groupwise audit RUN` looks for holes in the verifier"
         coefficient = chart.setting("kl.coefficient", 0.0)
         change = chart.change("kl.coefficient", 2 * coefficient if coefficient else 0.04, advice)
     else:
@@ -106,15 +160,15 @@ def hollow_reward(chart: StageHistory) -> Finding | None:
         seen=f"reward {gain.reward_first:.3f} → {gain.reward_last:.3f}, held-out pass@1 {gain.held_out_first:.1%} → "
         f"{gain.held_out_last:.1%} (95 % interval of the gain {gain.held_out_gain_low:+.1%} to "
         f"{gain.held_out_gain_high:+.1%})",
-        means="the policy learns something that is not the task: a hole in the verifier, the format, or the problems "
-        "themselves",
+        means="the policy learns something other than the task: a hole in the verifier, the format, or the training "
+        "problems by heart",
         change=change,
         figures={"reward_gain": gain.reward_gain, "held_out_gain": gain.held_out_gain},
     )
 
 
 def _pay_less(chart: StageHistory, steps: Sequence[StepRecord]) -> Change:
-    """For the part of the score that came to earn most, while the policy was right no more often."""
+    """Return the change that pays less for the part of the score whose contribution grew most."""
     half = len(steps) // 2
     weights = {
         name: chart.setting(f"reward.part_weights.{name}", 1.0)
@@ -130,17 +184,17 @@ def _pay_less(chart: StageHistory, steps: Sequence[StepRecord]) -> Change:
 
     most = max(weights, key=gained, default=None)
     if most is None or most in chart.setting("reward.format_parts", ()):
-        advice = "it is paid for parts of the score, not for being right: let them fade; see `groupwise audit RUN`"
+        advice = "the reward pays for parts of the score, not for right answers: fade them; see `groupwise audit RUN`"
         return chart.change("reward.format_anneal_steps", max(1, chart.planned_steps // 2), advice)
     advice = (
-        f"it is paid for `{most}`, not for being right: pay half for that, or nothing for any part but `correct`; "
-        "see `groupwise audit RUN`"
+        f"the reward is paid for `{most}`, not for right answers: halve its weight, or pay for `correct` only; see "
+        "`groupwise audit RUN`"
     )
     return chart.change(f"reward.part_weights.{most}", weights[most] / 2, advice)
 
 
 def held_out_falls(chart: StageHistory) -> Finding | None:
-    """Of any stage, SFT too; where the reward rose meanwhile it is a hollow reward."""
+    """Held-out pass@1 fell in this stage, SFT included; if the reward rose, `hollow_reward` reports it instead."""
     ends = held_out_ends(chart.steps, chart.evals)
     if ends is None:
         return None
@@ -157,10 +211,10 @@ def held_out_falls(chart: StageHistory) -> Finding | None:
         [(record.step, 0.0) for record in chart.steps if record.step <= after.step],
         seen=f"held-out pass@1 {before.pass_at_1:.1%} (step {before.step}) → {after.pass_at_1:.1%} (step {after.step}; "
         f"95 % interval of the change {low:+.1%} to {high:+.1%}){regained}",
-        means="the model is worse at the task than the stage found it"
-        + (", and a later stage has made up for that" if is_made_up else ""),
+        means="the model is worse at the task than when the stage began"
+        + (", and a later stage has made up for it" if is_made_up else ""),
         change=chart.slower(
-            "smaller updates; go back to the best checkpoint, and look at what the answers lost: `groupwise compare`"
+            "smaller updates, from the best checkpoint; `groupwise compare` shows which answers were lost"
         ),
         figures={"held_out_first": before.pass_at_1, "held_out_last": after.pass_at_1},
     )
@@ -191,11 +245,11 @@ def _less_of(chart: StageHistory, key: str, default: int | str) -> Change:
     set_to = chart.run_setting(key, default)
     if set_to == "auto":
         cores = int(chart.info.get("machine", {}).get("num_cores", USUAL_CORES))
-        advice = "more processes than the half of the cores that `auto` takes"
+        advice = "more processes; `auto` takes half of the cores"
         return Change(advice, key, min(max(cores, 4), MAX_WORKERS))
     given = int(set_to)
     if key == "evaluation.every_steps" and given == 0:
-        # They are at the ends of stages alone: fewer problems are what is left.
+        # Evaluations are at the ends of stages only: all that is left is fewer problems.
         problems = int(chart.run_setting("evaluation.num_problems", 200)) or 400
-        return Change("shorter evaluations, with wider intervals", "evaluation.num_problems", max(1, problems // 2))
+        return Change("shorter evaluations; wider intervals", "evaluation.num_problems", max(1, problems // 2))
     return Change("less waiting", key, min(2 * max(given, 1), MAX_WORKERS) if key == "verifier.workers" else 2 * given)

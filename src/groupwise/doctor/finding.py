@@ -1,4 +1,4 @@
-"""What the doctor says: one record per disease and stage."""
+"""What the doctor reports: one record per check and stage."""
 
 from __future__ import annotations
 
@@ -7,35 +7,38 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Severity = Literal["sick", "watch"]
-"""`sick`: the run learns the wrong thing, or next to nothing; stop and change it. `watch`: it goes on, but something is
-wasted or may go wrong."""
+"""`sick`: the run learns the wrong thing, or next to nothing; stop it and make the change. `watch`: the run can
+continue, but something is wasted or may go wrong. These are the values in files; people read SEVERITY_WORDS."""
+
+SEVERITY_WORDS: Mapping[str, str] = {"sick": "problem", "watch": "warning"}
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What to do about it."""
+    """The fix that a finding proposes."""
 
     advice: str
-    """A sentence, with what to do where the key does not help."""
+    """One sentence; it says what to do when the key does not help."""
     key: str = ""
-    """A key of the recipe, as `--set` takes it; "" where no key helps."""
+    """A key of the recipe, as `--set` takes it; "" when no key helps."""
     value: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    disease: str
-    """A name in DISEASES."""
+    check: str
+    """A name in CHECKS; the key `disease` in JSON."""
     severity: Severity
     stage: str
     first_step: int
     last_step: int
     seen: str
-    """The figures, in a sentence."""
+    """The evidence: a sentence with figures."""
     means: str
     change: Change
     figures: Mapping[str, float]
-    """The numbers of `seen`, by the name of the metric or of what was computed."""
+    """The numbers in `seen`, by metric or by name."""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        table = asdict(self)
+        return {"disease": table.pop("check"), **table}

@@ -1,4 +1,4 @@
-"""Diseases of the policy and its updates: KL, entropy, ratio, gradient, learning rate, engine against trainer."""
+"""Checks of the policy and its updates: KL, entropy, ratio, gradient, learning rate, engine against trainer."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from groupwise.doctor.series import has_risen, jumps, middle, persistent, spikes
 
 KL_JUMP_FACTOR = 5.0
 KL_JUMP_NATS = 0.1
-"""Per token. Below it even a fivefold KL is a policy that stays near its reference."""
+"""Per token. Below it, even a fivefold KL means a policy that stays near its reference."""
 KL_BEFORE, KL_AFTER = 10, 5
 KL_FAR_NATS = 1.0
-"""The first steps have nothing before them to jump from; there a nat per token is far. What learns well takes dozens of
-steps to get there."""
+"""The first steps have nothing before them to jump from; a nat per token is far there. A policy that learns well takes
+dozens of steps to get there."""
 KL_ZERO_NATS = 1e-10
-"""Rounding alone; a policy that has moved at all shows more. 0 is right in the first step of a stage alone."""
+"""Rounding only; a policy that has moved at all shows more. 0 is expected only in the first step of a stage."""
 
 ENTROPY_NATS = 0.05
-"""Per token: about one token in a hundred is still open."""
+"""Per token: about one token in a hundred is still undecided."""
 ENTROPY_SHARE = 0.2
-"""And under this share of where it began: a policy that began so sure and learns is not collapsing."""
+"""And below this share of the entropy at the start: a policy that began this certain is not collapsing."""
 
 CLIP_SHARE = 0.3
 SEQUENCE_CLIP_SHARE = 0.6
-"""With one narrow ratio per completion (GSPO) a good share is clipped by design."""
+"""With one narrow ratio per completion (GSPO), many are clipped by design."""
 RATIO_MAX = 50.0
-"""A token fifty times as likely after the update than before it: e to the 4."""
+"""A token fifty times as likely after the update as before it: about e to the 4."""
 GRADIENT_FACTOR = 10.0
 GRADIENT_BEFORE = 20
 MIN_SKIPPED = 3
-"""One update that is not finite is skipped and forgotten."""
+"""A single update that is not finite is skipped and does no harm."""
 NEED, WITHIN = 3, 10
-"""So many of so many steps in a row: once is a rare batch."""
+"""NEED steps among WITHIN in a row; a single one is a rare batch."""
 
 BF16_HALF_STEP = 2.0**-17
-"""Half the distance between neighbours in bf16 at 0.002, a tenth of a usual weight. Adam moves a weight by about the
-learning rate per update at most: with less than this over the whole stage, hardly any bf16 weight becomes another."""
+"""Half the distance between neighbouring bf16 numbers at 0.002, a tenth of a typical weight. Adam moves a weight by at
+most about the learning rate per update: with less than this over the whole stage, hardly any bf16 weight changes."""
 MIN_UPDATE_STEPS = 10
 
 ENGINE_GAP_NATS = 0.05
-"""Mean over tokens; bf16 kernels that compute the same differ by a few hundredths at most."""
+"""Mean over tokens; bf16 kernels that compute the same thing differ by a few hundredths at most."""
 GAP_NEED = 5
 
 
@@ -61,7 +61,7 @@ def kl_spike(chart: StageHistory) -> Finding | None:
         "sick",
         points,
         seen=f"KL from the reference {seen} {middle(points):.2g} nats a token, and stayed",
-        means="a few updates threw the policy far from where it began; what it knew besides the task may be gone",
+        means="a few updates moved the policy far from where it began; what it knew besides the task may be lost",
         change=chart.slower("smaller updates; go back to a checkpoint before the jump"),
         figures={"kl_before": middle(before) if before else 0.0, "kl_after": middle(points)},
     )
@@ -76,7 +76,7 @@ def kl_stuck_at_zero(chart: StageHistory) -> Finding | None:
     change = chart.change("optimizer.learning_rate", rate * 10, "larger updates")
     if math.isinf(chart.setting("kl.coefficient", 0.0)):
         change = chart.change(
-            "kl.coefficient", 0.02, "at inf the divergence is the whole loss, and rewards count nothing"
+            "kl.coefficient", 0.02, "at inf the divergence is the whole loss, and rewards count for nothing"
         )
     return chart.finding(
         "kl_stuck_at_zero",
@@ -84,7 +84,7 @@ def kl_stuck_at_zero(chart: StageHistory) -> Finding | None:
         recent,
         seen=f"KL from the reference is at most {max(map(abs, values_of(recent))):.1g} after updates with a gradient "
         f"of {middle(gradient) if gradient else 0:.2g} and a learning rate of {rate:g}",
-        means="the policy is still the reference: updates do not reach the weights, or are too small to",
+        means="the policy is still the reference: updates do not reach the weights, or are too small to change them",
         change=change,
         figures={"kl/ref_k3": middle(recent), "optimizer.learning_rate": rate},
     )
@@ -101,13 +101,13 @@ def entropy_collapse(chart: StageHistory) -> Finding | None:
     if _updates_per_step(chart) > 1 and chart.setting("loss.clip_high", 0.2) < 0.28:
         change = chart.change("loss.clip_high", 0.28, "let unlikely tokens grow (DAPO's clip-higher)")
     else:
-        change = chart.slower("smaller updates, from a checkpoint before this; or a higher sampling.temperature")
+        change = chart.slower("smaller updates, from a checkpoint before this; or raise sampling.temperature")
     return chart.finding(
         "entropy_collapse",
         "sick",
         recent,
         seen=f"entropy went from {start:.2f} to {middle(recent):.3f} nats per token, at pass@1 {middle(solved):.0%}",
-        means="the policy has made up its mind before it was right: it no longer tries anything else",
+        means="the policy became certain before it was right: it no longer tries anything else",
         change=change,
         figures={"entropy_start": start, "entropy_now": middle(recent), "score/pass_at_1": middle(solved)},
     )
@@ -132,7 +132,7 @@ def ratio_explosion(chart: StageHistory) -> Finding | None:
         "sick",
         points,
         seen=f"{seen} in {len(points)} steps, with {_updates_per_step(chart)} updates a step",
-        means="within a step the policy moves so far from the one that sampled that the rollouts are no longer its own",
+        means="within a step the policy moves so far that the rollouts are no longer typical of it",
         change=change,
         figures={"policy/clip_share" if clipped else "policy/ratio_max": middle(points)},
     )
@@ -148,15 +148,15 @@ def gradient_spikes(chart: StageHistory) -> Finding | None:
         return None
     usual = middle(norms)
     if floor:
-        change = chart.slower("fewer of them; each is cut to max_grad_norm and still turns the step its own way")
+        change = chart.slower("smaller updates; a clipped spike still decides the direction of its step")
     else:
-        change = chart.change("optimizer.max_grad_norm", 1.0, "cut them")
+        change = chart.change("optimizer.max_grad_norm", 1.0, "clip them")
     return chart.finding(
         "gradient_spikes",
         "sick",
         points,
         seen=f"the gradient's norm is {middle(points):.3g} in {len(points)} steps and {usual:.3g} in the others",
-        means="single batches with a few extreme tokens decide where the policy goes",
+        means="a few batches with extreme tokens decide where the policy goes",
         change=change,
         figures={"spike": middle(points), "usual": usual},
     )
@@ -171,8 +171,8 @@ def updates_not_finite(chart: StageHistory) -> Finding | None:
         "updates_not_finite",
         "sick",
         points,
-        seen=f"{skipped:.0f} updates had a loss or a gradient that is NaN or inf, and were left out",
-        means="the numbers overflow; after recipe key max_nonfinite_updates in a row the run stops",
+        seen=f"{skipped:.0f} updates had a loss or a gradient of NaN or inf, and were skipped",
+        means="the numbers overflow; the run stops after max_nonfinite_updates of them in a row",
         change=chart.slower("smaller updates"),
         figures={"update/skipped": skipped},
     )
@@ -195,7 +195,7 @@ def learning_rate_too_small(chart: StageHistory) -> Finding | None:
         rates,
         seen=f"at a learning rate of {rate:g} the {chart.planned_steps} steps move a weight by {travel:.1g} at most; "
         f"neighbours in bf16 are {2 * BF16_HALF_STEP:.1g} apart at 0.002",
-        means="the model that samples is in bf16: its weights stay what they were, however good the gradient is",
+        means="the model that samples is in bf16: its weights stay unchanged, however good the gradient is",
         change=chart.change("optimizer.learning_rate", rate * 10, "larger updates, or more steps"),
         figures={"policy/learning_rate": rate, "travel": travel},
     )
@@ -212,8 +212,8 @@ def engine_gap(chart: StageHistory) -> Finding | None:
         "watch" if is_corrected else "sick",
         points,
         seen=f"the engine's and the trainer's logprobs differ by {mean(values_of(points)):.2g} nats per token",
-        means="rollouts come from another distribution than the one that is trained"
-        + ("; the importance weights make up for some of it" if is_corrected else ", and nothing makes up for it"),
+        means="rollouts come from a different distribution than the one being trained"
+        + ("; the importance weights correct some of it" if is_corrected else ", and nothing corrects for it"),
         change=_closer_engine(chart, is_corrected),
         figures={"engine/logprob_gap_mean": mean(values_of(points))},
     )
@@ -224,13 +224,13 @@ def _closer_engine(chart: StageHistory, is_corrected: bool) -> Change:
         if chart.setting(f"sampling.{key}", off) != off:
             return chart.change(f"sampling.{key}", off, "the trainer does not apply it")
     if not is_corrected:
-        return chart.change("loss.importance", "truncated", "weigh tokens by how the two disagree")
-    return Change("the trainer's own kernels draw, too", "engine.name", "native")
+        return chart.change("loss.importance", "truncated", "weight tokens by how much the two disagree")
+    return Change("sample with the trainer's own weights", "engine.name", "native")
 
 
 def _has_bf16_weights(chart: StageHistory) -> bool:
     if chart.run_setting("model.lora", None):
-        return False  # adapters are small and start at 0, where bf16 is fine-grained
+        return False  # adapters are small and start at 0, where bf16 numbers are dense
     dtype = chart.run_setting("model.dtype", "auto")
     machine = chart.info.get("machine", {})
     return dtype == "bfloat16" or (dtype == "auto" and machine.get("device") == "cuda")

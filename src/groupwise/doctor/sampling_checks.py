@@ -1,4 +1,4 @@
-"""Diseases of what is sampled: dead groups, repetition, length, another language, words after the answer."""
+"""Checks of what is sampled: zero-variance groups, repetition, length, another language, words after the answer."""
 
 from __future__ import annotations
 
@@ -9,60 +9,62 @@ from groupwise.doctor.series import Point, has_risen, middle, values_of
 from groupwise.doctor.text_signs import TextSigns
 
 RECENT_STEPS = 20
-"""What lasts so long is no noise, and is seen before much of a run is lost."""
+"""Long enough not to be noise, and short enough to be seen before much of a run is lost."""
 SOLVED = 0.9
-"""A policy that is right nine times in ten has little left to differ about: sameness is then as it should be."""
+"""A policy that is right nine times in ten has little left to differ about: equal rewards are then expected."""
+NEARLY_SOLVED = 0.75
+"""Training pass@1 from which zero-variance groups that are mostly all correct are a success and not a problem."""
 
 EARLY_STEPS = 40
-"""Long enough that a policy that learns from few groups shows it in its reward: such a run is let be."""
+"""Long enough for a policy that learns from few groups to show it in its reward; such a run is not reported."""
 MIN_EARLY_STEPS = 10
 SIGNAL_SHARE = 0.3
-"""Under this, more than two thirds of the sampling teaches nothing."""
+"""Below this, more than two thirds of the sampling teaches nothing."""
 NO_SIGNAL_SHARE = 0.01
-"""Under this nothing is learned, early or late."""
+"""Below this nothing is learned, early or late."""
 
 OFTEN_CUT_SHARE = 0.2
-"""Often enough that reasoning seems not to pay."""
+"""Often enough to make reasoning look unrewarded."""
 TRUNCATED_SHARE = 0.5
 """Half of the completions never reach their answer."""
 IDENTICAL_SHARE = 0.5
-"""Of what could be identical. Long texts repeat only where sampling has lost its choice ..."""
+"""Share of the rollouts that could be identical. Long texts repeat only when sampling has lost its variety."""
 SHORT_TOKENS = 32
 SHORT_IDENTICAL_SHARE = 0.95
-"""... while short answers repeat by chance: there nearly all must."""
+"""Short answers repeat by chance, so nearly all of them must be identical."""
 
 GREEDY_TEMPERATURE = 0.3
-"""Sampling this cold takes nearly always the likeliest token."""
+"""At this temperature sampling nearly always takes the most likely token."""
 MIN_GREEDY_STEPS = 5
-"""The recipe says it already: a few steps confirm it."""
+"""The recipe says it already; a few steps confirm it."""
 
 LENGTH_FACTOR = 3.0
 LENGTH_CHANGE_TOKENS = 16
-"""From 3 to 10 tokens is threefold, too, and means nothing."""
+"""From 3 to 10 tokens is threefold, too, but means nothing."""
 
 FIRST_STEPS = 3
-"""Reasoning that does not pay is gone within ten: what it was like is seen in the very first."""
+"""Reasoning that does not pay is gone within ten steps; only the very first ones show what it was."""
 REASONING_TOKENS = 64
-"""At least so many are more than an answer."""
+"""A completion this long holds more than an answer."""
 
 TEXT_LOOKS = 3
-"""A sign in the text must show in each of the newest so many steps whose completions were read."""
+"""A sign must show in each of the newest N steps whose completions were read."""
 FOREIGN_COMPLETIONS_SHARE = 0.1
 RUNNING_ON_SHARE = 0.5
 MIN_MARKED = 8
-"""Fewer marked answers in a sample say nothing."""
+"""With fewer marked answers a sample says nothing."""
 
 
 def dead_groups(chart: StageHistory) -> Finding | None:
     if chart.setting("loss.advantage", "") == "batch_mean_std":
-        return None  # rewards are compared over the batch: a group of equal rewards does teach
+        return None  # rewards are compared over the batch, so a zero-variance group teaches, too
     signal, reward = chart.series("groups/signal_share"), chart.series("reward/mean")
     early_end = chart.steps[0].step + EARLY_STEPS if chart.steps else 0
     early = [point for point in signal if point[0] < early_end] if chart.begins_at_start else []
     needed = max(MIN_EARLY_STEPS, min(EARLY_STEPS, chart.planned_steps))
     recent = signal[-RECENT_STEPS:]
     if len(early) >= needed and _mean(early) < SIGNAL_SHARE and not has_risen(reward[: len(early)]):
-        # It has found its way out since, or has little left to learn: costly, but not fatal.
+        # It recovered later, or has little left to learn: costly, but not fatal.
         points, is_fatal = early, not (has_risen(reward) or _is_solved(chart))
     elif len(recent) == RECENT_STEPS and _mean(recent) < NO_SIGNAL_SHARE and not _is_solved(chart):
         points, is_fatal = recent, True
@@ -71,14 +73,17 @@ def dead_groups(chart: StageHistory) -> Finding | None:
     within = range(points[0][0], points[-1][0] + 1)
     wrong = sum(value for step, value in chart.series("groups/dead_all_wrong") if step in within)
     right = sum(value for step, value in chart.series("groups/dead_all_correct") if step in within)
+    passes = chart.series("score/pass_at_1")[-RECENT_STEPS:]
+    if right > wrong and passes and middle(passes) >= NEARLY_SOLVED:
+        return None
     why = "too hard" if wrong >= right else "too easy"
     return chart.finding(
         "dead_groups",
         "sick" if is_fatal else "watch",
         points,
-        seen=f"only {_mean(points):.0%} of the groups have rewards that differ; dead: {wrong:.0f} all wrong, "
-        f"{right:.0f} all correct; the reward does not rise meanwhile",
-        means=f"a group that agrees teaches nothing, and nearly all do: the problems are {why} for this policy",
+        seen=f"only {_mean(points):.0%} of the groups have rewards that differ; zero-variance groups: {wrong:.0f} all "
+        f"wrong, {right:.0f} all correct; the reward does not rise",
+        means=f"a group of equal rewards teaches nothing, and most are: the problems are {why} for this policy",
         change=_livelier_groups(chart, is_hard=wrong >= right),
         figures={"groups/signal_share": _mean(points), "dead_all_wrong": wrong, "dead_all_correct": right},
     )
@@ -86,11 +91,11 @@ def dead_groups(chart: StageHistory) -> Finding | None:
 
 def _livelier_groups(chart: StageHistory, is_hard: bool) -> Change:
     if chart.setting("curriculum.kind", "none") == "none":
-        advice = "draw the problems that the policy solves now and then"
-        advice += "; or a short SFT stage before, or a reward with parts" if is_hard else "; or take harder ones"
+        advice = "sample the problems that the policy solves only sometimes"
+        advice += "; or put a short SFT stage first, or give partial credit" if is_hard else "; or take harder ones"
         return chart.change("curriculum.kind", "pass_rate", advice)
     doubled = 2 * chart.setting("rollouts_per_problem", 8)
-    return chart.change("rollouts_per_problem", doubled, "in larger groups one rollout more often differs")
+    return chart.change("rollouts_per_problem", doubled, "in a larger group it is more likely that one rollout differs")
 
 
 def truncation(chart: StageHistory) -> Finding | None:
@@ -103,8 +108,8 @@ def truncation(chart: StageHistory) -> Finding | None:
         "sick",
         recent,
         seen=f"{middle(recent):.0%} of the rollouts are cut off at max_new_tokens = {limit}",
-        means="a completion without its end has no answer: it is scored wrong however good its reasoning is",
-        change=chart.change("sampling.max_new_tokens", 2 * limit, "give them room to finish"),
+        means="a completion that is cut off has no answer: it is scored wrong, however good its reasoning is",
+        change=chart.change("sampling.max_new_tokens", 2 * limit, "let completions finish"),
         figures={"rollouts/truncated_share": middle(recent), "max_new_tokens": float(limit)},
     )
 
@@ -119,13 +124,11 @@ def nearly_greedy(chart: StageHistory) -> Finding | None:
         "nearly_greedy",
         "sick",
         shares,
-        seen=f"{middle(shares):.0%} of the rollouts that could differ from another of their group do not, at "
+        seen=f"{middle(shares):.0%} of the rollouts that could be unlike the others of their group are not, at "
         f"temperature {temperature:g} in groups of {count}",
-        means="a group teaches by how its answers differ, and here one answer is drawn again and again; KL and "
+        means="a group teaches by how its answers differ, and here the same answer is sampled again and again; KL and "
         f"gradients are those of a distribution {1 / temperature:.0f} times as sharp as the model's, and may explode",
-        change=chart.change(
-            "sampling.temperature", 1.0, "sample what the model would say; larger groups come after that"
-        ),
+        change=chart.change("sampling.temperature", 1.0, "sample from the model itself; try larger groups after that"),
         figures={"identical_of_possible": middle(shares), "sampling.temperature": temperature},
     )
 
@@ -139,14 +142,14 @@ def identical_completions(chart: StageHistory) -> Finding | None:
         "identical_completions",
         "sick",
         recent,
-        seen=f"{middle(recent):.0%} of the rollouts that could differ from another of their group do not; "
-        f"they have {middle(lengths):.0f} tokens in the middle",
-        means="the policy has one answer per problem left, so there is nothing to compare",
+        seen=f"{middle(recent):.0%} of the rollouts that could be unlike the others of their group are not; their "
+        f"median length is {middle(lengths):.0f} tokens",
+        means="the policy has only one answer left per problem, so there is nothing to compare",
         change=chart.change(
             "sampling.temperature",
             1.0 if temperature < 1 else round(temperature + 0.2, 2),
-            "sample more widely, from a checkpoint before this began; or go on with a stage of SFT on the run's own "
-            'rollouts (source = "rollouts"), after which groups differed again on Countdown',
+            "sample more widely, from a checkpoint before this began; or add an SFT stage on the run's own rollouts "
+            '(source = "rollouts"), which made groups differ again on Countdown',
         ),
         figures={"identical_of_possible": middle(recent), "rollouts/length_mean_tokens": middle(lengths)},
     )
@@ -155,7 +158,7 @@ def identical_completions(chart: StageHistory) -> Finding | None:
 def _identical_of_possible(chart: StageHistory) -> list[Point]:
     groups, rollouts = dict(chart.series("groups/count")), dict(chart.series("rollouts/count"))
     return [
-        # One of each group is always the first of its kind.
+        # One rollout of each group is always the first of its kind.
         (step, value / (1 - groups[step] / rollouts[step]))
         for step, value in chart.series("rollouts/identical_share")
         if 0 < groups.get(step, 0.0) < rollouts.get(step, 0.0)
@@ -167,7 +170,7 @@ def _recent_lengths(chart: StageHistory) -> list[Point]:
 
 
 def _are_alike(chart: StageHistory, shares: list[Point]) -> bool:
-    """More than they should be, for their length and for how often they are right."""
+    """Whether rollouts are more alike than their length and their pass rate explain."""
     lengths = _recent_lengths(chart)
     if not lengths or _is_solved(chart):
         return False
@@ -180,24 +183,24 @@ def length_collapse(chart: StageHistory) -> Finding | None:
         return None
     before, after, recent = found
     if chart.setting("reward.length_cost", 0.0) > 0:
-        change = chart.change("reward.length_cost", 0.0, "being short is paid for")
+        change = chart.change("reward.length_cost", 0.0, "the reward pays for short completions")
     elif chart.setting("reward.overlong_buffer_share", 0.0) > 0:
-        change = chart.change("reward.overlong_buffer_share", 0.0, "long completions are punished before they are cut")
+        change = chart.change("reward.overlong_buffer_share", 0.0, "long completions are penalized before the limit")
     else:
-        change = chart.slower("and read completions: is there a way to be paid for an answer alone?")
+        change = chart.slower("smaller updates; and read completions: does a bare answer earn a reward?")
     return chart.finding(
         "length_collapse",
         "sick",
         recent,
         seen=f"completions went from {before:.0f} to {after:.0f} tokens, and the reward did not rise with that",
-        means="the policy stops reasoning, or ends at once, without being right more often",
+        means="the policy stops reasoning, or ends at once, and is not right more often",
         change=change,
         figures={"length_before_tokens": before, "length_after_tokens": after},
     )
 
 
 def reasoning_dropped(chart: StageHistory) -> Finding | None:
-    """Completions shrank to a bare answer while the reward rose: it pays, and what it costs is not in the reward."""
+    """Completions shrank to a bare answer while the reward rose: short answers pay, and their cost is not scored."""
     points, rewards = chart.series("rollouts/length_mean_tokens"), chart.series("reward/mean")
     if len(points) < RECENT_STEPS or chart.setting("reward.length_cost", 0.0) > 0 or _is_solved(chart):
         return None
@@ -213,17 +216,17 @@ def reasoning_dropped(chart: StageHistory) -> Finding | None:
         change = chart.change(
             "sampling.max_new_tokens",
             2 * limit,
-            f"{middle(cut):.0%} were cut off at first, and earned nothing: let them finish; or pay less for a near "
+            f"{middle(cut):.0%} were cut off at first and earned nothing: let them finish; or pay less for a near "
             "miss (reward.part_weights)",
         )
     else:
-        change = chart.slower("or pay less for a near miss (reward.part_weights), if guesses earn something")
+        change = chart.slower("smaller updates; or pay less for near misses (reward.part_weights) if guesses earn any")
     return chart.finding(
         "reasoning_dropped",
         "watch",
         recent,
         seen=f"completions went from {before:.0f} to {after:.0f} tokens, and the reward rose with that",
-        means="the policy answers at once: a guess pays more than reasoning that is cut off or goes wrong",
+        means="the policy answers at once: a guess earns more than reasoning that is cut off or goes wrong",
         change=change,
         figures={"length_before_tokens": before, "length_after_tokens": after},
     )
@@ -236,23 +239,23 @@ def length_growth(chart: StageHistory) -> Finding | None:
     before, after, recent = found
     if chart.setting("loss.weights", "") == "sequence_mean":
         change = chart.change(
-            "loss.weights", "constant", "with the mean per completion a long wrong answer is punished less per token"
+            "loss.weights", "constant", "with a mean per completion, long wrong answers are penalized less per token"
         )
     else:
-        change = chart.change("reward.length_cost", 0.1, "of two right answers the shorter one is then worth more")
+        change = chart.change("reward.length_cost", 0.1, "makes the shorter of two right answers worth more")
     return chart.finding(
         "length_growth",
         "watch",
         recent,
         seen=f"completions went from {before:.0f} to {after:.0f} tokens, and the reward did not rise with that",
-        means="the policy talks more without being right more often; each step costs more",
+        means="the policy writes more and is not right more often; each step costs more",
         change=change,
         figures={"length_before_tokens": before, "length_after_tokens": after},
     )
 
 
 def _length_change(chart: StageHistory) -> tuple[float, float, list[Point]] | None:
-    """(before, after, the recent steps) of a length that changed by a lot while the reward did not rise."""
+    """Return (before, after, the recent steps) of a length that changed a lot while the reward did not rise."""
     points = chart.series("rollouts/length_mean_tokens")
     if len(points) < 2 * RECENT_STEPS:
         return None
@@ -276,11 +279,11 @@ def other_writing_system(chart: StageHistory) -> Finding | None:
         shares,
         seen=f"{_mean(shares):.0%} of the completions that were read are in {signs[-1].foreign_script} letters, "
         "and their prompts are not",
-        means="nothing in the reward says which language to think in; what people can check gets lost",
+        means="nothing in the reward says which language to use; people can no longer check the reasoning",
         change=chart.change(
             "kl.coefficient",
             2 * coefficient if coefficient else 0.04,
-            "stay near the model that wrote the prompt's language; or give language a part of the reward",
+            "stay near the model that wrote the prompt's language; or reward the language",
         ),
         figures={"foreign_share": _mean(shares)},
     )
@@ -295,8 +298,8 @@ def runs_on_after_answer(chart: StageHistory) -> Finding | None:
         "runs_on_after_answer",
         "watch",
         shares,
-        seen=f"{_mean(shares):.0%} of the completions with a marked answer go on after it",
-        means="tokens are sampled and learned from that no reward is about; often a base model invents the next "
+        seen=f"{_mean(shares):.0%} of the completions with a marked answer continue after it",
+        means="the run samples and learns from tokens that no reward is about; often a base model invents the next "
         "question",
         change=_stop_at_answer(chart, signs),
         figures={"running_on_share": _mean(shares)},
@@ -307,7 +310,7 @@ def _stop_at_answer(chart: StageHistory, signs: list[TextSigns]) -> Change:
     is_tagged = sum(sign.num_closed_by_tag for sign in signs) * 2 > sum(sign.num_marked for sign in signs)
     if is_tagged and "</answer>" not in chart.setting("sampling.stop_strings", ()):
         return chart.change("sampling.stop_strings", ["</answer>"], "stop there (evaluation.stop_strings as well)")
-    return chart.change("reward.length_cost", 0.1, "of two right answers the shorter one is then worth more")
+    return chart.change("reward.length_cost", 0.1, "makes the shorter of two right answers worth more")
 
 
 def _is_solved(chart: StageHistory) -> bool:
@@ -316,7 +319,7 @@ def _is_solved(chart: StageHistory) -> bool:
 
 
 def _is_rising(chart: StageHistory) -> bool:
-    """A policy that gets better is let be, whatever else is odd."""
+    """Whether the policy is getting better; other signs are then not reported."""
     return has_risen(chart.series("reward/mean")[-2 * RECENT_STEPS :])
 
 

@@ -1,6 +1,6 @@
-"""What can be said of a series of measurements: did it rise, does it stay, did it jump. Pure functions.
+"""Tests on a series of measurements: did it rise, does it last, did it jump. Pure functions.
 
-A point is (step, value). Everything that raises an alarm asks for several steps, so that noise does not.
+A point is (step, value). Whatever raises an alarm needs several steps, so that noise does not.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def values_of(points: Sequence[Point]) -> list[float]:
 
 
 def middle(points: Sequence[Point]) -> float:
-    """The median: one wild step does not move it."""
+    """Return the median value, which a single outlier does not move."""
     return median(values_of(points))
 
 
 def has_risen(points: Sequence[Point]) -> bool:
-    """Whether the second half lies surely above the first: the 95 % interval of the difference is above 0."""
+    """Return whether the second half is above the first: the 95 % interval of the difference excludes 0."""
     half = len(points) // 2
     if half < 2:
         return False
@@ -34,7 +34,7 @@ def has_risen(points: Sequence[Point]) -> bool:
 
 
 def persistent(points: Sequence[Point], is_bad: Callable[[float], bool], need: int, within: int) -> list[Point]:
-    """The bad points that stand close together: at least `need` among some `within` points in a row."""
+    """Return the bad points that are close together: at least `need` among some `within` points in a row."""
     bad = [index for index, (_, value) in enumerate(points) if is_bad(value)]
     kept: set[int] = set()
     for start in range(len(bad) - need + 1):
@@ -44,8 +44,8 @@ def persistent(points: Sequence[Point], is_bad: Callable[[float], bool], need: i
 
 
 def jumps(points: Sequence[Point], factor: float, floor: float, before: int, after: int) -> list[Point]:
-    """Where a series jumped and stayed: the median of `after` points is above `floor` and above `factor` times the
-    largest of the `before` points ahead of them. A series that grows smoothly never does that."""
+    """Return where a series jumped and stayed: the median of `after` points is above `floor` and above `factor` times
+    the largest of the `before` points ahead of them. A series that grows smoothly never does that."""
     found: list[Point] = []
     for index in range(before, len(points) - after + 1):
         level = middle(points[index : index + after])
@@ -55,7 +55,7 @@ def jumps(points: Sequence[Point], factor: float, floor: float, before: int, aft
 
 
 def spikes(points: Sequence[Point], factor: float, floor: float, before: int) -> list[Point]:
-    """Points above `floor` and above `factor` times the median of the `before` points ahead of them."""
+    """Return the points above `floor` and above `factor` times the median of the `before` points ahead of them."""
     return [
         points[index]
         for index in range(before, len(points))

@@ -1,4 +1,4 @@
-"""What completions show to whoever reads them: another writing system than the prompt's, words after the answer.
+"""Signs in the text of completions: another writing system than the prompt's, words after the answer.
 
 Linear time, no verifier, no tokenizer.
 """
@@ -17,21 +17,21 @@ from groupwise.runs import Run, RunReadError, group_from_json, layout
 from groupwise.types import ScoredGroup
 
 MAX_GROUPS = 16
-"""Read of one step: of long completions a whole file takes seconds."""
+"""Groups read per step; a whole file of long completions takes seconds."""
 MAX_COMPLETIONS = 64
-"""Looked at of those: a share of one in ten then shows for certain, and a look takes milliseconds."""
+"""Completions read of those groups: enough to see a share of one in ten, in milliseconds."""
 MAX_CHARS = 4000
-"""Read of one completion for its letters."""
+"""Characters read of one completion to find its writing system."""
 MIN_LETTERS = 20
-"""Of a completion with fewer letters nothing is said about its writing system."""
+"""A completion with fewer letters has no writing system to report."""
 FOREIGN_SHARE = 0.3
-"""A name or a formula is no drift; a third of the letters is a language."""
+"""A name or a formula is not a drift; a third of the letters is."""
 FOREIGN_LATIN_SHARE = 0.8
-"""Formulas, code and tags are Latin whatever the language, so Latin letters count only as nearly the whole text."""
+"""Formulas, code and tags are Latin in any language, so Latin counts only when it is nearly the whole text."""
 HOME_SHARE = 0.01
-"""A system that makes up this much of the prompt's letters is the prompt's own."""
+"""A system with at least this share of the prompt's letters belongs to the prompt."""
 
-# Japanese mixes the first three; the names are the first words of Unicode's names of letters.
+# By the first word of a letter's Unicode name. Japanese mixes the first three after Latin.
 _SCRIPTS = {
     "LATIN": "Latin",
     "CJK": "Chinese or Japanese",
@@ -54,26 +54,26 @@ _SCRIPTS = {
 
 @dataclass(frozen=True, slots=True)
 class TextSigns:
-    """What a sample of one step's completions shows."""
+    """Counts over a sample of one step's completions."""
 
     step: int
     num_read: int
     num_foreign: int
-    """In another writing system than their prompt."""
+    """Completions in another writing system than their prompt."""
     foreign_script: str
-    """The most frequent of those."""
+    """The most frequent of those systems."""
     num_marked: int
-    """With a marked answer: a box, an `<answer>` element, a `####` line."""
+    """Completions with a marked answer: a box, an `<answer>` element, a `####` line."""
     num_running_on: int
-    """Of those, how many go on after it."""
+    """Completions that continue after their marked answer."""
     num_closed_by_tag: int
-    """Of those with a marked answer, how many mark it by `</answer>`, at which sampling could stop."""
+    """Completions that end their marked answer with `</answer>`, where sampling could stop."""
     failure: str
-    """What a verifier said that failed; "" where none did."""
+    """The message of a verifier that failed; "" when none did."""
 
 
 def read_signs(run: Run, step: int) -> TextSigns | None:
-    """Of the first groups of a step, which are in random order; None where its rollouts were not kept."""
+    """Read the first groups of a step, which are in random order; None when its rollouts were not kept."""
     path = run.path / layout.ROLLOUTS / layout.rollout_file(step)
     try:
         with open(path, "rb") as file:
@@ -82,7 +82,7 @@ def read_signs(run: Run, step: int) -> TextSigns | None:
     except FileNotFoundError:
         return None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunReadError(f"{path}: not the rollouts of a step ({error!r}); delete the file to go on") from error
+        raise RunReadError(f"{path}: not the rollouts of a step ({error!r}); delete the file to continue") from error
 
 
 def signs_of(step: int, groups: Sequence[ScoredGroup]) -> TextSigns:
@@ -110,7 +110,7 @@ def signs_of(step: int, groups: Sequence[ScoredGroup]) -> TextSigns:
 
 
 def _sample(groups: Sequence[ScoredGroup]) -> Iterator[tuple[str, str]]:
-    """Prompts and completions: the same number of each group."""
+    """Yield (prompt, completion), with the same number of completions from each group."""
     per_group = max(1, MAX_COMPLETIONS // max(len(groups), 1))
     for scored in groups[:MAX_COMPLETIONS]:
         prompt = "\n".join(message.content for message in scored.group.prompt.problem.messages)
@@ -119,7 +119,7 @@ def _sample(groups: Sequence[ScoredGroup]) -> Iterator[tuple[str, str]]:
 
 
 def foreign_script(prompt: str, completion: str) -> str:
-    """The writing system that much of a completion is in and its prompt is not; "" for none."""
+    """Return the writing system of much of a completion that its prompt does not use; "" for none."""
     home, found = _scripts(prompt), _scripts(completion)
     if found.total() < MIN_LETTERS or not home:
         return ""
@@ -131,7 +131,7 @@ def foreign_script(prompt: str, completion: str) -> str:
 
 
 def _scripts(text: str) -> Counter[str]:
-    """How many letters of each writing system. Letters of no system that we know, as of formulas, are left out."""
+    """Count the letters of each writing system; those of unknown systems, such as formulas, are left out."""
     letters = Counter(letter for letter in text if letter.isalpha())
     counts: Counter[str] = Counter()
     for letter, count in letters.items():

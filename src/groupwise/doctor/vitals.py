@@ -1,40 +1,41 @@
-"""What to look at instead of the loss: the first screen's answer to "the loss is 0, is it training?"."""
+"""What to look at instead of the loss: the answer to "the loss is 0, is it training?"."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 from groupwise.base.stats import mean
 from groupwise.doctor.chart import StageHistory
-from groupwise.doctor.checks import DISEASES
+from groupwise.doctor.checks import CHECKS
 from groupwise.doctor.sampling_checks import RECENT_STEPS
 from groupwise.doctor.series import Point, middle, values_of
 
 ZERO_LOSS = 1e-6
-"""Rounding leaves this much of a sum that is 0."""
+"""A sum that is 0 can be off by this much in rounding."""
 
 
 def clean_bill(charts: Sequence[StageHistory]) -> str:
-    """Of a run in which nothing was found; none is given where there was too little to look at."""
+    """Return what to say of a run without findings."""
     if max((len(chart.steps) for chart in charts), default=0) < RECENT_STEPS:
-        return f"Nothing found so far: most of what the doctor looks for takes {RECENT_STEPS} steps of a stage."
-    return f"Healthy: none of {len(DISEASES)} diseases found."
+        return f"No problem found so far: most checks need {RECENT_STEPS} steps of a stage."
+    return f"No problem found: all {len(CHECKS)} checks passed."
 
 
 def vital_signs(chart: StageHistory) -> list[str]:
-    """Sentences about a stage, for people. [] for a stage that has no policy loss to wonder about."""
-    losses = chart.series("policy/loss")
-    if not chart.series("reward/mean") or not losses:
+    """Return sentences about how a stage is doing; [] for a stage without rewards, such as SFT."""
+    rewards, losses = chart.series("reward/mean"), values_of(chart.series("policy/loss"))
+    if not rewards or not (losses or chart.num_dead):
         return []
-    zero_share = mean([float(abs(value) <= ZERO_LOSS) for value in values_of(losses)])
-    lines = [_about_loss(zero_share, middle(losses))]
-    lines.append(f"reward {_course(chart.series('reward/mean'))}; training pass@1 {_course(_pass_rates(chart))}")
-    gradient, signal = chart.series("policy/grad_norm"), chart.series("groups/signal_share")
+    signal, gradient = chart.series("groups/signal_share"), chart.series("policy/grad_norm")
     moves = sum(value > 0 for value in values_of(gradient))
+    lines = [_about_loss(chart, losses, has_gradient=moves * 2 > len(losses))]
+    lines.append(f"reward {_course(rewards)}; training pass@1 {_course(chart.series('score/pass_at_1'))}")
+    typical = f" (median {middle(gradient):.2g})" if gradient else ""
     lines.append(
-        f"gradient above 0 in {moves} of {len(losses)} updated steps (median {middle(gradient):.2g}); "
+        f"gradient above 0 in {moves} of {len(chart.steps)} steps{typical}; "
         f"groups with signal {mean(values_of(signal)):.0%}"
-        if gradient and signal
+        if signal
         else "no gradient was recorded"
     )
     before = [record for record in chart.evals if record.step < chart.steps[0].step]
@@ -47,25 +48,29 @@ def vital_signs(chart: StageHistory) -> list[str]:
             f"95 % interval {last.low:.1%} to {last.high:.1%}"
         )
     else:
-        lines.append("no held-out evaluation yet: that is the one number that says whether it got better")
+        lines.append("no held-out evaluation yet; only that shows whether the model got better")
     return lines
 
 
-def _about_loss(zero_share: float, usual: float) -> str:
-    if zero_share > 0.5:
+def _about_loss(chart: StageHistory, losses: Sequence[float], has_gradient: bool) -> str:
+    if chart.num_dead * 2 > len(chart.steps):
         return (
-            f"The loss is 0 in {zero_share:.0%} of the steps. That is right: with one update per batch each group's "
-            "advantages cancel, and the gradient does not. Look at these instead:"
+            f"No gradient in {chart.num_dead} of {len(chart.steps)} steps: all rewards of each group were equal, so "
+            "the policy learned nothing in them."
         )
-    return f"The loss is {usual:.2g} in the middle; in GRPO its size says almost nothing. Look at these instead:"
-
-
-def _pass_rates(chart: StageHistory) -> list[Point]:
-    return chart.series("score/pass_at_1")
+    zero_share = mean([float(abs(value) <= ZERO_LOSS) for value in losses])
+    if zero_share <= 0.5:
+        return f"The median loss is {median(losses):.2g}; in GRPO its size says almost nothing. Look at these instead:"
+    if not has_gradient:
+        return f"The loss is 0 in {zero_share:.0%} of the steps, and so is the gradient: the policy does not change."
+    return (
+        f"The loss is 0 in {zero_share:.0%} of the steps. That is right: with one update per batch the advantages of "
+        "each group cancel, but the gradient does not. Look at these instead:"
+    )
 
 
 def _course(points: list[Point]) -> str:
-    """From the first to the last tenth of the steps."""
+    """Return the means over the first and the last tenth of the steps."""
     if not points:
         return "unknown"
     size = max(1, len(points) // 10)

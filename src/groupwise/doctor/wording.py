@@ -1,4 +1,4 @@
-"""A finding in words: the change as one would type it, and the whole in one line for a log."""
+"""A finding in words: the change as one would type it, and the whole finding in one line for a log."""
 
 from __future__ import annotations
 
@@ -6,35 +6,40 @@ import json
 import shlex
 from typing import Any
 
-from groupwise.doctor.checks import DISEASES
-from groupwise.doctor.finding import Change, Finding
-from groupwise.runs import printable
-from groupwise.runs.files import plain
+from groupwise.base.harmless import printable
+from groupwise.base.json_values import plain
+from groupwise.doctor.checks import CHECKS
+from groupwise.doctor.finding import SEVERITY_WORDS, Change, Finding
 
 
 def say_change(change: Change) -> str:
+    return f"{override}  ({change.advice})" if (override := say_override(change)) else change.advice
+
+
+def say_override(change: Change) -> str:
+    """Return the change as an option of the command line; "" when no key helps."""
     if not change.key:
-        return change.advice
-    return f"--set {change.key}={_as_override(change.value)}  ({change.advice})"
+        return ""
+    value = change.value
+    # As `--set` reads it, and as a shell leaves it.
+    is_float = isinstance(value, float)
+    text = f"{value:g}" if is_float else shlex.quote(value if isinstance(value, str) else json.dumps(value))
+    return f"--set {change.key}={text}"
 
 
 def with_words(finding: Finding) -> dict[str, Any]:
-    """As JSON, with its title and its change as people read them. What JSON lacks is null."""
-    words = {"title": DISEASES[finding.disease].title, "say_change": say_change(finding.change)}
+    """Return the finding as JSON, with its title, severity and change as people read them."""
+    words = {
+        "title": CHECKS[finding.check].title,
+        "say_severity": SEVERITY_WORDS[finding.severity],
+        "say_change": say_change(finding.change),
+    }
     return dict(plain(finding.to_json() | words))
 
 
 def one_line(finding: Finding) -> str:
-    """For the log of a run that goes on."""
-    title = DISEASES[finding.disease].title
+    """Return the finding as one line for the log of a running training."""
     return printable(
-        f"{finding.severity}: {title} (stage {finding.stage}, step {finding.last_step}): {finding.seen}; "
-        f"try {say_change(finding.change)}"
+        f"{SEVERITY_WORDS[finding.severity]}: {CHECKS[finding.check].title} (stage {finding.stage}, "
+        f"step {finding.last_step}): {finding.seen}; try {say_change(finding.change)}"
     )
-
-
-def _as_override(value: Any) -> str:
-    """As `--set` reads it, and as a shell leaves it."""
-    if isinstance(value, float):
-        return f"{value:g}"
-    return shlex.quote(value if isinstance(value, str) else json.dumps(value))

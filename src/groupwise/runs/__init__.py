@@ -1,12 +1,12 @@
-"""The run directory: the API between training and everything that looks at it.
+"""The run directory: the interface between training and everything that reads its results.
 
 Training writes it through `RunLog`, holding a `RunLock`; reports, dashboard, doctor and sweeps read it through `Run`.
-Nothing here imports torch. The layout is in `layout.py`, the metrics and their meanings in `catalogue.py`.
+Nothing here imports torch. `layout.py` has the layout, `catalogue.py` the metrics, their meanings and their charts.
 """
 
 from __future__ import annotations
 
-from groupwise.runs.catalogue import METRICS, Metric, UndeclaredMetric, metric
+from groupwise.runs.catalogue import CHARTS, METRICS, ChartSpec, Metric, UndeclaredMetric, metric
 from groupwise.runs.files import RunLogError, RunReadError
 from groupwise.runs.layout import RunNameError, validate_run_name
 from groupwise.runs.lock import RunInUse, RunLock, read_holder
@@ -17,7 +17,9 @@ from groupwise.base.harmless import printable
 from groupwise.runs.writer import RunLog
 
 __all__ = [
+    "CHARTS",
     "METRICS",
+    "ChartSpec",
     "Metric",
     "Run",
     "RunInUse",

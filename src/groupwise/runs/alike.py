@@ -1,4 +1,4 @@
-"""Which runs are one experiment: the same recipe with another seed."""
+"""Groups of runs of one experiment: the same recipe with different seeds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 _MAY_DIFFER = ("seed", "name", "description", "logging", "checkpoints")
-"""Keys of a recipe that do not make it another experiment."""
+"""Keys of a recipe that may differ within one experiment."""
 
 
 class HasRecipe(Protocol):
@@ -19,7 +19,7 @@ R = TypeVar("R", bound=HasRecipe)
 
 
 def by_experiment(runs: Iterable[R]) -> list[list[R]]:
-    """Runs that differ in nothing but their seed and what is written down of them, together; in the order given."""
+    """Group the runs that differ only in seed, name, logging and checkpoints; the order given is kept."""
     alike: dict[str, list[R]] = {}
     for run in runs:
         kept = {key: value for key, value in run.recipe.items() if key not in _MAY_DIFFER}
@@ -29,7 +29,7 @@ def by_experiment(runs: Iterable[R]) -> list[list[R]]:
 
 
 def _without_empty_tables(value: Any) -> Any:
-    """An empty table says nothing, and an older groupwise may not have had its name."""
+    """Drop empty tables: they set nothing, and an older groupwise may not have written them."""
     if isinstance(value, Mapping):
         kept = {key: _without_empty_tables(item) for key, item in value.items()}
         return {key: item for key, item in kept.items() if item != {}}

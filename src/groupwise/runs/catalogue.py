@@ -1,8 +1,8 @@
-"""Every metric that a run may record, declared once: its name, what it means, its unit.
+"""Every metric that a run may record, declared once: its name, its unit and its meaning; and the charts of them.
 
-Contract: names are `area/name_unit`. The writer refuses a name that is not here, so a meaning exists for whatever is
-in metrics.jsonl; docs, report captions and tooltips read it from here. A family is declared by its prefix and covers
-any name below it (`reward/part/` covers `reward/part/format`). Nothing here measures anything.
+Contract: names are `area/name_unit`. The writer refuses a name that is not here, so every name in metrics.jsonl has a
+meaning; docs, report captions and tooltips read it from here. A family is declared by its prefix and covers any name
+below it (`reward/part/` covers `reward/part/format`). Nothing here measures anything.
 
 Units: "share" is between 0 and 1, "count" a whole number, "" a plain number.
 """
@@ -10,7 +10,9 @@ Units: "share" is between 0 and 1, "count" a whole number, "" a plain number.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 
 class UndeclaredMetric(KeyError):
@@ -24,105 +26,178 @@ class UndeclaredMetric(KeyError):
 @dataclass(frozen=True, slots=True)
 class Metric:
     name: str
-    """`area/name_unit`; a family's name ends in "/"."""
+    """`area/name_unit`; the name of a family ends in "/"."""
+    unit: str
     meaning: str
-    """One line, no full stop at the end."""
-    unit: str = ""
+    """One line without a full stop at the end."""
 
     @property
     def is_family(self) -> bool:
         return self.name.endswith("/")
 
 
-_DECLARED = (
-    Metric("reward/mean", "Mean reward of the rollouts of the step, as the learner sees it; errors are left out"),
-    Metric("reward/std", "Standard deviation of those rewards"),
-    Metric("reward/part/", "Mean of one named part of the score, before weighting"),
-    Metric("reward/format_bonus_scale", "What the format bonus is multiplied by at this step"),
-    Metric("score/pass_at_1", "Share of training rollouts that are correct; errors are left out", "share"),
-    Metric("score/correct_share", "Share of all rollouts whose verdict is correct", "share"),
-    Metric("score/wrong_share", "Share of all rollouts whose verdict is wrong", "share"),
-    Metric("score/unparsed_share", "Share of all rollouts in which no answer was found", "share"),
-    Metric("score/error_share", "Share of all rollouts that we failed to score, time-outs apart", "share"),
-    Metric("score/timed_out_share", "Share of all rollouts whose scoring ran out of time", "share"),
-    Metric("score/process_mean", "Mean score of the reasoning, over the rollouts that have one", "share"),
-    Metric("groups/count", "Groups sampled in the step, those set aside included", "count"),
-    Metric(
-        "groups/signal_share",
-        "Share of groups whose rewards differ; a group that compares with itself learns nothing else",
-        "share",
-    ),
-    Metric("groups/dead_all_correct", "Groups without signal in which all rollouts are correct", "count"),
-    Metric("groups/dead_all_wrong", "Groups without signal in which no rollout is correct", "count"),
-    Metric(
-        "groups/signal_all_wrong",
-        "Groups with signal in which no rollout is correct: what they teach is format and partial credit",
-        "count",
-    ),
-    Metric("groups/refilled", "Groups without signal that were set aside for other problems' groups", "count"),
-    Metric("groups/extra_rollouts", "Rollouts added to groups that showed no signal", "count"),
-    Metric("rollouts/count", "Rollouts sampled in the step, those set aside included", "count"),
-    Metric("rollouts/truncated_share", "Share of rollouts cut off at the length limit", "share"),
-    Metric("rollouts/length_mean_tokens", "Mean length of a completion", "tokens"),
-    Metric("rollouts/length_max_tokens", "Length of the longest completion", "tokens"),
-    Metric("rollouts/identical_share", "Share of rollouts whose text another rollout of their group has too", "share"),
-    Metric("policy/loss", "Loss of the step, mean over its updates; near 0 is normal for GRPO"),
-    Metric("policy/grad_norm", "Norm of the gradient before clipping, mean over updates"),
-    Metric("policy/learning_rate", "Learning rate that the last update used"),
-    Metric("policy/entropy_nats", "Mean entropy of the next-token distribution over completion tokens", "nats"),
-    Metric("policy/ratio_mean", "Mean over tokens of the probability now over that before the update"),
-    Metric("policy/ratio_max", "Largest such ratio"),
-    Metric("policy/clip_low_share", "Share of tokens whose ratio is clipped from below", "share"),
-    Metric("policy/clip_high_share", "Share of tokens whose ratio is clipped from above", "share"),
-    Metric("policy/clip_share", "Share of tokens whose ratio is clipped at either end", "share"),
-    Metric("policy/approx_kl", "KL from the policy before the update to the policy now, k3 estimate", "nats"),
-    Metric("policy/importance_weight_mean", "Mean weight that corrects for the engine's own probabilities"),
-    Metric("kl/ref_k1", "KL from the reference, k1 estimate (mean log ratio: unbiased, may be negative)", "nats"),
-    Metric("kl/ref_k2", "KL from the reference, k2 estimate (half the squared log ratio)", "nats"),
-    Metric("kl/ref_k3", "KL from the reference, k3 estimate (unbiased, never negative)", "nats"),
-    Metric("kl/coefficient", "What the KL is multiplied by, in the loss or in the reward"),
-    Metric("engine/logprob_gap_mean", "Mean absolute difference of the engine's and the trainer's logprobs", "nats"),
-    Metric("engine/logprob_gap_max", "Largest such difference", "nats"),
-    Metric("engine/tokens_per_s", "Completion tokens sampled per second", "tokens/s"),
-    Metric("update/count", "Optimizer updates made in the step", "count"),
-    Metric("update/skipped", "Updates left out because loss or gradient was not finite", "count"),
-    Metric("update/tokens", "Completion tokens with a non-zero weight in the step's loss", "tokens"),
-    Metric("sft/loss", "Mean negative log-likelihood of a demonstration token", "nats"),
-    Metric("sft/demonstrations", "Demonstrations in the step's batch", "count"),
-    Metric("curriculum/level_mean", "Mean level of the problems of the step"),
-    Metric("curriculum/pass_rate_mean", "Mean running pass rate of all problems measured so far", "share"),
-    Metric("time/sample_s", "Time spent sampling rollouts", "s"),
-    Metric("time/score_s", "Time spent waiting for scores", "s"),
-    Metric("time/logprobs_s", "Time spent on old and reference logprobs", "s"),
-    Metric("time/update_s", "Time spent on optimizer updates", "s"),
-    Metric("time/tokens_s", "Time spent on recording what the step did to each token, in steps that do", "s"),
-    Metric("time/eval_s", "Time spent on held-out problems since the step before", "s"),
-    Metric("time/checkpoint_s", "Time spent writing checkpoints since the step before", "s"),
-    Metric("time/step_s", "Time of the whole step", "s"),
-    Metric("memory/peak_bytes", "Most memory the device held during the step", "bytes"),
-    Metric("tokens/total", "Completion tokens sampled for training since the run began", "tokens"),
-    Metric("eval/pass_at_1", "Held-out problems: mean share of correct completions; errors are left out", "share"),
-    Metric("eval/pass_at_1_low", "Lower end of the 95 % interval of eval/pass_at_1, over problems", "share"),
-    Metric("eval/pass_at_1_high", "Upper end of the 95 % interval of eval/pass_at_1, over problems", "share"),
-    Metric("eval/mean_reward", "Held-out problems: mean reward"),
-    Metric("eval/mean_tokens", "Held-out problems: mean length of a completion", "tokens"),
-    Metric("eval/truncated_share", "Held-out problems: share of completions cut off at the length limit", "share"),
-    Metric("eval/unparsed_share", "Held-out problems: share of completions in which no answer was found", "share"),
-    Metric("eval/error_share", "Held-out problems: share of completions that we failed to score", "share"),
-    Metric("eval/timed_out_share", "Held-out problems: share of completions whose scoring ran out of time", "share"),
+_DECLARED: tuple[tuple[str, str, str], ...] = (
+    ("reward/mean", "", "Mean training reward of the step's rollouts, without errors"),
+    ("reward/std", "", "Standard deviation of the training rewards"),
+    ("reward/part/", "", "Mean of one named part of the score, before weighting"),
+    ("reward/format_bonus_scale", "", "Factor of the format bonus in this step"),
+    ("score/pass_at_1", "share", "Share of training rollouts that are correct, without errors"),
+    ("score/correct_share", "share", "Share of all rollouts with a correct answer"),
+    ("score/wrong_share", "share", "Share of all rollouts with a wrong answer"),
+    ("score/unparsed_share", "share", "Share of all rollouts in which no answer was found"),
+    ("score/error_share", "share", "Share of all rollouts that could not be scored, without time-outs"),
+    ("score/timed_out_share", "share", "Share of all rollouts whose scoring timed out"),
+    ("score/process_mean", "share", "Mean score of the reasoning, over the rollouts that have one"),
+    ("groups/count", "count", "Groups sampled in the step, including those that were replaced"),
+    ("groups/signal_share", "share", "Share of groups whose rewards differ; only those teach anything"),
+    ("groups/dead_all_correct", "count", "Zero-variance groups in which all rollouts are correct"),
+    ("groups/dead_all_wrong", "count", "Zero-variance groups in which no rollout is correct"),
+    ("groups/signal_all_wrong", "count", "Groups with signal but no correct rollout: they teach format and partial credit"),
+    ("groups/refilled", "count", "Zero-variance groups that were replaced by groups of other problems"),
+    ("groups/extra_rollouts", "count", "Rollouts added to groups that had no signal"),
+    ("rollouts/count", "count", "Rollouts sampled in the step, including those of replaced groups"),
+    ("rollouts/truncated_share", "share", "Share of rollouts cut off at the length limit"),
+    ("rollouts/length_mean_tokens", "tokens", "Mean length of a completion"),
+    ("rollouts/length_max_tokens", "tokens", "Length of the longest completion"),
+    ("rollouts/identical_share", "share", "Share of rollouts with the same text as another rollout of their group"),
+    ("policy/loss", "", "Loss of the step, mean over its updates; near 0 is normal for GRPO while a gradient flows"),
+    ("policy/grad_norm", "", "Gradient norm before clipping, mean over updates"),
+    ("policy/learning_rate", "", "Learning rate of the step's last update"),
+    ("policy/entropy_nats", "nats", "Mean entropy of the next-token distribution over completion tokens"),
+    ("policy/ratio_mean", "", "Mean over tokens of the probability now, divided by the one before the update"),
+    ("policy/ratio_max", "", "Largest such ratio"),
+    ("policy/clip_low_share", "share", "Share of tokens whose ratio is clipped from below"),
+    ("policy/clip_high_share", "share", "Share of tokens whose ratio is clipped from above"),
+    ("policy/clip_share", "share", "Share of tokens whose ratio is clipped at either end"),
+    ("policy/approx_kl", "nats", "KL from the policy before the update to the policy now, k3 estimate"),
+    ("policy/importance_weight_mean", "", "Mean weight that corrects for the engine's own probabilities"),
+    ("kl/ref_k1", "nats", "KL from the reference, k1 estimate (mean log ratio: unbiased, may be negative)"),
+    ("kl/ref_k2", "nats", "KL from the reference, k2 estimate (half the squared log ratio)"),
+    ("kl/ref_k3", "nats", "KL from the reference, k3 estimate (unbiased, never negative)"),
+    ("kl/coefficient", "", "Factor of the KL in the loss or in the reward"),
+    ("engine/logprob_gap_mean", "nats", "Mean absolute difference between the logprobs of engine and trainer"),
+    ("engine/logprob_gap_max", "nats", "Largest such difference"),
+    ("engine/tokens_per_s", "tokens/s", "Completion tokens sampled per second"),
+    ("update/count", "count", "Optimizer updates in the step"),
+    ("update/skipped", "count", "Updates skipped because loss or gradient was not finite"),
+    ("update/tokens", "tokens", "Completion tokens with a non-zero weight in the step's loss"),
+    ("sft/loss", "nats", "Mean negative log-likelihood of a demonstration token"),
+    ("sft/demonstrations", "count", "Demonstrations in the step's batch"),
+    ("curriculum/level_mean", "", "Mean level of the step's problems"),
+    ("curriculum/pass_rate_mean", "share", "Mean running pass rate of all problems measured so far"),
+    ("time/sample_s", "s", "Time spent sampling rollouts"),
+    ("time/score_s", "s", "Time spent waiting for scores"),
+    ("time/logprobs_s", "s", "Time spent on old and reference logprobs"),
+    ("time/update_s", "s", "Time spent on optimizer updates"),
+    ("time/tokens_s", "s", "Time spent recording what the step did to each token, in steps that do so"),
+    ("time/eval_s", "s", "Time spent on held-out evaluation since the step before"),
+    ("time/checkpoint_s", "s", "Time spent writing checkpoints since the step before"),
+    ("time/step_s", "s", "Time of the whole step"),
+    ("memory/peak_bytes", "bytes", "Peak memory of the device during the step"),
+    ("tokens/total", "tokens", "Completion tokens sampled for training since the run began"),
+    ("eval/pass_at_1", "share", "Held-out problems: mean share of correct completions, without errors"),
+    ("eval/pass_at_1_low", "share", "Lower end of the 95 % interval of eval/pass_at_1, over problems"),
+    ("eval/pass_at_1_high", "share", "Upper end of the 95 % interval of eval/pass_at_1, over problems"),
+    ("eval/mean_reward", "", "Held-out problems: mean reward"),
+    ("eval/mean_tokens", "tokens", "Held-out problems: mean length of a completion"),
+    ("eval/truncated_share", "share", "Held-out problems: share of completions cut off at the length limit"),
+    ("eval/unparsed_share", "share", "Held-out problems: share of completions in which no answer was found"),
+    ("eval/error_share", "share", "Held-out problems: share of completions that could not be scored"),
+    ("eval/timed_out_share", "share", "Held-out problems: share of completions whose scoring timed out"),
 )
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _DECLARED}
-"""All of them by name, in the order in which a report shows them. Families are keyed by their prefix."""
+METRICS: dict[str, Metric] = {row[0]: Metric(*row) for row in _DECLARED}
+"""All metrics by name, in the order in which a report shows them. Families are keyed by their prefix."""
 
 
 def metric(name: str) -> Metric:
-    """The declaration that covers `name`: its own, or that of its family."""
+    """Return the declaration that covers `name`: its own, or that of its family."""
     if name in METRICS and not name.endswith("/"):
         return METRICS[name]
     for family in METRICS.values():
         if family.is_family and name.startswith(family.name) and len(name) > len(family.name):
             return family
     close = difflib.get_close_matches(name, METRICS, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "declare it in groupwise/runlog/catalogue.py"
+    hint = f"did you mean {close[0]!r}?" if close else "declare it in groupwise/runs/catalogue.py"
     raise UndeclaredMetric(f"metric {name!r} is not declared; {hint}")
+
+
+Place = Literal["report", "dashboard", "sweep"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSpec:
+    """A chart of metrics over steps, wherever it is shown."""
+
+    name: str
+    title: str
+    metrics: Mapping[str, str]
+    """The name of each line, by metric. A chart of several runs shows one line of each."""
+    shown_in: tuple[Place, ...] = ("report", "dashboard")
+    kind: Literal["line", "points", "stack"] = "line"
+    """points: values with marks, as evaluations are few. stack: lines on top of each other."""
+    share_of: str = ""
+    """The metric that the values are divided by: counts become shares."""
+    may_be_log: bool = False
+    """Whether the axis of values may be logarithmic."""
+    caption: str = ""
+    """Text after the meaning of the first metric; with `share_of`, in place of it."""
+    unit: str = field(default="", init=False)
+    """As in `Metric`."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unit", "share" if self.share_of else METRICS[next(iter(self.metrics))].unit)
+
+
+_EVERYWHERE: tuple[Place, ...] = ("report", "dashboard", "sweep")
+_TIMES = ("sample", "score", "logprobs", "update", "tokens", "eval", "checkpoint")
+
+CHARTS: tuple[ChartSpec, ...] = (
+    ChartSpec("pass_at_1", "Held-out pass@1", {"eval/pass_at_1": "pass@1"}, _EVERYWHERE, "points"),
+    ChartSpec("reward", "Training reward", {"reward/mean": "reward"}, _EVERYWHERE),
+    ChartSpec(
+        "loss",
+        "Loss",
+        {"policy/loss": "loss"},
+        ("report",),
+        caption="With one update per step it stays near 0: the advantages of a group add up to 0, but the gradient "
+        "does not. Look at reward and pass@1 instead",
+    ),
+    ChartSpec("sft_loss", "SFT loss", {"sft/loss": "loss"}),
+    ChartSpec("kl", "KL from the reference", {"kl/ref_k3": "KL"}, _EVERYWHERE, may_be_log=True),
+    ChartSpec("step_kl", "KL of the step's updates", {"policy/approx_kl": "KL"}, _EVERYWHERE, may_be_log=True),
+    ChartSpec(
+        "clip",
+        "Clipped tokens",
+        {"policy/clip_share": "clipped"},
+        _EVERYWHERE,
+        caption="With one update per step it is always 0",
+    ),
+    ChartSpec("entropy", "Entropy", {"policy/entropy_nats": "entropy"}),
+    ChartSpec("grad_norm", "Gradient norm", {"policy/grad_norm": "norm"}, _EVERYWHERE, may_be_log=True),
+    ChartSpec(
+        "length",
+        "Completion length",
+        {"rollouts/length_mean_tokens": "mean", "rollouts/length_max_tokens": "longest"},
+    ),
+    ChartSpec(
+        "dead_groups",
+        "Zero-variance groups",
+        {"groups/dead_all_wrong": "all wrong", "groups/dead_all_correct": "all correct"},
+        share_of="groups/count",
+        caption="Share of the step's groups whose rewards are all equal: they teach nothing",
+    ),
+    ChartSpec(
+        "partial_groups",
+        "Groups that teach without a right answer",
+        {"groups/signal_all_wrong": "all wrong"},
+        ("report",),
+        share_of="groups/count",
+        caption="Share of the step's groups whose rewards differ although no answer is right: they teach format and "
+        "partial credit",
+    ),
+    ChartSpec("time", "Where the time goes", {f"time/{name}_s": name for name in _TIMES}, kind="stack"),
+    ChartSpec("speed", "Sampling speed", {"engine/tokens_per_s": "tokens per second"}, ("dashboard",)),
+    ChartSpec("memory", "Peak memory", {"memory/peak_bytes": "peak"}, ("dashboard",)),
+)
+"""Every chart of training metrics, in the order in which they are shown."""

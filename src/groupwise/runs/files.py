@@ -1,11 +1,11 @@
 """Files that survive a kill: a whole file appears at once or not at all; a line file loses at most its last line.
 
-Contract: `write_atomic` and `append_line` raise the plain OSError and leave the file as it was before the call;
-`read_lines` tells a line that is still being written (no newline yet: left out) from a damaged one (an error naming
-file and line). JSON here is strict: ASCII only, so NUL, lone surrogates and control codes travel as escapes, and no
-NaN. It knows nothing of what the lines mean.
+Contract: `write_atomic` and `append_line` raise the plain OSError and leave the file unchanged; `read_lines` leaves out a
+line that is still being written (no newline yet) and raises an error with file and line for a damaged one. JSON here is
+strict: ASCII only, so NUL, lone surrogates and control codes are escaped, and no NaN. Nothing here knows what the lines
+mean.
 
-One thing cannot survive JSON: a high and a low surrogate side by side, as two code points of one Python string, come
+One thing does not survive JSON: a high and a low surrogate side by side, as two code points of one Python string, come
 back as the one character that they encode.
 """
 
@@ -14,18 +14,21 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import math
-import numbers
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from groupwise.base.json_values import finite_or_none as finite_or_none
+from groupwise.base.json_values import plain as plain
+
+T = TypeVar("T")
 
 TEMPORARY_SUFFIX = ".tmp"
 
 
 class RunLogError(RuntimeError):
-    """The run directory could not be written. The message names the file and the way out."""
+    """The run directory could not be written. The message names the file and the fix."""
 
 
 class RunReadError(ValueError):
@@ -33,42 +36,22 @@ class RunReadError(ValueError):
 
 
 def write_failure(path: Path, error: OSError) -> RunLogError:
-    """What to tell people when `path` could not be written."""
+    """Return the error to raise when `path` could not be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        advice = "the disk is full. Make room, then resume the run: it goes on from its last checkpoint"
+        advice = "the disk is full. Make room"
     else:
-        advice = f"{error.strerror or error}. Once that is mended, resume the run: it goes on from its last checkpoint"
+        advice = f"{error.strerror or error}. Fix that"
+    advice += ", then resume the run: it continues from its last checkpoint"
     return RunLogError(f"could not write {path}: {advice}")
 
 
 def encode_line(value: Mapping[str, Any]) -> bytes:
-    """One JSON object and a newline. Floats are written with as many digits as it takes to read them back exactly."""
+    """Return one JSON object and a newline. Floats have as many digits as it takes to read them back exactly."""
     return json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode("ascii") + b"\n"
 
 
-def finite_or_none(value: float) -> float | None:
-    """JSON has no NaN and no infinity: both become null."""
-    value = float(value)
-    return value if math.isfinite(value) else None
-
-
-def plain(value: Any) -> Any:
-    """`value` as JSON can hold it: mappings and sequences copied, non-finite floats null, anything else as its text."""
-    if value is None or isinstance(value, (str, bool)):
-        return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        return finite_or_none(float(value))
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    return str(value)
-
-
 def write_atomic(path: Path, chunks: Iterable[bytes], fsync: bool = True) -> None:
-    """Write beside `path`, then rename over it. On any failure the old file is still there and the new one is not."""
+    """Write beside `path`, then rename over it. On any failure the old file stays and the new one is removed."""
     temporary = path.with_name(f".{path.name}{TEMPORARY_SUFFIX}")
     try:
         with open(temporary, "wb") as file:
@@ -80,7 +63,7 @@ def write_atomic(path: Path, chunks: Iterable[bytes], fsync: bool = True) -> Non
         os.replace(temporary, path)
         if fsync:
             fsync_path(path.parent)
-    except BaseException:  # a stop signal is no Exception, and leaves no half file either
+    except BaseException:  # a stop signal is not an Exception, and must not leave half a file either
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
@@ -96,7 +79,7 @@ def fsync_path(path: Path) -> None:
 
 
 def append_line(path: Path, line: bytes, fsync: bool) -> None:
-    """Append `line`; if it does not fit, take its first half out again, so that the next line does not stick to it."""
+    """Append `line`; if the disk is full halfway, remove the first half, so that the next line starts afresh."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         size_before = os.fstat(descriptor).st_size
@@ -115,7 +98,7 @@ def append_line(path: Path, line: bytes, fsync: bool) -> None:
 
 
 def read_end(path: Path, max_bytes: int) -> bytes:
-    """The last bytes of a file, from the beginning of a line on; nothing where there is no file."""
+    """Return the last bytes of a file, from the start of a line; b"" when there is no file."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -127,7 +110,7 @@ def read_end(path: Path, max_bytes: int) -> bytes:
 
 
 def repair_tail(path: Path) -> None:
-    """Drop the half line that a kill left at the end of `path`. For the one process that may write it."""
+    """Drop the half line that a kill left at the end of `path`. Only for the process that may write it."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -142,12 +125,12 @@ def repair_tail(path: Path) -> None:
 
 
 def read_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """The objects in `path` with their line numbers from 1; [] when there is no such file."""
+    """Return the objects in `path` with their line numbers from 1; [] when there is no such file."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return []
-    # Split at "\n" alone: str.splitlines would also cut at characters that may stand inside a JSON string.
+    # Split at "\n" only: str.splitlines would also split at characters that may be inside a JSON string.
     *complete, last = data.split(b"\n")
     objects = []
     for number, line in enumerate(complete, start=1):
@@ -161,6 +144,17 @@ def read_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
     if unfinished is not None:
         objects.append((len(complete) + 1, unfinished))
     return objects
+
+
+def read_records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> list[T]:
+    """Return `make` of each object in `path`; an object that it cannot use is an error with file and line."""
+    records = []
+    for number, table in read_lines(path):
+        try:
+            records.append(make(table))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunReadError(f"{path}, line {number}: not a valid record ({error!r})") from error
+    return records
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:

@@ -1,11 +1,11 @@
 """One trainer per run directory.
 
 Contract: `with RunLock(run_dir):` holds an flock on run.lock. A second trainer is refused at once with `RunInUse`,
-which names the process to look for. The kernel frees the lock when the holder ends, however it ends, so there is
-nothing to clean up after a SIGKILL. The lock is never inherited: a forked verifier worker that outlives a killed
-trainer must not keep the run from being resumed. Readers need no lock.
+which names the process that holds it. The kernel frees the lock when the holder ends, in whatever way, so nothing needs
+cleaning up after a SIGKILL. The lock is never inherited: a forked verifier worker that outlives a killed trainer must
+not block a resume. Readers need no lock.
 
-Not covered: network file systems without flock, which raise `RunLogError` rather than pretend.
+Not covered: network file systems without flock; they raise `RunLogError`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _held: set[int] = set()
 
 
 def _close_inherited() -> None:
-    # An flock belongs to the open file, which a fork shares: the child lets go of it without unlocking it.
+    # An flock belongs to the open file, which a fork shares: the child closes its copy without unlocking.
     for descriptor in _held:
         with contextlib.suppress(OSError):
             os.close(descriptor)
@@ -43,14 +43,14 @@ class RunInUse(RunLogError):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who wrote run.lock last."""
+    """The process that wrote run.lock last."""
 
     pid: int
     host: str
 
     @property
     def is_alive(self) -> bool:
-        """Whether that process is there. On another host we cannot know, and say yes."""
+        """Whether that process exists; assumed for a process on another host."""
         if self.host != socket.gethostname():
             return True
         try:
@@ -63,7 +63,7 @@ class Holder:
 
 
 def read_holder(run_dir: Path) -> Holder | None:
-    """The trainer that holds, or last held and did not release, the run. Takes no lock, so it disturbs nobody."""
+    """Return the trainer that holds the run, or was killed while it did. Takes no lock."""
     try:
         table = json.loads((Path(run_dir) / layout.LOCK).read_text(encoding="utf-8"))
         return Holder(pid=int(table["pid"]), host=str(table["host"]))
@@ -102,11 +102,11 @@ class RunLock:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         descriptor, self._descriptor = self._descriptor, None
-        # Not in the set: this is a forked child, whose copy is closed and whose number may be another file's by now.
+        # Not in the set: this is a forked child; its copy is closed, and the number may belong to another file by now.
         if descriptor is None or descriptor not in _held:
             return
         _held.discard(descriptor)
-        # The file stays: unlinking it would let a third trainer lock a new file while a second one holds the old.
+        # The file stays: unlinking it would let a third trainer lock a new file while a second one holds the old one.
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
         os.close(descriptor)
@@ -115,4 +115,4 @@ class RunLock:
         holder = read_holder(self.run_dir)
         who = f"process {holder.pid} on {holder.host}" if holder else "another process"
         fix = f"stop it (kill {holder.pid})" if holder else "stop it"
-        return f"run {self.run_dir} is being written by {who}; {fix} or choose another run name"
+        return f"run {self.run_dir} is being written by {who}; {fix}, or choose another run directory"

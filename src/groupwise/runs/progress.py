@@ -1,7 +1,7 @@
-"""What a person sees while a run trains: a live display in a terminal, one plain line per step anywhere else.
+"""The progress display of a training: live in a terminal, one plain line per step anywhere else.
 
-Contract: a sink like any other, drawn on a `Screen` when a record comes in: a file or a pipe gets plain text, one line
-per record. All names are stripped of control codes before they are printed. It never stops the run.
+Contract: a sink like any other, drawn on a `Screen` when a record arrives: a file or a pipe gets plain text, one line
+per record. Control codes are removed from all names before they are printed. It never stops the run.
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from groupwise.base.screen import Screen
+from groupwise.base.durations import duration
 from groupwise.base.harmless import printable
+from groupwise.base.screen import Screen
+from groupwise.runs.records import DEAD_STEPS, has_no_gradient
 from groupwise.types import EvalRecord, StepRecord
 
 if TYPE_CHECKING:
     from rich.console import Group as Renderables
 
 _WINDOW = 20
-"""How many of the last steps the time left is estimated from."""
+"""Number of recent steps that the time left is estimated from."""
 
 _NOTE_STEPS = 3
-"""For how many steps the live display keeps a note."""
+"""Number of steps for which the live display keeps a note."""
 
 ZERO_LOSS_NOTE = (
-    "A loss of 0 in the first step is right: each group's advantages cancel while the policy has not moved. "
+    "A loss of 0 in the first step is right: the advantages of each group cancel while the policy has not moved. "
     "It does learn; watch the reward."
 )
 NO_SIGNAL_NOTE = "No gradient in the first step: in every group all rewards were equal, so there was nothing to learn."
+DEAD_NOTE = f"No gradient in the first {DEAD_STEPS} steps: the policy has not changed. `groupwise doctor` says what to do."
 
 
 class Progress:
@@ -40,6 +43,8 @@ class Progress:
         self._record: StepRecord | None = None
         self._eval: EvalRecord | None = None
         self._note = ""
+        self._num_dead = 0
+        """Steps since the stage began, while none had a gradient."""
         self._seconds: deque[float] = deque(maxlen=_WINDOW)
         self._last_time: float | None = None
         self._screen = Screen(stream)
@@ -47,7 +52,7 @@ class Progress:
 
     def write(self, record: StepRecord) -> None:
         self._measure(record)
-        note = _first_step_note(record)
+        note = self._note_on(record)
         self._record = record
         if note or record.stage_step > _NOTE_STEPS:
             self._note = note
@@ -72,13 +77,23 @@ class Progress:
         self._screen.end()
 
     def _measure(self, record: StepRecord) -> None:
-        """Time between records, evals and checkpoints included; for the first one, what the step itself took."""
+        """Take the time between records, with evals and checkpoints; for the first one, that of the step itself."""
         now = self._clock()
         if self._last_time is not None:
             self._seconds.append(now - self._last_time)
         elif "time/step_s" in record.metrics:
             self._seconds.append(record.metrics["time/step_s"])
         self._last_time = now
+
+    def _note_on(self, record: StepRecord) -> str:
+        metrics, step = record.metrics, record.stage_step
+        self._num_dead = self._num_dead + 1 if has_no_gradient(record) and self._num_dead == step - 1 else 0
+        if self._num_dead == DEAD_STEPS:
+            return DEAD_NOTE
+        is_still = metrics.get("policy/grad_norm") == 0 or metrics.get("groups/signal_share") == 0
+        if step != 1 or not (is_still or abs(metrics.get("policy/loss", 1.0)) <= 1e-6):
+            return ""
+        return NO_SIGNAL_NOTE if is_still else ZERO_LOSS_NOTE
 
     def _heading(self, record: StepRecord) -> str:
         return f"step {record.step}/{self._total_steps}  {printable(record.stage)}"
@@ -121,7 +136,7 @@ class Progress:
         bar = ProgressBar(total=max(1, self._total_steps), completed=record.step if record else 0, width=40)
         top = Table.grid(padding=(0, 2))
         top.add_row(heading, bar)
-        # Text, never a plain string: rich would read [brackets] in a stage's name as markup.
+        # Text and not a plain string: rich would read [brackets] in a stage's name as markup.
         line = Text(no_wrap=False)
         for index, (label, value) in enumerate(self._values()):
             line.append("   " if index else "")
@@ -133,27 +148,5 @@ class Progress:
         return Renderables(*rows)
 
 
-def duration(seconds: float) -> str:
-    """As people say it: 45s, 3m20s, 2h05m, 3d04h."""
-    if not seconds < float("inf"):
-        return "?"
-    whole = round(max(0.0, seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
-
-
 def _interval(record: EvalRecord) -> str:
     return f"{record.pass_at_1:.3f} [{record.low:.3f}, {record.high:.3f}]"
-
-
-def _first_step_note(record: StepRecord) -> str:
-    loss = record.metrics.get("policy/loss")
-    if record.stage_step != 1 or loss is None or not abs(loss) <= 1e-6:
-        return ""
-    has_signal = record.metrics.get("policy/grad_norm", 1.0) != 0 and record.metrics.get("groups/signal_share", 1.0) > 0
-    return ZERO_LOSS_NOTE if has_signal else NO_SIGNAL_NOTE

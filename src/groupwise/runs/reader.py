@@ -1,8 +1,8 @@
-"""Reads a run directory: what reports, the dashboard, the doctor and sweeps are built on.
+"""Reads a run directory; reports, the dashboard, the doctor and sweeps are built on it.
 
-Contract: reads only, holds no lock, and may be used while a trainer writes: a line that is not finished yet is left
-out. Each call reads afresh. A damaged line is a `RunReadError` that names file and line; a file that is not there yet
-is an empty answer, except for the recipe and the info, which a run has from its first moment.
+Contract: reads only, holds no lock, and may be used while a trainer writes: an unfinished line is left out. Each call
+reads the files again. A damaged line raises a `RunReadError` with file and line. A missing file gives an empty answer,
+except for the recipe and the info, which every run has from the start.
 """
 
 from __future__ import annotations
@@ -10,27 +10,25 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from groupwise.base.harmless import escape
 from groupwise.runs import layout
-from groupwise.runs.files import RunReadError, read_lines
+from groupwise.runs.files import RunReadError, read_records
 from groupwise.runs.records import eval_from_json, group_from_json, step_from_json, trace_from_json
 from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
 
 if TYPE_CHECKING:
     from groupwise.runs.curves import CurvesFigure
 
-T = TypeVar("T")
-
 TURNS = ("started", "resumed", "finished", "stopped", "rank_lost", "failed")
 """Kinds of events with which a trainer begins or ends."""
 
 
 def last_turn(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The newest event with which a trainer began or ended; {} where there is none."""
+    """Return the newest event with which a trainer began or ended; {} when there is none."""
     return next((event for event in reversed(events) if event.get("kind") in TURNS), {})
 
 
@@ -43,8 +41,8 @@ class Run:
             raise RunReadError(f"no run at {self.path}")
         if (self.path / layout.SWEEP).is_file():
             raise RunReadError(
-                f"{self.path} is a sweep and no run: `groupwise sweep {self.path} --analyse-only` reads it as a whole, "
-                f"and its runs are in {self.path / layout.SWEEP_RUNS}"
+                f"{self.path} is a sweep and not a run: `groupwise sweep {self.path} --analyse-only` reads all of it, and "
+                f"its runs are in {self.path / layout.SWEEP_RUNS}"
             )
 
     @property
@@ -62,21 +60,31 @@ class Run:
 
     @property
     def info(self) -> dict[str, Any]:
-        """What run.json says of the run as a whole."""
+        """The content of run.json: versions, machine, fingerprint …"""
         text = self._text(layout.INFO)
         try:
             return dict(json.loads(text))
         except (ValueError, TypeError) as error:
             raise RunReadError(f"{self.path / layout.INFO}: not a JSON object ({error})") from error
 
+    @property
+    def recipe_if_any(self) -> dict[str, Any]:
+        """The recipe's table; {} where the file is lost."""
+        return self.recipe if (self.path / layout.RECIPE).is_file() else {}
+
+    @property
+    def info_if_any(self) -> dict[str, Any]:
+        """What run.json says; {} where the file is lost."""
+        return self.info if (self.path / layout.INFO).is_file() else {}
+
     def steps(self) -> list[StepRecord]:
-        return _rebuild(self.path / layout.METRICS, step_from_json)
+        return read_records(self.path / layout.METRICS, step_from_json)
 
     def evals(self) -> list[EvalRecord]:
-        return _rebuild(self.path / layout.EVALS, eval_from_json)
+        return read_records(self.path / layout.EVALS, eval_from_json)
 
     def events(self) -> list[dict[str, Any]]:
-        return _rebuild(self.path / layout.EVENTS, dict)
+        return read_records(self.path / layout.EVENTS, dict)
 
     def metrics(self) -> Any:
         """All metrics as columns, with `step` and `stage`: a pandas frame where pandas is installed, else a dict of lists.
@@ -129,15 +137,15 @@ class Run:
         """The training groups of a step, by default the newest whose groups were kept; [] when none were kept."""
         if step is None:
             step = max(self.rollout_steps(), default=0)
-        return _rebuild(self.path / layout.ROLLOUTS / layout.rollout_file(step), group_from_json)
+        return read_records(self.path / layout.ROLLOUTS / layout.rollout_file(step), group_from_json)
 
     def tokens(self, step: int) -> list[GroupTrace]:
-        """What a step did to each token, for the first groups of `rollouts(step)`; [] when it was not kept."""
-        return _rebuild(self.path / layout.TOKENS / layout.rollout_file(step), trace_from_json)
+        """What a step did to each token, for the first groups of `rollouts(step)`; [] when that was not kept."""
+        return read_records(self.path / layout.TOKENS / layout.rollout_file(step), trace_from_json)
 
     def eval_rollouts(self, step: int) -> list[ScoredGroup]:
         """The held-out groups of the eval after a step; [] when none were kept."""
-        return _rebuild(self.path / layout.EVAL_ROLLOUTS / layout.rollout_file(step), group_from_json)
+        return read_records(self.path / layout.EVAL_ROLLOUTS / layout.rollout_file(step), group_from_json)
 
     def rollout_steps(self) -> list[int]:
         """The steps whose rollouts were kept, in order."""
@@ -163,13 +171,3 @@ class Run:
             raise RunReadError(f"{self.path} has no {name}: is it a run directory?") from None
         except UnicodeDecodeError as error:
             raise RunReadError(f"{self.path / name}: {error}") from error
-
-
-def _rebuild(path: Path, make: Callable[[Mapping[str, Any]], T]) -> list[T]:
-    records = []
-    for number, table in read_lines(path):
-        try:
-            records.append(make(table))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RunReadError(f"{path}, line {number}: not the record it should be ({error!r})") from error
-    return records

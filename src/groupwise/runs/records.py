@@ -1,9 +1,9 @@
-"""Records ↔ JSON objects. The shape on disk mirrors the record, field by field.
+"""Records to JSON objects and back. The shape on disk mirrors the record, field by field.
 
-Contract: `*_from_json(*_to_json(record)) == record`, floats bit for bit. In a scored group a float that JSON lacks is
-written as its name ("NaN", "Infinity", "-Infinity"), because checkpoints need it back; in a line of metrics or of an
-eval it is written as null, which every chart can skip, and read back as NaN. `Problem.meta` must hold JSON values, as
-its contract says: a tuple in it comes back as a list. Keys that this version does not know are ignored.
+Contract: `*_from_json(*_to_json(record)) == record`, floats bit for bit. A float that JSON lacks is written by its name
+("NaN", "Infinity", "-Infinity") in a scored group, because checkpoints need it back. In a line of metrics or of an eval
+it is written as null, which charts skip, and read back as NaN. `Problem.meta` must hold JSON values, as its contract
+says: a tuple in it comes back as a list. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from groupwise.runs.files import finite_or_none
+from groupwise.base.json_values import finite_or_name, finite_or_none, plain
 from groupwise.types import (
     EvalRecord,
     Finish,
@@ -91,12 +91,12 @@ _VERDICTS = {verdict.value: verdict for verdict in Verdict}
 
 def score_to_json(score: Score) -> dict[str, Any]:
     return {
-        "reward": _float_to_json(score.reward),
+        "reward": finite_or_name(score.reward),
         "verdict": score.verdict.value,
-        "parts": {name: _float_to_json(value) for name, value in score.parts.items()},
+        "parts": {name: finite_or_name(value) for name, value in score.parts.items()},
         "verifier": score.verifier,
         "detail": score.detail,
-        "process": None if score.process is None else _float_to_json(score.process),
+        "process": None if score.process is None else finite_or_name(score.process),
     }
 
 
@@ -119,13 +119,12 @@ def trace_to_json(trace: GroupTrace) -> dict[str, Any]:
 
 
 def _tokens_to_json(tokens: TokenTrace) -> dict[str, Any]:
-    kl = None if tokens.divergences is None else [finite_or_none(value) for value in tokens.divergences]
     return {
         "pieces": list(tokens.pieces),
-        "logprob": [finite_or_none(value) for value in tokens.logprobs],
-        "ratio": [finite_or_none(value) for value in tokens.ratios],
-        "kl": kl,
-        "entropy": [finite_or_none(value) for value in tokens.entropies],
+        "logprob": list(map(finite_or_none, tokens.logprobs)),
+        "ratio": list(map(finite_or_none, tokens.ratios)),
+        "kl": None if tokens.divergences is None else list(map(finite_or_none, tokens.divergences)),
+        "entropy": list(map(finite_or_none, tokens.entropies)),
     }
 
 
@@ -152,43 +151,35 @@ def step_from_json(table: Mapping[str, Any]) -> StepRecord:
     return StepRecord(step=table["step"], stage=table["stage"], stage_step=table["stage_step"], metrics=metrics)
 
 
+DEAD_STEPS = 3
+"""A stage without a gradient in all of its first steps is reported after this many."""
+
+
+def has_no_gradient(record: StepRecord) -> bool:
+    """Return whether an RL step could not move the policy: no group had signal, and no update had a gradient."""
+    metrics = record.metrics
+    return metrics.get("groups/signal_share") == 0 and metrics.get("policy/grad_norm", 0.0) == 0
+
+
 def eval_to_json(record: EvalRecord) -> dict[str, Any]:
-    values = dataclasses.asdict(record)
-    return {name: value if isinstance(value, (int, str)) else finite_or_none(value) for name, value in values.items()}
+    return dict(plain(record))
 
 
 def eval_from_json(table: Mapping[str, Any]) -> EvalRecord:
     names = [field.name for field in dataclasses.fields(EvalRecord)]
-    # A share that an older run did not record is unknown, not 0.
+    # A share that an older run did not record is unknown and not 0.
     values: dict[str, Any] = {name: math.nan if table.get(name) is None else table[name] for name in names}
     return EvalRecord(**values)
 
 
 def eval_metrics(record: EvalRecord) -> dict[str, float]:
-    """An eval under the names of the catalogue, for what plots evals beside metrics."""
-    return {
-        "eval/pass_at_1": record.pass_at_1,
-        "eval/pass_at_1_low": record.low,
-        "eval/pass_at_1_high": record.high,
-        "eval/mean_reward": record.mean_reward,
-        "eval/mean_tokens": record.mean_tokens,
-        "eval/truncated_share": record.truncated_share,
-        "eval/unparsed_share": record.unparsed_share,
-        "eval/error_share": record.error_share,
-        "eval/timed_out_share": record.timed_out_share,
-    }
-
-
-def _float_to_json(value: float) -> float | str:
-    value = float(value)
-    if math.isfinite(value):
-        return value
-    if math.isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
+    """Return an eval under the names of the catalogue, to plot it beside metrics."""
+    names = ("pass_at_1", "mean_reward", "mean_tokens", "truncated_share", "unparsed_share")
+    metrics = {f"eval/{name}": getattr(record, name) for name in (*names, "error_share", "timed_out_share")}
+    return metrics | {"eval/pass_at_1_low": record.low, "eval/pass_at_1_high": record.high}
 
 
 def _floats_to_json(values: Iterable[float]) -> list[float] | list[float | str]:
-    plain = list(map(float, values))
-    # Of the logprobs of a step there are a hundred thousand, and hardly ever one that is not finite.
-    return plain if all(map(math.isfinite, plain)) else [_float_to_json(value) for value in plain]
+    floats = list(map(float, values))
+    # A step has a hundred thousand logprobs, and hardly ever one that is not finite.
+    return floats if all(map(math.isfinite, floats)) else list(map(finite_or_name, floats))

@@ -1,11 +1,11 @@
-"""A result: what one evaluation of one model on one task found, as a folder. Nothing here imports torch.
+"""A result: what one evaluation of one model on one task measured, as a folder. Nothing here imports torch.
 
-    RESULT/ result.json          what was asked, of whom, with which verifier and data; scores with their intervals
-            completions.jsonl    one scored group a line, in the form of a run's eval_rollouts
+    RESULT/ result.json          model, task, data, verifier and sampling; scores with their intervals
+            completions.jsonl    one scored group per line, in the form of a run's eval_rollouts
 
-Contract: `read_result(write_result(result)) == result`. result.json is there from the first moment, with `is_finished`
-false and no scores until all completions are in; completions.jsonl grows line by line and loses at most its last one to
-a kill. A file that is not what it should be is a `RunReadError` that names it.
+Contract: `read_result(write_result(result)) == result`. result.json exists from the start, with `is_finished` false and
+no scores until all completions are there; completions.jsonl grows line by line, and a kill loses at most its last line.
+A damaged file raises a `RunReadError` that names it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from groupwise.base.json_values import plain
 from groupwise.runs.files import (
     RunReadError,
     append_line,
     encode_line,
-    finite_or_none,
-    plain,
-    read_lines,
+    read_records,
     repair_tail,
     write_atomic,
     write_failure,
@@ -34,7 +33,7 @@ from groupwise.runs.records import group_from_json, group_to_json
 from groupwise.types import Problem, ScoredGroup
 
 FORMAT = 1
-"""Of result.json. A reader refuses a format that it does not know."""
+"""Version of result.json. A reader refuses versions that it does not know."""
 RESULT = "result.json"
 COMPLETIONS = "completions.jsonl"
 
@@ -44,15 +43,15 @@ class Estimate:
     """A score with its 95 % interval. The problems are the independent draws."""
 
     value: float
-    """NaN where nothing could be judged; null in the file."""
+    """NaN when nothing could be judged; null in the file."""
     low: float
     high: float
     n: int
-    """Problems that it is over."""
+    """Number of problems."""
     method: str
-    """Of the interval: wilson, plus_four, bootstrap."""
+    """Method of the interval: wilson, plus_four, bootstrap."""
     left_out: int = 0
-    """Problems that had too few completions that could be judged."""
+    """Number of problems left out because too few of their completions could be judged."""
 
 
 Scores = Mapping[str, Estimate]
@@ -61,7 +60,7 @@ NOT_SHARES = ("mean_tokens", "mean_reward", "perplexity")
 
 
 def say_estimate(name: str, estimate: Estimate) -> tuple[str, str]:
-    """Value and interval for people: shares in percent, anything else as it is."""
+    """Return value and interval for people: shares in percent, other values unchanged."""
     low, high = (say_value(name, end).removesuffix(" %") for end in (estimate.low, estimate.high))
     return say_value(name, estimate.value), f"{low} to {high}"
 
@@ -73,29 +72,29 @@ def say_value(name: str, value: float) -> str:
 @dataclass(frozen=True, slots=True)
 class Result:
     model: Mapping[str, Any]
-    """path, checkpoint (None where there is none), fingerprint of the weights' files."""
+    """path, checkpoint (None without one), fingerprint of the files of weights."""
     task: Mapping[str, Any]
     """name, options."""
     data: Mapping[str, Any]
-    """split, fingerprint of all its problems in order, count: how many of them were asked."""
+    """split, fingerprint of all its problems in order, count of the problems that were asked."""
     verifier: str
-    """Name and version of what judged."""
+    """Name and version of the verifier."""
     sampling: Mapping[str, Any]
-    """n (completions a problem), temperature, max_new_tokens, seed."""
+    """n (completions per problem), temperature, max_new_tokens, seed."""
     recipe: str | None = None
-    """Fingerprint of the recipe that trained the model, where that is known."""
+    """Fingerprint of the recipe that trained the model; None when it is not known."""
     scores: Scores = field(default_factory=dict)
     by: Mapping[str, Mapping[str, Scores]] = field(default_factory=dict)
-    """The same by what the problems say of themselves: {"level": {"3": scores}, "subject": ...}."""
+    """The same scores by property of the problems: {"level": {"3": scores}, "subject": ...}."""
     contamination: Mapping[str, Any] | None = None
-    """Problems that the model's training set has too: see contamination.py. None where that is not known."""
+    """Problems that are also in the model's training set: see contamination.py. None when that is not known."""
     cost: Mapping[str, float] = field(default_factory=dict)
-    """seconds, over all sittings; tokens, of the completions."""
+    """seconds, over all sessions; tokens of the completions."""
     versions: Mapping[str, str] = field(default_factory=dict)
     is_finished: bool = False
 
     def identity(self) -> dict[str, Any]:
-        """What decides the completions and their scores: another evaluation differs in one of these."""
+        """Return what determines the completions and their scores: a different evaluation differs in one of these."""
         options = plain(dict(self.task["options"]))
         return {
             "model": self.model["fingerprint"],
@@ -121,10 +120,8 @@ def write_result(folder: Path, result: Result) -> None:
 
 
 def result_to_json(result: Result) -> dict[str, Any]:
-    """What result.json holds."""
-    return {"format": FORMAT} | {
-        field.name: _to_json(getattr(result, field.name)) for field in dataclasses.fields(Result)
-    }
+    """Return the content of result.json."""
+    return {"format": FORMAT} | dict(plain(result))
 
 
 def read_result(folder: Path) -> Result:
@@ -132,7 +129,7 @@ def read_result(folder: Path) -> Result:
     try:
         table = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise RunReadError(f"{folder} has no {RESULT}: is it a folder that `groupwise eval` wrote?") from None
+        raise RunReadError(f"{folder} has no {RESULT}: it is not a folder of `groupwise eval`") from None
     except (OSError, ValueError) as error:
         raise RunReadError(f"{path}: cannot be read as JSON ({error})") from error
     if not isinstance(table, dict) or table.get("format") != FORMAT:
@@ -146,7 +143,7 @@ def read_result(folder: Path) -> Result:
         }
         return Result(**(known | {"scores": _scores_from_json(known["scores"]), "by": by}))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunReadError(f"{path}: not the result it should be ({error!r})") from error
+        raise RunReadError(f"{path}: damaged ({error!r}); evaluate again") from error
 
 
 def append_group(folder: Path, scored: ScoredGroup) -> None:
@@ -157,38 +154,22 @@ def append_group(folder: Path, scored: ScoredGroup) -> None:
 
 
 def mend_groups(folder: Path) -> None:
-    """Drop the half line that a kill left. For the one process that may write."""
+    """Drop the half line that a kill left. Only for the process that may write."""
     repair_tail(folder / COMPLETIONS)
 
 
 def read_groups(folder: Path) -> list[ScoredGroup]:
-    """The scored groups in the order in which they were completed; [] where there are none yet."""
-    path = folder / COMPLETIONS
-    groups = []
-    for number, table in read_lines(path):
-        try:
-            groups.append(group_from_json(table))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise RunReadError(f"{path}, line {number}: not the record it should be ({error!r})") from error
-    return groups
+    """Return the scored groups in the order of their completion; [] when there are none yet."""
+    return read_records(folder / COMPLETIONS, group_from_json)
 
 
 def data_fingerprint(problems: Sequence[Problem]) -> str:
-    """16 hex digits of ids, messages and answers in their order."""
+    """Return 16 hex digits of the ids, messages and answers in order."""
     digest = hashlib.sha256()
     for problem in problems:
         content = [problem.id, [[message.role, message.content] for message in problem.messages], problem.answer]
         digest.update(json.dumps(content).encode() + b"\n")
     return digest.hexdigest()[:16]
-
-
-def _to_json(value: Any) -> Any:
-    if isinstance(value, Estimate):
-        table = dataclasses.asdict(value)
-        return {name: finite_or_none(item) if isinstance(item, float) else item for name, item in table.items()}
-    if isinstance(value, Mapping):
-        return {str(key): _to_json(item) for key, item in value.items()}
-    return plain(value)
 
 
 def _scores_from_json(table: Mapping[str, Any]) -> dict[str, Estimate]:

@@ -1,9 +1,9 @@
 """Copies of the metrics for other tools: TensorBoard, Weights & Biases, trackio.
 
 Contract: a sink is made from (run_dir, run_name, recipe_table), gets each record once, in order, and is closed at the
-end. Its package is imported when the sink is made; a missing one is a `SinkError` that says what to install. A resumed
-run writes the steps after its checkpoint again: TensorBoard is told to forget the old ones, W&B and trackio go on with
-the same run and show both. Sinks see metrics and evals, never completions.
+end. Its package is imported when the sink is made; a missing one raises a `SinkError` that says what to install. A
+resumed run writes the steps after its checkpoint again: TensorBoard drops the old ones, W&B and trackio continue the
+same run and show both. Sinks see metrics and evals, never completions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ SINKS: dict[str, str] = {
     "wandb": "groupwise.runs.sinks:WandbSink",
     "trackio": "groupwise.runs.sinks:TrackioSink",
 }
-"""By the name a recipe uses. A recipe may also name any "module:Class" of its own."""
+"""Sinks by the name that a recipe uses. A recipe may also name your own "module:Class"."""
 
 
 class SinkError(RuntimeError):
-    """A sink that cannot be made. The message says what to install or what to write instead."""
+    """A sink that cannot be made. The message says what to install or to write instead."""
 
 
 class Sink(Protocol):
@@ -49,7 +49,7 @@ class Sink(Protocol):
 
 @runtime_checkable
 class EventSink(Sink, Protocol):
-    """A sink that also hears events and may write some: the live doctor, for example."""
+    """A sink that also receives events and may write some, such as the live doctor."""
 
     def watch(self, log: RunLog) -> None:
         """Called once, when the run's log is opened."""
@@ -58,7 +58,7 @@ class EventSink(Sink, Protocol):
 
 
 def tracked_name(run_dir: Path) -> str:
-    """What trackers call a run: its folder's name; in a sweep, where each arm has a seed-0, sweep and arm first."""
+    """Return the name of a run in trackers: its folder; in a sweep, SWEEP-ARM-FOLDER, as each arm has a seed-0."""
     folder = run_dir.resolve()
     arm = folder.parent
     sweep = arm.parent.parent
@@ -68,7 +68,7 @@ def tracked_name(run_dir: Path) -> str:
 
 
 def make_sink(name: str, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> Sink:
-    """The sink a recipe asks for, by a name in SINKS or as "module:Class"."""
+    """Make the sink that a recipe names, by a name in SINKS or as "module:Class"."""
     target = SINKS.get(name, name)
     module_name, _, class_name = target.partition(":")
     if not module_name or not class_name:
@@ -84,7 +84,7 @@ def make_sink(name: str, run_dir: Path, run_name: str, recipe_table: Mapping[str
 
 
 class TensorBoardSink:
-    """Event files under RUN/tensorboard, written by the tensorboard package itself: torch is not imported."""
+    """Event files under RUN/tensorboard, written by the tensorboard package itself, without torch."""
 
     def __init__(self, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> None:
         writers = _import_extra("tensorboard.summary.writer.event_file_writer", "tensorboard")
@@ -104,7 +104,7 @@ class TensorBoardSink:
 
     def _add(self, step: int, metrics: Mapping[str, float]) -> None:
         if not self._has_started:
-            # Makes TensorBoard drop, from the event files of an earlier process, this step and what followed it.
+            # Makes TensorBoard drop this step and later ones from the event files of an earlier process.
             start = self._event.SessionLog(status=self._event.SessionLog.START)
             self._writer.add_event(self._event.Event(wall_time=time.time(), step=step, session_log=start))
             self._has_started = True
@@ -115,11 +115,11 @@ class TensorBoardSink:
 
 
 class WandbSink:
-    """One W&B run per run directory: a resumed run continues it."""
+    """One W&B run per run directory; a resumed run continues it."""
 
     def __init__(self, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> None:
         wandb = _import_extra("wandb", "wandb")
-        # Two run directories of one name, on one machine or two, are two runs.
+        # Run directories of the same name, on one machine or several, are different runs.
         place = f"{socket.gethostname()}:{Path(run_dir).resolve()}"
         self._run = wandb.init(
             project=PROJECT,
@@ -129,7 +129,7 @@ class WandbSink:
             config=dict(recipe_table),
             resume="allow",
         )
-        # W&B's own step must grow with every call, which a resumed run and an eval beside a step break: plot by ours.
+        # W&B's own step must grow with every call; a resumed run and an eval after a step would break that.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -144,7 +144,7 @@ class WandbSink:
 
 
 class TrackioSink:
-    """Local first, the same calls as W&B; the run's name identifies it, so a resumed run continues it."""
+    """Local, with the calls of W&B; the run's name identifies it, so a resumed run continues it."""
 
     def __init__(self, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> None:
         trackio = _import_extra("trackio", "trackio")
@@ -168,7 +168,7 @@ def _import_extra(module_name: str, extra: str) -> Any:
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        # A package that is there but lacks one of its own dependencies is another problem, with another message.
+        # A package that lacks one of its own dependencies is a different problem, with a different message.
         if (error.name or "").partition(".")[0] != extra:
             raise
         raise SinkError(f"the sink {extra!r} needs a package: pip install groupwise[{extra}]") from error

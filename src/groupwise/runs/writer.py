@@ -1,11 +1,11 @@
-"""Writes the run directory: the trainer's only way to say what happened.
+"""Writes the run directory: the trainer's only way to record what happened.
 
-Contract: one writer at a time (hold a `RunLock`). Each step and each eval is one JSON line, appended in one go and
-flushed to the operating system; files of rollouts appear whole or not at all, before the line that speaks of them. A
-write that fails raises `RunLogError` with the file and the way out, and leaves no half line behind. Sinks get each
-record after it is on disk: they are copies, the run directory is the truth.
+Contract: one writer at a time (hold a `RunLock`). Each step and each eval is one JSON line, appended at once and flushed
+to the operating system. Files of rollouts appear whole or not at all, before the line that refers to them. A failed
+write raises `RunLogError` with the file and the fix, and leaves no half line. Sinks get each record after it is on disk:
+they are copies of the run directory.
 
-It does not decide what to record, and it does not write checkpoints.
+It does not decide what to record, and does not write checkpoints.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
 
 class RunLog:
     def __init__(self, run_dir: Path, sinks: Sequence[Sink] = (), fsync: bool = False) -> None:
-        """Open, or create, the run directory. `fsync`: lines survive a power cut, not only a kill."""
+        """Open or create the run directory. With `fsync`, lines survive a power cut and not only a kill."""
         self.run_dir = Path(run_dir)
         self._sinks = tuple(sinks)
         self._fsync = fsync
@@ -51,7 +51,7 @@ class RunLog:
             watcher.watch(self)
 
     def write_recipe(self, text: str) -> None:
-        """The recipe as TOML, kept with the run."""
+        """Keep the recipe, as TOML, with the run."""
         self._replace(self.run_dir / layout.RECIPE, [text.encode("utf-8")])
 
     def write_rewards(self, sources: Mapping[str, str]) -> None:
@@ -62,7 +62,7 @@ class RunLog:
             self._replace(path, [source.encode("utf-8", "replace")])
 
     def write_info(self, info: Mapping[str, Any]) -> None:
-        """What is known of the run as a whole: versions, host, fingerprint ..."""
+        """Write what holds for the whole run: versions, host, fingerprint …"""
         self._replace(self.run_dir / layout.INFO, [encode_line(plain(info))])
 
     def write_step(self, record: StepRecord) -> None:
@@ -75,7 +75,7 @@ class RunLog:
         self._write_groups(layout.ROLLOUTS, step, stage, groups)
 
     def write_tokens(self, step: int, stage: str, traces: Sequence[GroupTrace]) -> None:
-        """Of the groups that the step learned from, in the order in which their rollouts were written."""
+        """Write the traces of the groups that the step learned from, in the order of their rollouts."""
         lines = (encode_line({"step": step, "stage": stage, **trace_to_json(trace)}) for trace in traces)
         self._replace(self.run_dir / layout.TOKENS / layout.rollout_file(step), lines)
 
@@ -85,19 +85,19 @@ class RunLog:
         self._tell(lambda sink: sink.write_eval(record))
 
     def write_event(self, kind: str, /, **fields: Any) -> None:
-        """Something worth knowing that is not a measurement: started, resumed, checkpoint skipped, stopped ..."""
+        """Record something that is not a measurement: started, resumed, checkpoint skipped, stopped …"""
         if clash := fields.keys() & {"time", "kind"}:
-            raise ValueError(f"an event sets {' and '.join(sorted(clash))} itself")
+            raise ValueError(f"the log sets {' and '.join(sorted(clash))} of an event itself; use other names")
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         self._append(layout.EVENTS, {"time": now, "kind": kind, **plain(fields)})
         for watcher in self._watchers():
             watcher.write_event(kind, fields)
 
     def rewind(self, step: int, *, eval_step: int | None = None, rollout_step: int | None = None) -> None:
-        """Forget what came after `step`, so that a resumed run writes it once. Events stay: they did happen.
+        """Drop what came after `step`, so that a resumed run writes it only once. Events stay: they did happen.
 
-        `eval_step`: the newest eval to keep, where the eval after `step` is still to come. `rollout_step`: the newest
-        rollouts to keep, where those of the step in flight are in the checkpoint and not sampled again.
+        `eval_step` is the newest eval to keep, when the eval after `step` is still to come. `rollout_step` is the
+        newest step whose rollouts to keep, when the checkpoint holds those of an unfinished step.
         """
         eval_step = step if eval_step is None else eval_step
         rollout_step = step if rollout_step is None else rollout_step
@@ -122,7 +122,7 @@ class RunLog:
         kept = []
         for number, table in lines:
             if not isinstance(table.get("step"), int):
-                raise RunReadError(f"{path}, line {number}: it does not say its step; delete that line to go on")
+                raise RunReadError(f"{path}, line {number}: it has no step; delete that line to continue")
             if table["step"] <= step:
                 kept.append(table)
         if len(kept) < len(lines):
@@ -142,7 +142,7 @@ class RunLog:
                     yield encode_line({"step": step, "stage": stage, **group_to_json(scored)})
                 except (TypeError, ValueError) as error:
                     problem = scored.group.prompt.problem.id
-                    raise RunLogError(f"problem {problem!r} holds a value that JSON cannot: {error}") from error
+                    raise RunLogError(f"problem {problem!r} holds a value that JSON cannot hold: {error}") from error
 
         self._replace(self.run_dir / folder / layout.rollout_file(step), lines())
 

@@ -115,6 +115,7 @@ class Make:
         detail: str = "",
         device: str = "cpu",
         num_steps: int = NUM_STEPS,
+        missing: Sequence[str] = (),
         sinks: Sequence[Sink] = (),
     ) -> Path:
         noise = random.Random(0)
@@ -126,7 +127,9 @@ class Make:
             if number % KEPT_EVERY == 0:
                 groups = [make_group(index, completion, prompt, verdict, detail) for index in range(4)]
                 log.write_rollouts(number, "grpo", groups)
-            log.write_step(StepRecord(number, "grpo", number, {**healthy_metrics(number, noise), **change(number)}))
+            metrics = {**healthy_metrics(number, noise), **change(number)}
+            metrics = {name: value for name, value in metrics.items() if name not in missing}
+            log.write_step(StepRecord(number, "grpo", number, metrics))
             if number % 20 == 0:
                 log.write_eval(make_eval(number, evals(number)), [])
         log.close()

@@ -1,4 +1,4 @@
-"""Each disease in a run that has it and nothing else: it is named, alone, after the fact and while the run goes on."""
+"""Each check on a run that has its problem and no other: it is reported, alone, live and afterwards."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ from hypothesis import strategies as st
 
 from groupwise import cli
 from groupwise.config import apply_override, make_recipe
-from groupwise.doctor import DISEASES, examine, read_charts
+from groupwise.doctor import CHECKS, examine, read_charts
 from groupwise.doctor.chart import make_chart
 from groupwise.doctor.live import LiveDoctor
+from groupwise.doctor.vitals import vital_signs
 from groupwise.doctor.wording import one_line, say_change
 from groupwise.runs import Run, RunLog
 from groupwise.types import StepRecord, Verdict
 
 RESULTS = Path(__file__).parent.parent.parent.parent / "docs" / "results"
 RUSSIAN = "В каждом вагоне по тридцать четыре места, вагонов двенадцать, значит всего мест четыреста восемь."
+DEAD = {
+    **{"reward/mean": 0.0, "score/pass_at_1": 0.0, "groups/signal_share": 0.0, "groups/dead_all_wrong": 32.0},
+    **{"groups/dead_all_correct": 0.0, "policy/loss": 0.0, "policy/grad_norm": 0.0, "kl/ref_k3": 0.0},
+}
 RUNNING_ON = "<answer>408</answer> Now the next question: a boat has 3 decks with 20 cabins each. How many are there?"
 
 
@@ -32,8 +37,9 @@ def after(number: int, start: int, metrics: dict[str, float]) -> dict[str, float
 
 
 def sick_runs(make: Any) -> dict[str, dict[str, Any]]:
-    """What to break in a healthy run, by the disease that it gives."""
+    """What to break in a healthy run, by the check that reports it."""
     return {
+        "no_learning": {"change": lambda n: DEAD},
         "nearly_greedy": {
             "change": lambda n: {"rollouts/identical_share": 0.6},
             "recipe": make.recipe(stage__sampling={"temperature": 0.01}),
@@ -78,12 +84,12 @@ def sick_runs(make: Any) -> dict[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("disease", DISEASES)
-def test_a_disease_is_named_alone_and_its_change_can_be_made(disease: str, make: Any, tmp_path: Path) -> None:
-    broken = sick_runs(make)[disease]
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_problem_is_named_alone_and_its_change_can_be_made(check: str, make: Any, tmp_path: Path) -> None:
+    broken = sick_runs(make)[check]
     run = Run(make.run(tmp_path / "run", **broken))
     findings = examine(read_charts(run))
-    assert [finding.disease for finding in findings] == [disease]
+    assert [finding.check for finding in findings] == [check]
     (finding,) = findings
     assert finding.stage == "grpo"
     assert 1 <= finding.first_step <= finding.last_step <= make.num_steps
@@ -102,11 +108,11 @@ def live_findings(run_dir: Path) -> list[str]:
     return [event["disease"] for event in Run(run_dir).events() if event["kind"] == "finding"]
 
 
-@pytest.mark.parametrize("disease", DISEASES)
-def test_a_run_that_goes_on_is_told_once(disease: str, make: Any, tmp_path: Path) -> None:
-    broken = sick_runs(make)[disease]
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_run_that_goes_on_is_told_once(check: str, make: Any, tmp_path: Path) -> None:
+    broken = sick_runs(make)[check]
     run_dir = make.run(tmp_path / "run", **broken, sinks=[LiveDoctor()])
-    assert live_findings(run_dir) == [disease]
+    assert live_findings(run_dir) == [check]
 
 
 @pytest.mark.parametrize(
@@ -133,11 +139,11 @@ def test_what_greedy_sampling_explains_is_not_blamed_on_something_else(make: Any
 
     cold, warm = (make.recipe(stage__sampling={"temperature": value}) for value in (0.01, 1.0))
     (finding,) = examine(read_charts(Run(make.run(tmp_path / "cold", change, recipe=cold))))
-    assert finding.disease == "nearly_greedy"
+    assert finding.check == "nearly_greedy"
     assert "temperature 0.01 in groups of 8" in finding.seen
     assert "100 times as sharp" in finding.means
     others = examine(read_charts(Run(make.run(tmp_path / "warm", change, recipe=warm))))
-    assert {other.disease for other in others} == {
+    assert {other.check for other in others} == {
         "dead_groups",
         "identical_completions",
         "kl_spike",
@@ -163,7 +169,7 @@ def test_a_score_that_falls_is_told_once_and_chance_is_let_be(make: Any, tmp_pat
             lambda n: {"reward/mean": 0.2 + reward * n},
             evals=lambda n: 0.5 - fall * n / make.num_steps,
         )
-        return [finding.disease for finding in examine(read_charts(Run(run_dir)))]
+        return [finding.check for finding in examine(read_charts(Run(run_dir)))]
 
     assert found("falls", 0.0, 0.08) == ["held_out_falls"]
     assert found("chance", 0.0, 0.06) == []
@@ -174,14 +180,14 @@ def test_a_fall_that_a_later_stage_made_up_for_is_no_sickness() -> None:
     """Countdown's SFT stage costs 12 points, and GRPO after it wins 18 (docs/results)."""
     _, distill, _ = read_charts(Run(RESULTS / "countdown" / "staged-refilled-0"))
     (finding,) = examine([distill])
-    assert (finding.disease, finding.severity) == ("held_out_falls", "watch")
+    assert (finding.check, finding.severity) == ("held_out_falls", "watch")
     assert finding.seen.startswith("held-out pass@1 57.2% (step 80) → 44.8% (step 120")
     assert finding.seen.endswith("; since then 63.5% (step 200)")
     # As it was seen while the stage was the last one, and as it would be had the next one not been enough.
     until = [record for record in distill.evals if record.step <= 120]
     for evals in (until, [*until, dataclasses.replace(distill.evals[-1], pass_at_1=0.57)]):
         (finding,) = examine([dataclasses.replace(distill, evals=tuple(evals))])
-        assert (finding.disease, finding.severity) == ("held_out_falls", "sick")
+        assert (finding.check, finding.severity) == ("held_out_falls", "sick")
         assert "since then" not in finding.seen
 
 
@@ -195,7 +201,7 @@ def test_what_is_paid_for_is_named(make: Any, tmp_path: Path) -> None:
 
         recipe = make.recipe(stage__reward=reward) if reward else make.recipe()
         (finding,) = examine(read_charts(Run(make.run(tmp_path / name, paid, recipe=recipe, evals=lambda n: 0.05))))
-        assert finding.disease == "hollow_reward"
+        assert finding.check == "hollow_reward"
         return finding.change.key, finding.change.value, finding.change.advice
 
     key, value, advice = advised("near", "near")
@@ -210,7 +216,7 @@ def test_what_is_paid_for_is_named(make: Any, tmp_path: Path) -> None:
 
 def test_kl_that_is_far_from_the_first_step_on_has_not_jumped(make: Any, tmp_path: Path) -> None:
     (finding,) = examine(read_charts(Run(make.run(tmp_path / "run", lambda n: {"kl/ref_k3": 3.0}))))
-    assert finding.disease == "kl_spike"
+    assert finding.check == "kl_spike"
     assert "was from the first step on 3 nats" in finding.seen
 
 
@@ -220,7 +226,7 @@ def test_reasoning_that_was_cut_off_gets_room_and_paid_brevity_is_let_be(make: A
         return long if number <= 3 else {"rollouts/length_mean_tokens": 18.0}
 
     (finding,) = examine(read_charts(Run(make.run(tmp_path / "cut", shrinks))))
-    assert (finding.disease, finding.change.key) == ("reasoning_dropped", "stages.0.sampling.max_new_tokens")
+    assert (finding.check, finding.change.key) == ("reasoning_dropped", "stages.0.sampling.max_new_tokens")
     assert "40% were cut off" in finding.change.advice
     paid = make.recipe(stage__reward={"length_cost": 0.1})
     assert not examine(read_charts(Run(make.run(tmp_path / "paid", shrinks, recipe=paid))))
@@ -230,15 +236,104 @@ def test_a_few_steps_get_no_clean_bill(make: Any, tmp_path: Path, capsys: pytest
     run_dir = make.run(tmp_path / "run", num_steps=19)
     assert cli.main(["doctor", str(run_dir)]) == 0
     shown = capsys.readouterr().out
-    assert "Nothing found so far" in shown
-    assert "Healthy" not in shown
+    assert "No problem found so far" in shown
+    assert "checks passed" not in shown
+
+
+@pytest.mark.parametrize("num_steps", [3, 6, 80])
+def test_a_dead_run_is_the_first_thing_to_be_said(
+    num_steps: int, make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With updates of gradient 0, as a KL term makes them, and without any."""
+    for name, missing in (("updated", ()), ("skipped", ("policy/loss", "policy/grad_norm"))):
+        run_dir = make.run(tmp_path / name, lambda n: DEAD, num_steps=num_steps, missing=missing, sinks=[LiveDoctor()])
+        assert live_findings(run_dir) == ["no_learning"]
+        assert cli.main(["doctor", str(run_dir)]) == 1
+        shown = " ".join(capsys.readouterr().out.split())
+        assert f"No gradient in {num_steps} of {num_steps} steps" in shown
+        assert "problem: No learning: the gradient is 0" in shown
+        assert "That is right" not in shown
+        assert "No problem found" not in shown
+
+
+def test_two_steps_and_a_step_with_a_gradient_are_no_dead_run(make: Any, tmp_path: Path) -> None:
+    for name, kept in (("two", {"num_steps": 2}), ("one moves", {"num_steps": 9})):
+        run_dir = make.run(tmp_path / name, lambda n: DEAD if n != 5 else {}, **kept)
+        assert examine(read_charts(Run(run_dir))) == ()
+
+
+def test_the_cause_of_a_dead_run_decides_what_to_change(make: Any, tmp_path: Path) -> None:
+    def found(name: str, changes: dict[str, float], **recipe: Any) -> Any:
+        (finding,) = examine(
+            read_charts(
+                Run(make.run(tmp_path / name, lambda n: DEAD | changes, recipe=make.recipe(**recipe), num_steps=6))
+            )
+        )
+        return finding
+
+    assert found("wrong", {}).change.key == ""
+    assert found("cut", {"rollouts/truncated_share": 0.9}).change.key == "stages.0.sampling.max_new_tokens"
+    assert found("cold", {}, stage__sampling={"temperature": 0.1}).change.key == "stages.0.sampling.temperature"
+    assert found("failing", {"score/error_share": 1.0}).check == "verifier_errors"
+    solved = {"reward/mean": 1.0, "score/pass_at_1": 1.0, "groups/dead_all_correct": 32.0, "groups/dead_all_wrong": 0.0}
+    assert found("solved", solved).severity == "watch"
+
+
+def test_a_nearly_solved_task_has_no_groups_without_signal(make: Any, tmp_path: Path) -> None:
+    def found(name: str, pass_at_1: float, right: float) -> list[str]:
+        same = {"groups/signal_share": 0.1, "groups/dead_all_correct": right, "groups/dead_all_wrong": 28.8 - right}
+        run_dir = make.run(tmp_path / name, lambda n: same | {"score/pass_at_1": pass_at_1})
+        return [finding.check for finding in examine(read_charts(Run(run_dir)))]
+
+    assert found("solved", 0.85, 26.0) == []
+    assert found("split", 0.6, 16.0) == ["dead_groups"]
+
+
+def test_a_loss_of_zero_is_right_only_where_a_gradient_flows(make: Any, tmp_path: Path) -> None:
+    (chart,) = read_charts(Run(make.run(tmp_path / "still", lambda n: {"policy/grad_norm": 0.0})))
+    assert "so is the gradient" in vital_signs(chart)[0]
+
+
+def test_sharper_sampling_beside_a_greedy_score_is_no_hollow_reward(make: Any, tmp_path: Path) -> None:
+    """As in the tutorial: greedy answers were right from the start, and sampled ones catch up with them."""
+
+    def found(name: str, temperature: float, last: float) -> list[str]:
+        recipe = make.recipe() | {"evaluation": {"temperature": temperature}}
+        run_dir = make.run(
+            tmp_path / name,
+            lambda n: {"reward/mean": 0.1 + (last - 0.1) * n / 80, "score/pass_at_1": 0.1 + (last - 0.1) * n / 80},
+            recipe=recipe,
+            evals=lambda n: 0.8,
+        )
+        return [finding.check for finding in examine(read_charts(Run(run_dir)))]
+
+    assert found("catches up", 0.0, 0.8) == []
+    assert found("by heart", 0.0, 1.0) == ["hollow_reward"]
+    assert found("sampled evaluation", 1.0, 0.8) == ["hollow_reward"]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_no_word_and_no_command_is_split(
+    columns: int, make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    run_dir = make.run(tmp_path / "run", lambda n: {"reward/mean": 0.2 + 0.01 * n})
+    (finding,) = examine(read_charts(Run(run_dir)))
+    cli.main(["doctor", str(run_dir)])
+    lines = capsys.readouterr().out.splitlines()
+    words = {word for line in lines for word in line.split()}
+    assert {*finding.seen.split(), *finding.means.split(), *finding.change.advice.split()} <= words
+    assert any("`groupwise audit RUN`" in line for line in lines)
+    override = say_change(finding.change).split("  (")[0]
+    assert any(line.strip().removeprefix("change").strip() == override for line in lines)
+    assert max(map(len, lines)) <= columns
 
 
 def test_a_healthy_run_gets_a_clean_bill(make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = make.run(tmp_path / "run", sinks=[LiveDoctor()])
     assert cli.main(["doctor", str(run_dir)]) == 0
     shown = capsys.readouterr().out
-    assert "Healthy" in shown
+    assert "checks passed" in shown
     assert live_findings(run_dir) == []
     # The first screen answers the question that everybody asks.
     assert "The loss is 0 in 100% of the steps. That is right" in shown
@@ -257,12 +352,12 @@ def test_the_exit_status_and_the_json_tell_of_sickness(
     assert "--set stages.0.sampling.max_new_tokens=512" in capsys.readouterr().out
     watched = make.run(tmp_path / "watched", lambda n: {"time/score_s": 6.0})
     assert cli.main(["doctor", str(watched)]) == 0
-    assert "watch: A slow phase" in capsys.readouterr().out
+    assert "warning: A slow phase" in capsys.readouterr().out
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["doctor", str(tmp_path)]) == 2
-    assert "is no run" in capsys.readouterr().err
+    assert "is not a run" in capsys.readouterr().err
 
 
 def test_a_run_without_recipe_rollouts_and_evals_is_still_examined(make: Any, tmp_path: Path) -> None:
@@ -271,7 +366,7 @@ def test_a_run_without_recipe_rollouts_and_evals_is_still_examined(make: Any, tm
         path.unlink()
     for path in (run_dir / "rollouts").iterdir():
         path.unlink()
-    assert [finding.disease for finding in examine(read_charts(Run(run_dir)))] == ["truncation"]
+    assert [finding.check for finding in examine(read_charts(Run(run_dir)))] == ["truncation"]
 
 
 def test_a_policy_that_learns_is_let_be(make: Any, tmp_path: Path) -> None:
@@ -379,5 +474,5 @@ def test_a_divergence_that_is_the_whole_loss_is_what_to_change(make: Any, tmp_pa
     recipe["stages"][0].setdefault("kl", {})["coefficient"] = float("inf")
     run_dir = make.run(tmp_path / "run", lambda n: {"kl/ref_k3": 0.0, "policy/grad_norm": 0.0}, recipe=recipe)
     (finding,) = examine(read_charts(Run(run_dir)))
-    assert finding.disease == "kl_stuck_at_zero"
+    assert finding.check == "kl_stuck_at_zero"
     assert (finding.change.key, finding.change.value) == ("stages.0.kl.coefficient", 0.02)

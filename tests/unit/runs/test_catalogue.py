@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from groupwise.runs.catalogue import _DECLARED, METRICS, UndeclaredMetric, metric
+from groupwise.runs.catalogue import _DECLARED, CHARTS, METRICS, UndeclaredMetric, metric
 
 UNIT_SUFFIX = {"s": "_s", "bytes": "_bytes", "nats": "", "tokens/s": "_per_s"}
 
@@ -17,6 +17,15 @@ def test_each_metric_is_declared_once_with_a_name_and_a_meaning() -> None:
         assert "\n" not in declared.meaning, name
         assert not declared.meaning.endswith("."), name
         assert name.rstrip("/").endswith(UNIT_SUFFIX.get(declared.unit, "")), f"{name} is in {declared.unit}"
+
+
+def test_every_chart_is_of_declared_metrics_of_one_unit_and_shown_somewhere() -> None:
+    assert len({chart.name for chart in CHARTS}) == len(CHARTS)
+    for chart in CHARTS:
+        assert chart.shown_in and chart.title, chart.name
+        assert {METRICS[name].unit for name in chart.metrics} == {"count" if chart.share_of else chart.unit}, chart.name
+        assert not chart.share_of or chart.share_of in METRICS
+    assert [chart.name for chart in CHARTS if "sweep" in chart.shown_in][:2] == ["pass_at_1", "reward"]
 
 
 def test_a_name_finds_its_own_declaration_and_a_part_that_of_its_family() -> None:

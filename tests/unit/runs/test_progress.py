@@ -9,7 +9,8 @@ from typing import Any, TextIO
 
 import pytest
 
-from groupwise.runs.progress import NO_SIGNAL_NOTE, ZERO_LOSS_NOTE, Progress, duration
+from groupwise.base.durations import duration
+from groupwise.runs.progress import DEAD_NOTE, NO_SIGNAL_NOTE, ZERO_LOSS_NOTE, Progress
 from groupwise.types import StepRecord
 
 
@@ -52,6 +53,19 @@ def test_supervised_steps_show_their_own_loss() -> None:
     stream = io.StringIO()
     Progress(5, stream).write(StepRecord(1, "warm up", 1, {"sft/loss": 1.5}))
     assert stream.getvalue() == "step 1/5  warm up  sft loss 1.500\n"
+
+
+@pytest.mark.parametrize("lacking", [(), ("policy/loss", "policy/grad_norm")])
+def test_a_dead_run_is_said_from_the_first_steps_on(lacking: tuple[str, ...]) -> None:
+    stream = io.StringIO()
+    progress = Progress(10, stream)
+    dead = {"policy__loss": 0.0, "policy__grad_norm": 0.0, "groups__signal_share": 0.0}
+    for number in range(1, 7):
+        record = full_step(number, **dead)
+        metrics = {name: value for name, value in record.metrics.items() if name not in lacking}
+        progress.write(StepRecord(number, "rl", number, metrics))
+    notes = [line for line in stream.getvalue().splitlines() if line.startswith("note: ")]
+    assert notes == [f"note: {NO_SIGNAL_NOTE}", f"note: {DEAD_NOTE}"]
 
 
 @pytest.mark.parametrize(

@@ -296,5 +296,5 @@ def test_reading_a_run_needs_neither_torch_nor_rich() -> None:
 
 def test_a_sweep_is_told_from_a_run(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text("{}")
-    with pytest.raises(RunReadError, match=r"is a sweep and no run: `groupwise sweep .* --analyse-only`"):
+    with pytest.raises(RunReadError, match=r"is a sweep and not a run: `groupwise sweep .* --analyse-only`"):
         Run(tmp_path)

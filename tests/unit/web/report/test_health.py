@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from groupwise.doctor import DISEASES
+from groupwise.doctor import CHECKS
 from groupwise.runs import RunLog
 from groupwise.types import StepRecord
 from groupwise.web.report.report import make_report
@@ -22,13 +22,13 @@ def test_a_healthy_run_gets_a_clean_bill_and_an_answer_about_its_loss(tmp_path: 
     health = report.twin["sections"]["health"]["runs"][0]
     assert health["findings"] == []
     assert "The loss is 0 in 100% of the steps" in health["stages"][0]["vital_signs"][0]
-    assert f"Healthy: none of {len(DISEASES)} diseases found." in report.html
+    assert f"No problem found: all {len(CHECKS)} checks passed." in report.html
     assert "guards" not in report.twin["sections"]
 
 
 def test_a_few_steps_are_no_clean_bill(tmp_path: Path, make: Any) -> None:
     report = make_report([make.run(tmp_path / "run", steps()[:19])])
-    assert "Nothing found so far: most of what the doctor looks for takes 20 steps" in report.html
+    assert "No problem found so far: most checks need 20 steps" in report.html
     assert "Healthy" not in report.html
 
 

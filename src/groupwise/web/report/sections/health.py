@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from groupwise.base.harmless import escape
-from groupwise.doctor import DISEASES, examine, read_charts
+from groupwise.doctor import CHECKS, examine, read_charts
 from groupwise.doctor.vitals import clean_bill, vital_signs
 from groupwise.doctor.wording import with_words
 from groupwise.runs.reader import Run
@@ -25,9 +25,7 @@ class Health:
         if not runs:
             return None
         html = "".join(_run_html(run, is_named=len(runs) > 1) for run in runs)
-        html += paragraph(
-            f"The doctor looks for {len(DISEASES)} diseases; the command groupwise doctor says the same.", "dim"
-        )
+        html += paragraph(f"The doctor runs {len(CHECKS)} checks; the command groupwise doctor shows the same.", "dim")
         return Content({"runs": runs}, html)
 
 
@@ -56,7 +54,7 @@ def _finding_html(finding: Mapping[str, Any]) -> str:
     place = f"stage {finding['stage']}, steps {finding['first_step']} to {finding['last_step']}"
     kind = {"sick": "worse", "watch": "unclear"}[finding["severity"]]
     words = [("seen", finding["seen"]), ("means", finding["means"]), ("change", finding["say_change"])]
-    headline = f"{finding['severity']}: {finding['title']}"
+    headline = f"{finding['say_severity']}: {finding['title']}"
     return (
         f'<div class="verdict-card {kind}"><p class="headline">{escape(headline)}</p>'
         f"{paragraph(place, 'dim')}{definitions(words)}</div>"
