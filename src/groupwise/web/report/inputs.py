@@ -1,8 +1,8 @@
-"""What a report is made from: run directories and the result folders of `groupwise eval`, read once.
+"""The inputs of a report: run directories and the result folders of `groupwise eval`, read once.
 
-Contract: reads files, writes nothing, never loads a model. A run that is unfinished, kept no rollouts or has no
-evaluation is no error: `RunSource.gaps` says in words what is missing. A damaged file is a `RunReadError` that names
-file and line.
+Contract: reads files, writes nothing, never loads a model. A run that is unfinished, saved no rollouts or has no
+evaluation is not an error: `RunSource.gaps` says what is missing. A damaged file is a `RunReadError` that names file
+and line.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from groupwise.web.report.digest import Digest, digest_rollouts
 
 @dataclass(frozen=True, slots=True)
 class ChartPanel:
-    """One model's completions on problems, by problem id, in the order of the evaluation."""
+    """A model's completions by problem id, in evaluation order."""
 
     source: str
     """The label of the run or the result."""
     moment: str
-    """Which of a run's models: "before training", "step 120 (best)", "step 200"; "" for a result."""
+    """The checkpoint of a run: "before training", "step 120 (best)", "step 200"; "" for a result."""
     step: int | None
     groups: Mapping[str, ScoredGroup]
 
@@ -43,19 +43,19 @@ class RunSource:
     evals: tuple[EvalRecord, ...]
     events: tuple[Mapping[str, Any], ...]
     panels: tuple[ChartPanel, ...]
-    """First, best and last evaluation, as far as they differ and their completions were kept."""
+    """First, best and last evaluation, if they differ and their completions were saved."""
     digest: Digest
     gaps: tuple[str, ...]
 
     @property
     def best_eval(self) -> EvalRecord | None:
-        """The first with the highest held-out pass@1, as the checkpoint `best` is chosen."""
+        """The first evaluation with the highest held-out pass@1; the checkpoint `best` is chosen the same way."""
         known = [record for record in self.evals if record.pass_at_1 == record.pass_at_1]
         return max(known, key=lambda record: record.pass_at_1) if known else None
 
     @property
     def stages(self) -> tuple[tuple[str, int, int], ...]:
-        """(name, first step, last step) of each stage that has begun."""
+        """(name, first step, last step) of each stage that has started."""
         found: dict[str, tuple[int, int]] = {}
         for record in self.steps:
             first, _ = found.get(record.stage, (record.step, record.step))
@@ -82,7 +82,7 @@ class Sources:
 
 
 def read_sources(paths: Sequence[Path]) -> Sources:
-    """Runs and results in the order given. Two folders of one name get labels that tell them apart."""
+    """Read runs and results in the given order. Folders with the same name get distinct labels."""
     labels = _labels(paths)
     runs, results = [], []
     for path, label in zip(paths, labels, strict=True):
@@ -104,7 +104,7 @@ def _read_run(path: Path, label: str) -> RunSource:
     run = Run(path)
     files = (layout.RECIPE, layout.METRICS, layout.EVALS)
     if not any((path / name).is_file() for name in files):
-        raise RunReadError(f"{path} is neither a run (no {', no '.join(files)}) nor a result (no {RESULT})")
+        raise RunReadError(f"{path} is neither a run (no {', no '.join(files)}) nor an evaluation result (no {RESULT})")
     has_recipe = (path / layout.RECIPE).is_file()
     has_info = (path / layout.INFO).is_file()
     source = RunSource(
@@ -146,24 +146,24 @@ def _gaps(source: RunSource, run: Run, has_recipe: bool, has_info: bool) -> tupl
     done = source.steps[-1].step if source.steps else 0
     planned = sum(int(stage.get("steps", 0)) for stage in source.recipe.get("stages", []))
     if last_turn(source.events).get("kind") != "finished":
-        of = f" of {planned}" if planned else ""
-        gaps.append(f"The run is not marked as finished: {done}{of} steps are recorded.")
+        of = f" of {planned:,}" if planned else ""
+        gaps.append(f"The run is not marked as finished: {done:,}{of} steps are recorded.")
     if not has_recipe:
         gaps.append("recipe.toml is missing: the recipe is not shown.")
     if not has_info:
         gaps.append("run.json is missing: machine, versions and fingerprint are not shown.")
     if not source.evals:
-        gaps.append("There is no held-out evaluation: whether the model got better cannot be said.")
+        gaps.append("There is no held-out evaluation, so it is unknown whether the model got better.")
     elif missing := {source.evals[0].step, source.evals[-1].step} - set(run.eval_rollout_steps()):
         steps = " and ".join(str(step) for step in sorted(missing))
-        gaps.append(f"The held-out completions of the evaluation at step {steps} were not kept.")
+        gaps.append(f"The held-out completions of the evaluation at step {steps} were not saved.")
     has_rl = any("reward/mean" in record.metrics for record in source.steps)
     if has_rl and not source.digest.steps:
-        gaps.append("No training rollouts were kept: signs of reasoning and lengths by verdict are not shown.")
+        gaps.append("No training rollouts were saved: signs of reasoning and lengths by verdict are not shown.")
     elif has_rl:
         num_rl = sum("reward/mean" in record.metrics for record in source.steps)
         if len(source.digest.steps) < num_rl:
-            gaps.append(f"Rollouts were kept for {len(source.digest.steps)} of {num_rl} steps.")
+            gaps.append(f"Rollouts were saved for {len(source.digest.steps):,} of {num_rl:,} steps.")
     return tuple(gaps)
 
 

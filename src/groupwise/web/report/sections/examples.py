@@ -1,4 +1,4 @@
-"""A few completions in full, picked by rules that the page prints: nobody chose them for how they look."""
+"""A few full completions, selected by rules that the page prints, never by hand."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TITLES = {
     "lost": "Lost",
 }
 HELD_OUT_RULES = {
-    "learned": "The first held-out problem, in the order of the evaluation, that was never right before training and "
-    "always is after it.",
-    "still_wrong": "The first held-out problem that is never right before training and never after it.",
-    "lost": "The first held-out problem that was always right before training and never is after it.",
+    "learned": "The first held-out problem, in evaluation order, that was never solved before training and is always "
+    "solved after it.",
+    "still_wrong": "The first held-out problem that was solved neither before nor after training.",
+    "lost": "The first held-out problem that was always solved before training and never after it.",
 }
 
 
