@@ -38,8 +38,8 @@ METHOD = (
     "compared in pairs, over seeds and over problems; a difference counts only if both show it, with p-values "
     "adjusted for all pairs of the knob by Holm's method. So a knob without effect is reported to have one in at most "
     "about 5 of 100 sweeps. With a single seed, the variation of training is unknown, and only that of the problems "
-    "counts. Intervals may overlap although the arms differ, and vice versa: findings are based on the comparisons, not "
-    "on the figure."
+    "counts. Intervals may overlap although the arms differ, and vice versa: findings are based on the comparisons, "
+    "not on the figure."
 )
 PANELS_NOTE = (
     "Lines are means over seeds, bands their range; a seed that ended early is left out from there on. Hover over a "

@@ -73,6 +73,7 @@ const axisShapes = ({ view, toX, toY, width, height, lowX, highX, range }) => {
     const anchor = toX(tick) > width - 22 ? "end" : "middle";
     found.push(draw("text", { x: Math.min(toX(tick), width), y: height - 5, "text-anchor": anchor }, plain(tick)));
   }
+  found.push(draw("text", { x: FRAME.left - 10, y: height - 5, "text-anchor": "end" }, "step"));
   return found;
 };
 

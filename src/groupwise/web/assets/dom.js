@@ -1,5 +1,7 @@
 // Elements. Text is set only through textContent, so that it never becomes markup.
 
+import { visible } from "./visible.js";
+
 const NAMESPACE = "http://www.w3.org/2000/svg";
 
 export const byId = (id) => {
@@ -12,6 +14,14 @@ export const make = (tag, className, text) => {
   const element = document.createElement(tag);
   if (className) element.className = className;
   if (text !== undefined) element.textContent = text;
+  return element;
+};
+
+// A paragraph with a capital letter and a full stop; text between backticks is code.
+export const sentence = (text, className) => {
+  const shown = visible(text[0].toUpperCase() + text.slice(1) + (/[.:?!]$/.test(text) ? "" : "."));
+  const element = make("p", className);
+  element.append(...shown.split("`").map((part, index) => (index % 2 ? make("code", "", part) : part)));
   return element;
 };
 

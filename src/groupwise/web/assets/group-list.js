@@ -98,7 +98,7 @@ const groupRow = (group) => {
   numbers.append(reward, make("span", "dim", group.has_signal ? `spread ${plain(group.spread)}` : "no signal"),
     make("span", "dim", `${plain(Math.round(mean(group.num_tokens)))} tokens`));
   if (group.finishes.includes("length")) numbers.append(make("span", "badge", "cut off"));
-  if (group.has_tokens) numbers.append(make("span", "badge tokens", "tokens"));
+  if (group.has_tokens) numbers.append(make("span", "badge tokens", "token data"));
   const step = make("span", "group-step", plain(group.step));
   step.append(make("span", "dim", visible(group.stage)));
   row.append(step, excerptOf(group), verdictStrip(group), numbers);

@@ -162,8 +162,8 @@ const cardOf = (rollout, number, { group, most, scale }) => {
     make("span", "dim", `${plain(rollout.num_tokens)} tokens`),
     make("span", rollout.finish === "stop" ? "dim" : "badge", FINISHES[rollout.finish] || visible(rollout.finish)));
   card.append(head);
-  if (group.kind !== "eval") card.append(advantageOf(rollout.advantage, most));
   if (rollout.reward_terms.length) card.append(termsOf(rollout.reward_terms, rollout.reward));
+  if (group.kind !== "eval") card.append(advantageOf(rollout.advantage, most));
   const label = `Completion ${number + 1}`;
   if (group.has_tokens && !rollout.tokens) {
     card.append(make("p", "dim", "No token data: the step did not learn from this completion."));
@@ -184,7 +184,7 @@ const termsOf = (terms, reward) => {
     const isWeighted = isNumber(value) && factor !== 1;
     const isNegative = !isWeighted && amount < 0;
     const sign = index ? (isNegative ? " − " : " + ") : isNegative ? "−" : "";
-    const term = make("span", amount === 0 ? "dim" : "", `${sign}${visible(name)} `);
+    const term = make("span", amount === 0 ? "zero" : "", `${sign}${visible(name)} `);
     term.append(make("b", "", plain(isWeighted ? value : isNumber(amount) ? Math.abs(amount) : amount)));
     if (isWeighted) term.append(` × ${signed(factor)}`);
     place.append(term);

@@ -10,7 +10,7 @@ export const plain = (value) => {
   if (magnitude >= 1e9) return Number((value / 1e9).toPrecision(3)) + " G";
   if (magnitude >= 1e6) return Number((value / 1e6).toPrecision(3)) + " M";
   if (magnitude >= 1000) return Math.round(value).toLocaleString("en");
-  if (magnitude < 1e-3) return value.toExponential(1);
+  if (magnitude < 1e-3) return value.toExponential(1).replace(".0e", "e");
   return String(Number(value.toPrecision(3)));
 };
 

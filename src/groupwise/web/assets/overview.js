@@ -1,6 +1,6 @@
 // The first screen, above the curves: current state, vital signs, findings.
 import { state } from "./address.js";
-import { byId, colourOf, copyButton, make, paint, setText } from "./dom.js";
+import { byId, colourOf, copyButton, make, paint, sentence, setText } from "./dom.js";
 import { interval, percent, plain, seconds } from "./numbers.js";
 import { PHASES } from "./panels.js";
 import { dataOf, findingsOf, lastOf, meaningOf, nameOf, runOf } from "./runs.js";
@@ -103,18 +103,17 @@ const findingOf = (finding) => {
   const element = make("article", "finding " + finding.severity);
   const title = make("h3");
   const severity = make("span", "badge " + finding.severity, finding.say_severity);
-  title.append(severity, make("span", "", visible(finding.title)), make("span", "dim", `stage ${visible(finding.stage)}, steps ${plain(finding.first_step)} to `
-      + plain(finding.last_step)));
-  element.append(title, make("p", "", visible(finding.seen)), make("p", "dim", visible(finding.means)));
+  const place = `stage ${visible(finding.stage)}, steps ${plain(finding.first_step)} to ${plain(finding.last_step)}`;
+  title.append(severity, make("span", "", visible(finding.title)), make("span", "dim", place));
   const { advice, key, value } = finding.change;
-  element.append(make("p", "", visible(advice)));
+  element.append(title, sentence(finding.seen), sentence(finding.means, "dim"), sentence(advice));
   if (key) {
     const line = `${visible(key)} = ${visible(JSON.stringify(value))}`;
-    const place = make("div", "change");
+    const change = make("div", "change");
     const copy = copyButton(line);
     copy.setAttribute("aria-label", "Copy " + line);
-    place.append(make("code", "", line), copy);
-    element.append(place);
+    change.append(make("code", "", line), copy);
+    element.append(change);
   }
   return element;
 };

@@ -41,7 +41,8 @@ const drawRecipe = (answer) => {
     if (value === null || value === undefined || value === "") continue;
     const entry = make("div");
     const text = isNumber(value) ? count(value) : typeof value === "string" ? value : JSON.stringify(value);
-    entry.append(make("dt", "", visible(name).replaceAll("_", " ")), make("dd", "", visible(text)));
+    const label = visible(name).replace(/^num_/, "number of ").replaceAll("_", " ");
+    entry.append(make("dt", "", label), make("dd", "", visible(text)));
     list.append(entry);
   }
   const text = make("pre", "recipe-text", visible(answer.text || ""));

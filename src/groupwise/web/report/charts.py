@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from groupwise.runs.catalogue import CHARTS, METRICS, ChartSpec
+from groupwise.runs.records import has_no_gradient
 from groupwise.web.report.behaviours import BEHAVIOURS
 from groupwise.web.report.digest import StepDigest
 from groupwise.web.report.inputs import RunSource
@@ -98,6 +99,8 @@ def _chart(spec: ChartSpec, runs: Sequence[RunSource]) -> Chart:
 
 def _caption(spec: ChartSpec, runs: Sequence[RunSource], is_log: bool) -> str:
     parts = ["" if spec.share_of else METRICS[next(iter(spec.metrics))].meaning, spec.caption]
+    if spec.name == "loss" and all(has_no_gradient(r) for run in runs for r in run.steps if "reward/mean" in r.metrics):
+        parts.pop()  # it says that a loss of 0 is normal
     if spec.kind == "points":
         parts.append("Band: 95 % interval over problems")
     if spec.kind == "stack":

@@ -15,6 +15,11 @@ def paragraph(text: str, class_name: str = "") -> str:
     return f"<p{_class(class_name)}>{escape(text)}</p>"
 
 
+def sentence(text: str) -> str:
+    """Return `text` with a capital letter and a full stop."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", ":", "?", "!")) else ".")
+
+
 def notes(texts: Sequence[str]) -> str:
     return f'<ul class="notes">{"".join(f"<li>{escape(text)}</li>" for text in texts)}</ul>' if texts else ""
 

@@ -50,7 +50,7 @@ def render_page(
         source=escape(source),
         style=STYLE,
         links=links,
-        sections=sections,
+        sections=sections.replace(" %", "&nbsp;%"),  # a number stays on the line of its unit
         data=json_block(data),
         script=SCRIPT,
     )

@@ -13,7 +13,7 @@ from groupwise.runs.reader import Run
 from groupwise.web.report.charts import Chart, Line
 from groupwise.web.report.gains import percent
 from groupwise.web.report.inputs import RunSource
-from groupwise.web.report.markup import chart_grid, definitions, notes, paragraph, table
+from groupwise.web.report.markup import chart_grid, definitions, notes, paragraph, sentence, table
 from groupwise.web.report.section import Content, Material
 
 
@@ -50,18 +50,18 @@ def _run_html(run: Mapping[str, Any], is_named: bool) -> str:
     html += "".join(map(_finding_html, run["findings"])) or paragraph(run["clean_bill"], "lead")
     for stage in run["stages"]:
         if stage["vital_signs"]:
-            html += paragraph(f"Stage {stage['name']}") + notes(stage["vital_signs"])
+            html += paragraph(f"Stage {stage['name']}") + notes(list(map(sentence, stage["vital_signs"])))
     return html
 
 
 def _finding_html(finding: Mapping[str, Any]) -> str:
     place = f"stage {finding['stage']}, steps {finding['first_step']} to {finding['last_step']}"
     kind = {"sick": "worse", "watch": "unclear"}[finding["severity"]]
-    words = [("seen", finding["seen"]), ("means", finding["means"]), ("change", finding["say_change"])]
-    headline = f"{finding['say_severity']}: {finding['title']}"
+    words = [("evidence", finding["seen"]), ("meaning", finding["means"]), ("change", finding["say_change"])]
+    headline = f"{finding['say_severity'].capitalize()}: {finding['title']}"
     return (
         f'<div class="verdict-card {kind}"><p class="headline">{escape(headline)}</p>'
-        f"{paragraph(place, 'dim')}{definitions(words)}</div>"
+        f"{paragraph(place, 'dim')}{definitions([(name, sentence(text)) for name, text in words])}</div>"
     )
 
 
