@@ -4,19 +4,35 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test check format docs web-check clean
+.PHONY: demo test test-web test-extras lint check format docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/groupwise demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not browser"
 
-check: $(INSTALLED)
+check: lint test test-web
+
+# Format, style and types of the Python; rules, syntax and unit tests of the scripts, where node and npm are there.
+lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	@if [ -d node_modules ] || npm ci --no-audit --no-fund --silent 2>/dev/null; then npm run --silent lint; \
+	else echo "ESLint is skipped: npm is missing or could not fetch it"; fi
+	@if command -v node >/dev/null; then node --test tests/web/; else echo "no node: tests of the scripts are skipped"; fi
+
+# The pages in Chromium, where it is installed.
+test-web: $(INSTALLED)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m browser
+
+# What the optional packages add: Ray, Optuna, bitsandbytes, W&B and trackio, in a virtual environment of its own.
+test-extras: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-extras
+	.venv-extras/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	.venv-extras/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,extras]'
+	.venv-extras/bin/python -m pytest -n 2 --dist worksteal -m extras
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .
@@ -25,15 +41,8 @@ format: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m groupwise.cli.describe docs/reference
 
-# The scripts of the pages: rules, syntax, unit tests. What needs node or npm is left out where they are missing.
-web-check: $(INSTALLED)
-	@if [ -d node_modules ] || npm ci --no-audit --no-fund --silent 2>/dev/null; then npm run --silent lint; \
-	else echo "ESLint is left out: npm is missing or could not fetch it"; fi
-	@if command -v node >/dev/null; then node --test tests/web/; else echo "no node here: unit tests are left out"; fi
-	$(BIN)/python -m pytest tests/unit/web
-
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache node_modules
+	rm -rf $(VENV) .venv-extras build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache node_modules
 
 # torch comes first and pinned: on its own, a newer CUDA build may be chosen, which is gigabytes.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -17,14 +17,14 @@ from groupwise.algo.logprobs import head_logprobs, token_entropy, token_logprobs
 from groupwise.kernels.output_head import TritonRows
 
 TOKENS, SIZE = 8192, 1536
-Logprobs = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Logprobs = Callable[[Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
-def chunked(hidden: Tensor, weight: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-    return head_logprobs(hidden, weight, ids, 1.0, rows=TritonRows())
+def chunked(hidden: Tensor, weight: Tensor, ids: Tensor, grad_sum: Tensor | None) -> tuple[Tensor, Tensor]:
+    return head_logprobs(hidden, weight, ids, 1.0, rows=TritonRows(), grad_sum_VD=grad_sum)
 
 
-def whole(hidden: Tensor, weight: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+def whole(hidden: Tensor, weight: Tensor, ids: Tensor, grad_sum: Tensor | None) -> tuple[Tensor, Tensor]:
     logits = hidden @ weight.t()
     return token_logprobs(logits, ids, 1.0), token_entropy(logits.detach(), 1.0)
 
@@ -35,8 +35,7 @@ def measure(logprobs: Logprobs, vocab: int) -> tuple[float, float]:
     hidden = torch.randn(TOKENS, SIZE, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     weight = (torch.randn(vocab, SIZE, device="cuda") * 0.02).bfloat16().requires_grad_()
     weight.grad = torch.zeros_like(weight)
-    if logprobs is chunked:
-        weight.grad_sum = torch.zeros(vocab, SIZE, device="cuda")
+    grad_sum = torch.zeros(vocab, SIZE, device="cuda") if logprobs is chunked else None
     ids = torch.randint(vocab, (TOKENS,), device="cuda")
     seconds = peak = 0.0
     for _ in range(3):
@@ -44,7 +43,7 @@ def measure(logprobs: Logprobs, vocab: int) -> tuple[float, float]:
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
-        logprobs(hidden, weight, ids)[0].sum().backward()
+        logprobs(hidden, weight, ids, grad_sum)[0].sum().backward()
         torch.cuda.synchronize()
         seconds = time.perf_counter() - start
         peak = (torch.cuda.max_memory_allocated() - before) / 2**30

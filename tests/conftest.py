@@ -20,6 +20,12 @@ hypothesis.settings.register_profile("explore", print_blob=True)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if {"browser", "tab"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.browser)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _no_sandbox_is_left() -> Iterator[None]:
     """Whoever scores code in the test's own process leaves a sandbox, and other tests count processes."""

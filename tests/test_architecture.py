@@ -41,7 +41,14 @@ IN_THE_ROOT = {"__init__", "__main__", "types"}
 
 WITH_TORCH = ["algo", "bench", "data", "distributed", "engines", "evals", "kernels", "models", "scoring", "training"]
 """The parts that may import torch. All others, and every command's module, import without it."""
-TORCH_FREE_IN_THEM = ("scoring.scorer", "scoring.validate", "scoring.verify", "evals.compare", "evals.reach")
+TORCH_FREE_IN_THEM = (
+    "scoring.scorer",
+    "scoring.validate",
+    "scoring.verify",
+    "evals.compare",
+    "evals.reach",
+    "models.families",
+)
 STANDARD_LIBRARY_ONLY = ("types", "config", "base.seeds", "base.stats", "base.signals", "base.harmless")
 
 MAX_LOOP_LINES = 300

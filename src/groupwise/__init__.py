@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from groupwise.runs.reader import Run as Run
     from groupwise.tasks import check_splits as check_splits
     from groupwise.tasks import make_task as make_task
-    from groupwise.tasks.generated import check_counts as check_counts
-    from groupwise.tasks.generated import generate_split as generate_split
+    from groupwise.tasks.generated import GeneratedTask as GeneratedTask
     from groupwise.tasks.rows import stable_id as stable_id
     from groupwise.tasks.task import Split as Split
     from groupwise.tasks.task import Task as Task
@@ -55,7 +54,7 @@ _PLACES = {
     "groupwise.types": ("Message", "Problem", "Score", "Verdict"),
     "groupwise.tasks.task": ("Split", "Task"),
     "groupwise.tasks": ("check_splits", "make_task"),
-    "groupwise.tasks.generated": ("check_counts", "generate_split"),
+    "groupwise.tasks.generated": ("GeneratedTask",),
     "groupwise.tasks.rows": ("stable_id",),
     "groupwise.rewards.extract": ("final_answer", "last_tag"),
 }

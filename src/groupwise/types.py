@@ -35,6 +35,18 @@ class Problem:
     meta: Mapping[str, Any] = field(default_factory=dict)
     """JSON values only: level, subject, the numbers of a Countdown puzzle ..."""
 
+    @property
+    def prompt_text(self) -> str:
+        """All messages as one text; their roles are named where there are several."""
+        if len(self.messages) == 1:
+            return self.messages[0].content
+        return "\n\n".join(f"[{message.role}]\n{message.content}" for message in self.messages)
+
+    @property
+    def question(self) -> str:
+        """The content of the last message; empty without messages."""
+        return self.messages[-1].content if self.messages else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:

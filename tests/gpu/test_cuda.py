@@ -20,8 +20,9 @@ from groupwise.models.lora import merged_state_dict
 from groupwise.models.policy import load_policy
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline
+from tests.factories import GRPO, SFT, TINY_MODEL
 from tests.gpu.limited_main import REFUSED
-from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with
+from tests.integration.conftest import recipe_with
 from tests.integration.test_ranks import ENVIRONMENT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

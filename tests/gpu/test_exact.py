@@ -12,7 +12,8 @@ from groupwise.algo.losses import SURROGATES, SurrogateInputs
 from groupwise.config import Recipe
 from groupwise.models import optimizer
 from groupwise.training import pipeline
-from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with, whole_result
+from tests.factories import GRPO, SFT, TINY_MODEL
+from tests.integration.conftest import recipe_with, whole_result
 from tests.integration.test_exact_resume import run_until
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -31,7 +31,8 @@ from groupwise.models.tiny import make_tokenizer
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline
 from groupwise.types import Group, Problem, Prompt, SamplingParams
-from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with
+from tests.factories import GRPO, SFT, TINY_MODEL
+from tests.integration.conftest import recipe_with
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

@@ -20,8 +20,9 @@ from groupwise.models.policy import AGREEMENT, load_policy
 from groupwise.models.quantized import QuantizedLinear, quantize
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline
+from tests.factories import GRPO, SFT, TINY_MODEL
 from tests.gpu.test_native_cuda import logprob_gap, make_model, make_requests, sample, sharpen
-from tests.integration.conftest import GRPO, SFT, TINY_MODEL, recipe_with
+from tests.integration.conftest import recipe_with
 
 pytestmark = [
     pytest.mark.gpu,

@@ -13,6 +13,7 @@ from groupwise.data.batch import Example, make_microbatches
 from groupwise.data.pack import Pack
 from groupwise.models import recorded as recorded_module
 from groupwise.models.fused import PackedDecoder, fuse
+from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.load import load_model, recompute_activations
 from groupwise.models.lora import add_lora, trainable_parameters
 from groupwise.models.optimizer import MasterAdamW
@@ -43,7 +44,8 @@ def learn(decoder: PackedDecoder, optimizer: MasterAdamW, pack: Pack) -> tuple[t
     hidden = decoder(pack)
     noise = torch.randn(hidden.shape, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
     (hidden.float() * noise).sum().backward()
-    sums = {name: weight.grad_sum.clone() for name, weight in optimizer._parameters.items()}  # type: ignore[attr-defined]
+    offered = {name: optimizer.sums.of(weight) for name, weight in optimizer._parameters.items()}
+    sums = {name: total.clone() for name, total in offered.items() if total is not None}
     optimizer.clear_gradients()
     return hidden.detach().clone(), sums
 
@@ -53,16 +55,17 @@ def learn(decoder: PackedDecoder, optimizer: MasterAdamW, pack: Pack) -> tuple[t
 def test_what_is_recorded_is_what_is_not(name: str, keep: Any) -> None:
     model = make_model(name)
     recompute_activations(model, keep)
-    assert fuse(model)
-    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig())
+    sums = GradientSums()
+    assert fuse(model, sums)
+    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig(), sums=sums)
     plain, recorded = PackedDecoder(model), PackedDecoder(model)
     for seed in range(4):
         pack = make_pack(seed, 2000 + 100 * seed)
         plain.forget()
-        expected, sums = learn(plain, optimizer, pack)
+        expected, learned = learn(plain, optimizer, pack)
         hidden, others = learn(recorded, optimizer, pack)
         assert torch.equal(hidden, expected)
-        assert [key for key, total in sums.items() if not torch.equal(others[key], total)] == []
+        assert [key for key, total in learned.items() if not torch.equal(others[key], total)] == []
     assert plain.recorder.num_bytes == 0
     assert recorded.recorder.num_bytes > 0
 
@@ -74,16 +77,17 @@ def test_adapters_and_scoring_with_others() -> None:
         for key, weight in trainable_parameters(model).items():
             if "lora_B" in key:
                 weight.normal_(std=0.1)
-    assert fuse(model)
-    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig())
+    sums = GradientSums()
+    assert fuse(model, sums)
+    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig(), sums=sums)
     plain, recorded = PackedDecoder(model), PackedDecoder(model)
     for seed in range(3):
         pack = make_pack(seed, 2000)
         plain.forget()
-        expected, sums = learn(plain, optimizer, pack)
+        expected, learned = learn(plain, optimizer, pack)
         hidden, others = learn(recorded, optimizer, pack)
         assert torch.equal(hidden, expected)
-        assert [key for key, total in sums.items() if not torch.equal(others[key], total)] == []
+        assert [key for key, total in learned.items() if not torch.equal(others[key], total)] == []
         adapters = {key: weight.detach() for key, weight in trainable_parameters(model).items()}
         others = {key: 2 * weight for key, weight in adapters.items()}
         with torch.no_grad():
@@ -97,8 +101,9 @@ def test_adapters_and_scoring_with_others() -> None:
 
 def test_recordings_of_several_sizes_share_their_memory() -> None:
     model = make_model("llama, 64")
-    assert fuse(model)
-    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig())
+    sums = GradientSums()
+    assert fuse(model, sums)
+    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig(), sums=sums)
     decoder = PackedDecoder(model)
     learn(decoder, optimizer, make_pack(0, 12_000))
     learn(decoder, optimizer, make_pack(0, 12_000))
@@ -110,8 +115,9 @@ def test_recordings_of_several_sizes_share_their_memory() -> None:
 
 def test_packs_that_grow_take_no_more_than_the_largest() -> None:
     model = make_model("llama, 64")
-    assert fuse(model)
-    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig())
+    sums = GradientSums()
+    assert fuse(model, sums)
+    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig(), sums=sums)
 
     def taken(*sizes: int) -> int:
         decoder = PackedDecoder(model)
@@ -132,8 +138,9 @@ def test_packs_that_grow_take_no_more_than_the_largest() -> None:
 def test_memory_of_recordings_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is counted is never more than torch has taken of the GPU, and at least what the layers keep."""
     model = make_model("llama, 64")
-    assert fuse(model)
-    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig())
+    sums = GradientSums()
+    assert fuse(model, sums)
+    optimizer = MasterAdamW(trainable_parameters(model), OptimizerConfig(), sums=sums)
     decoder = PackedDecoder(model)
     taken: list[int] = []
     reset = torch.cuda.reset_peak_memory_stats

@@ -15,7 +15,8 @@ from groupwise.config import Recipe, dump_toml, to_table
 from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline
-from tests.integration.conftest import GRPO, TINY_MODEL, recipe_with
+from tests.factories import GRPO, TINY_MODEL
+from tests.integration.conftest import recipe_with
 from tests.integration.test_ranks import ENVIRONMENT, command
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -11,54 +11,17 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.config import Recipe, make_recipe
+from groupwise.config import Recipe
 from groupwise.models.checkpoint_store import CheckpointStore
+from tests.factories import tiny_recipe
 from tests.integration.browser import Browser, running_browser
-
-TINY_MODEL = {
-    "path": "tiny-qwen3",
-    "device": "cpu",
-    "tiny": {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_layers": 1,
-        "num_heads": 2,
-        "num_kv_heads": 1,
-        "context_tokens": 128,
-    },
-}
-
-SFT = {"algorithm": "sft", "steps": 3, "demonstrations_per_step": 4, "optimizer": {"learning_rate": 1e-3}}
-
-GRPO = {
-    "algorithm": "grpo",
-    "steps": 3,
-    "problems_per_step": 4,
-    "problems_per_update": 2,
-    "epochs_per_batch": 2,
-    "rollouts_per_problem": 3,
-    "sampling": {"max_new_tokens": 6},
-    "optimizer": {"learning_rate": 1e-3},
-}
 
 
 @pytest.fixture
 def recipe_with() -> Callable[..., Recipe]:
     """A recipe of seconds: SFT, then GRPO with four updates a step, on a task whose rewards differ from the start."""
 
-    def make(**changes: Any) -> Recipe:
-        table: dict[str, Any] = {
-            "name": "test",
-            "model": TINY_MODEL,
-            "task": {"name": "tests.integration.toy_task:EvenLetters"},
-            "stages": [SFT, GRPO],
-            "evaluation": {"every_steps": 2, "num_problems": 6},
-            "checkpoints": {"every_steps": 2},
-            "logging": {"tokens_every_steps": 1},
-        }
-        return make_recipe(table | changes)
-
-    return make
+    return tiny_recipe
 
 
 def metrics_lines(run_dir: Path) -> list[dict[str, Any]]:

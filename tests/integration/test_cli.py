@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from rich.console import Console
 
-from groupwise.cli import main
-from groupwise.cli.demo import show_result
+from groupwise.cli import main, make_parser
 from groupwise.cli.describe import pages
+from groupwise.cli.train import train_here
 from groupwise.config import Recipe
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline
+from groupwise.training.request import RunRequest
+from groupwise.types import StepRecord
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -67,12 +73,51 @@ def test_train_prints_a_line_a_step_and_where_the_run_is(
     assert pipeline.recipe_of(tmp_path / "run").seed == 3
 
 
-def test_the_demo_shows_scores_completions_and_a_picture(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
-    pipeline.train(recipe_with(), tmp_path / "run")
-    console = Console(record=True, width=120)
-    show_result(Run(tmp_path / "run"), console, seconds=1.0)
-    text = console.export_text()
-    last = Run(tmp_path / "run").evals()[-1]
-    assert f"{last.pass_at_1:.1%}" in text
-    assert "even 1000" in text
-    assert (tmp_path / "run" / "curves.png").read_bytes().startswith(b"\x89PNG")
+def test_an_interrupted_demo_ends_like_any_other(
+    recipe_with: Callable[..., Recipe],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    run_dir = tmp_path / "my runs" / "demo"
+    make = StepRecord.__init__
+
+    def interrupt(self: StepRecord, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        if self.step == 4:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StepRecord, "__init__", interrupt)
+        assert train_here(RunRequest(recipe_with(name="demo"), run_dir)) == 1
+    resume = capsys.readouterr().out.splitlines()[-1]
+    assert resume == f"groupwise train --resume '{run_dir}'"
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(shlex.split(resume)[1:]) == 0
+    shown = capsys.readouterr().out
+    last = Run(run_dir).evals()[-1]
+    assert f"{last.pass_at_1:.1%}" in shown
+    assert "even 1000" in shown
+    assert (run_dir / "curves.png").read_bytes().startswith(b"\x89PNG")
+    following = shown.splitlines()[-4:]
+    assert [shlex.split(line)[:3] for line in following] == [
+        ["groupwise", verb, str(run_dir)] for verb in ("report", "watch", "eval", "export")
+    ]
+    for line in following:
+        make_parser().parse_args(shlex.split(line)[1:])
+
+
+def test_a_run_is_sampled_from_at_its_best(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pipeline.train(recipe_with(checkpoints={"every_steps": 2, "keep_last": 9}), tmp_path / "run")
+
+    def logprobs(*more: str) -> list[float]:
+        assert main(["sample", str(tmp_path / "run"), "even 1000", "--n", "2", "--seed", "3", "--json", *more]) == 0
+        return [json.loads(line)["logprob"] for line in capsys.readouterr().out.splitlines()]
+
+    assert logprobs() == logprobs("--checkpoint", "best")
+    assert logprobs("--checkpoint", "last") != logprobs("--checkpoint", "step-000002")
+    assert main(["sample", str(tmp_path / "run"), "even 1000", "--max-new-tokens", "128"]) == 2
+    assert "128 tokens of context" in capsys.readouterr().err

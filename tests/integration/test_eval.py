@@ -15,9 +15,10 @@ import torch
 
 from groupwise import cli
 from groupwise.config import ConfigError, ModelConfig, Recipe
-from groupwise.evals.evaluate import Questions, evaluate, make_engine
+from groupwise.evals.evaluate import evaluate, make_engine
 from groupwise.evals.general_text import PASSAGES
 from groupwise.evals.guards import perplexity_estimate
+from groupwise.evals.questions import Questions
 from groupwise.evals.subject import Subject, open_subject
 from groupwise.models.export import export_run
 from groupwise.models.load import load_model
@@ -25,8 +26,7 @@ from groupwise.models.policy import Policy
 from groupwise.runs.results import COMPLETIONS, Result, read_groups, read_result
 from groupwise.training import pipeline
 from groupwise.types import Verdict
-
-from .conftest import GRPO, SFT, TINY_MODEL
+from tests.factories import GRPO, SFT, TINY_MODEL
 
 TASK = "tests.integration.toy_task:EvenLetters"
 QUESTIONS = Questions(task=TASK, options={"num_held_out": 6}, n=3, ks=(1, 2, 3), max_new_tokens=6)
@@ -111,7 +111,7 @@ def test_a_folder_with_another_evaluation_is_refused(subject: Subject, tmp_path:
         evaluate(subject, engine, replace(QUESTIONS, seed=1), out=tmp_path / "out")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("")
-    with pytest.raises(ConfigError, match=r"notes\.txt and no result"):
+    with pytest.raises(ConfigError, match=r"notes\.txt but no result"):
         evaluate(subject, engine, QUESTIONS, out=tmp_path / "mine")
 
 

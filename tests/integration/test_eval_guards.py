@@ -19,8 +19,9 @@ from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline
 from groupwise.training.training import Training
+from tests.factories import GRPO, TINY_MODEL
 
-from .conftest import GRPO, TINY_MODEL, whole_result
+from .conftest import whole_result
 
 WILD = GRPO | {"steps": 6, "optimizer": {"learning_rate": 0.1}}
 TAME = GRPO | {"steps": 2, "optimizer": {"learning_rate": 1e-30}}

@@ -17,8 +17,9 @@ from groupwise.config import Recipe, dump_toml, parse_recipe, to_table
 from groupwise.training import pipeline
 from groupwise.training.training import Training
 from groupwise.types import UpdateStats
+from tests.factories import GRPO, SFT, TINY_MODEL
 
-from .conftest import GRPO, SFT, TINY_MODEL, metrics_lines, whole_result
+from .conftest import metrics_lines, whole_result
 
 NUM_UPDATES = 3 + 3 * 4
 

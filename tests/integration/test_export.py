@@ -17,8 +17,7 @@ from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.models.policy import load_policy
 from groupwise.training import pipeline
 from groupwise.training.training import Training
-
-from .conftest import GRPO, TINY_MODEL
+from tests.factories import GRPO, TINY_MODEL
 
 PROMPT = torch.tensor([[5, 9, 77, 3]])
 
@@ -86,7 +85,7 @@ def test_an_exported_model_is_asked_as_it_was_trained(
         assert main(["eval", str(tmp_path / "run"), "--chat-template-option", *given]) == 2
     told = capsys.readouterr().err
     assert "write name=value" in told
-    assert "is a run, which is asked as it was trained" in told
+    assert "is a run, which is evaluated as it was trained" in told
 
 
 def test_an_exported_run_is_a_model_to_start_from(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
@@ -137,7 +136,7 @@ def test_export_refuses_what_is_not_there(
     pipeline.train(recipe_with(), tmp_path / "run")
     for arguments, message in (
         (["--checkpoint", "step-9"], "no checkpoint 'step-9'"),
-        (["--ema"], "keeps no moving average"),
+        (["--ema"], "has no moving average"),
     ):
         assert main(["export", str(tmp_path / "run"), str(tmp_path / "out"), *arguments]) == 2
         assert message in capsys.readouterr().err

@@ -21,8 +21,9 @@ from groupwise.runs.reader import Run
 from groupwise.training import pipeline
 from groupwise.training.training import TrainingFailed
 from groupwise.types import Verdict
+from tests.factories import GRPO
 
-from .conftest import GRPO, metrics_lines, state_digest
+from .conftest import metrics_lines, state_digest
 
 
 def write_recipe(recipe: Recipe, path: Path, **changes: Any) -> Path:
@@ -87,7 +88,7 @@ def test_a_gpu_that_runs_out_of_memory_is_told_and_the_run_goes_on_from_what_was
         path = write_recipe(recipe, tmp_path / "recipe.toml")
         assert main(["train", str(path), "--run-dir", str(tmp_path / "run")]) == 1
     said = capsys.readouterr().err
-    assert "step 2, stage grpo: the GPU's memory ran out" in said
+    assert "step 2, stage grpo: GPU memory ran out" in said
     assert "Of the allocated memory" not in said
     assert "--set stages.0.microbatch_tokens=32" in said
     assert f"step-000001 is saved: groupwise train --resume {tmp_path / 'run'}" in said
@@ -197,7 +198,7 @@ def test_a_run_goes_on_with_the_memory_that_it_was_started_with(
 
 BAD_INPUT = {
     "unknown key": (["--set", "stages.1.optimizer.learning_rat=1"], "did you mean 'learning_rate'?"),
-    "group size 1": (["--set", "stages.1.rollouts_per_problem=1"], "a group of 1 has nobody to beat"),
+    "group size 1": (["--set", "stages.1.rollouts_per_problem=1"], "a group of 1 cannot be compared"),
     "impossible batch": (["--set", "stages.1.problems_per_update=3"], "4 / 3 = 1.33333 updates"),
     "too many tokens": (["--set", "stages.1.sampling.max_new_tokens=4096"], "4096"),
     "no such model": (["--set", "model.path=./nowhere", "--set", "model.tiny={}"], "model.path"),

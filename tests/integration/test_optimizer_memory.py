@@ -12,7 +12,8 @@ import torch
 from groupwise.config import Recipe
 from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.training import pipeline
-from tests.integration.conftest import GRPO, SFT, TINY_MODEL, metrics_lines, whole_result
+from tests.factories import GRPO, SFT, TINY_MODEL
+from tests.integration.conftest import metrics_lines, whole_result
 from tests.integration.test_ranks import stand_at
 
 KL: dict[str, Any] = {"coefficient": 0.05}

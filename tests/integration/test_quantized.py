@@ -18,8 +18,9 @@ from groupwise.models.merge import merge_folders
 from groupwise.models.policy import Policy, load_policy
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline
+from tests.factories import GRPO, SFT, TINY_MODEL
 
-from .conftest import GRPO, SFT, TINY_MODEL, whole_result
+from .conftest import whole_result
 from .test_exact_resume import run_until
 
 PROMPT = torch.tensor([[5, 9, 77, 3]])

@@ -21,7 +21,8 @@ from groupwise.config.recipe import dump_toml
 from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline
-from tests.integration.conftest import GRPO, SFT, TINY_MODEL, eval_lines, metrics_lines
+from tests.factories import GRPO, SFT, TINY_MODEL
+from tests.integration.conftest import eval_lines, metrics_lines
 
 ROOT = Path(__file__).parents[2]
 RL = GRPO | {"steps": 5, "kl": {"coefficient": 0.05}, "microbatch_tokens": 40}

@@ -27,6 +27,8 @@ from tests.integration.test_ranks import RL, assert_close, recipe_table
 
 ray = pytest.importorskip("ray")
 
+pytestmark = pytest.mark.extras
+
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -220,7 +222,9 @@ def connected(cluster: str) -> Iterator[None]:
 def test_a_folder_that_is_not_seen_everywhere_is_refused(tmp_path: Path) -> None:
     make = [ray.remote(num_cpus=0)(kind) for kind in (Rank, Rank, BlindRank)]
     ranks = RayRanks([kind.remote() for kind in make], None, {"CPU": 0})
-    with pytest.raises(ConfigError, match=r"is not seen on [0-9.]+; choose a folder on a disk that all machines share"):
+    with pytest.raises(
+        ConfigError, match=r"is not visible on [0-9.]+; choose a folder on a disk that all machines share"
+    ):
         ranks.check_folder(tmp_path / "run")
     assert not list((tmp_path / "run").iterdir())
 

@@ -15,8 +15,7 @@ from groupwise.rewards.code.score_code import shared_sandbox
 from groupwise.runs.reader import Run
 from groupwise.sandbox import SandboxUnavailable
 from groupwise.training import pipeline
-
-from .conftest import TINY_MODEL
+from tests.factories import TINY_MODEL
 
 RECIPES = sorted((Path(groupwise.__file__).parent / "recipes").glob("*.toml"))
 

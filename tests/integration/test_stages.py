@@ -19,8 +19,9 @@ from groupwise.planner.shapes import find_shape
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline, training
 from groupwise.types import Finish, Verdict
+from tests.factories import GRPO, SFT, TINY_MODEL
 
-from .conftest import GRPO, SFT, TINY_MODEL, metrics_lines
+from .conftest import metrics_lines
 
 COUNTDOWN = {
     "name": "countdown",

@@ -14,8 +14,9 @@ from groupwise.cli import main
 from groupwise.config import Recipe, dump_toml, to_table
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline
+from tests.factories import GRPO, SFT
 
-from .conftest import GRPO, SFT, metrics_lines
+from .conftest import metrics_lines
 
 ROOT = Path(__file__).parents[2]
 SPEC = """

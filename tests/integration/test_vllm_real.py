@@ -35,7 +35,7 @@ from groupwise.models.policy import Policy, load_policy
 from groupwise.models.publish import PublishedWeights
 from groupwise.runs.reader import Run
 from groupwise.types import Group, Problem, Prompt, Rollout, SamplingParams
-from tests.integration.conftest import GRPO, TINY_MODEL
+from tests.factories import GRPO, TINY_MODEL
 
 ROOT = Path(__file__).parents[2]
 MODELS = os.environ.get("GROUPWISE_MODELS", "")
@@ -266,7 +266,7 @@ def test_empty_and_long(pair: Pair) -> None:
         alone = [Request(pair.requests[2].prompt, (1,))]
         (group,) = generate(pair.stopping_at(()).engine, alone, SamplingParams(limit))
         assert len(group.rollouts[0].token_ids) == limit
-    with pytest.raises(VllmError, match="more than the"):
+    with pytest.raises(VllmError, match="exceed the"):
         generate(pair.engine, pair.requests, SamplingParams(limit + 1))
 
 

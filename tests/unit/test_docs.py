@@ -84,7 +84,7 @@ def test_commands_parse_and_their_keys_exist(page: Path, arguments: list[str]) -
     if arguments in (["--help"], ["--version"]):
         return
     try:
-        options = cli._parser().parse_args(arguments)
+        options = cli.make_parser().parse_args(arguments)
     except SystemExit:
         pytest.fail(f"{page}: no such command: groupwise {' '.join(arguments)}")
     if getattr(options, "overrides", []):

@@ -1,7 +1,7 @@
-"""From rewards to advantages: how much better was this rollout than the ones it is compared with?
+"""Advantages from rewards: how much better a rollout is than those it is compared with.
 
 Shapes: G rollouts of one group (groups may differ in size), T tokens of one completion.
-Only rollouts with a valid score come in here; an error is left out by the caller, so it moves nobody's mean.
+Only rollouts with a valid score are passed in; callers leave errors out, so these change no mean.
 Everything is float64: groups are small, and equal rewards must give exactly equal advantages.
 """
 
@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-# Under this standard deviation rewards are equal but for rounding; it keeps the division finite.
+# Below this standard deviation, rewards are equal up to rounding. Keeps the division finite.
 EPSILON = 1e-6
 
 
 def group_mean_std(rewards: Sequence[Tensor]) -> list[Tensor]:
-    """GRPO: (r − mean) / std within the group. std is that of the set itself (divided by G)."""
+    """GRPO: (r − mean) / std within the group. The variance is divided by G, not G − 1."""
     return [_centered(group) / (_std(group) + EPSILON) for group in rewards]
 
 
@@ -59,7 +59,7 @@ def batch_mean_std(returns_T: Sequence[Tensor]) -> list[Tensor]:
 
 
 def returns_to_go(reward: float, penalties_T: Tensor) -> Tensor:
-    """The reward comes with the last token, a penalty with each: token t is credited with what follows from t on."""
+    """Return the return of each token: the reward, which comes with the last token, minus all penalties from t on."""
     to_go = penalties_T.double().flip(0).cumsum(0).flip(0)
     return reward - to_go
 

@@ -1,7 +1,7 @@
-"""From hidden states to the logprob of the token that was drawn, and the entropy of what it was drawn from.
+"""Logprobs of sampled tokens and entropies of their distributions, from hidden states.
 
-The logits of all tokens at once would be the largest thing of a whole step: tokens × vocabulary in fp32. So they are
-made chunk by chunk, and again in the backward pass; memory does not grow with either.
+The logits of all tokens at once would be the largest tensor of a step: tokens × vocabulary in fp32. So they are
+computed chunk by chunk, and again in the backward pass. Memory grows with neither tokens nor vocabulary.
 
 Shapes: N tokens, D hidden size, V vocabulary.
 """
@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 CHUNK_BYTES = 256 << 20
-"""Of the fp32 logits of a chunk."""
+"""Size of the fp32 logits of a chunk."""
 
 
 def token_logprobs(logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> Tensor:
-    """log π(token) at the sampling temperature, in fp32 whatever the logits are."""
+    """Return log π(token) at the sampling temperature, always in fp32."""
     scaled = logits_NV.float() / temperature
     chosen = scaled.gather(1, token_ids_N[:, None])[:, 0]
     return chosen - scaled.logsumexp(dim=-1)
@@ -29,27 +29,27 @@ def token_logprobs(logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -
 
 @torch.no_grad()
 def token_entropy(logits_NV: Tensor, temperature: float) -> Tensor:
-    """Entropy in nats."""
+    """Return the entropy in nats."""
     log_p = (logits_NV.float() / temperature).log_softmax(dim=-1)
     return -(log_p.exp() * log_p).nan_to_num(0.0).sum(dim=-1)
 
 
 class Rows(Protocol):
-    """What is done to each row of a chunk of logits; kernels/head.py has it in one pass each."""
+    """Operations on each row of a chunk of logits. kernels/output_head.py does each in one pass."""
 
     def measure(self, logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-        """(logprobs, logarithms of the sums, entropies), [N] each. The logits may be overwritten."""
+        """Return (logprobs, log-sum-exps, entropies), [N] each. The logits may be overwritten."""
         ...
 
     def slope(
         self, logits_NV: Tensor, token_ids_N: Tensor, totals_N: Tensor, grad_N: Tensor, temperature: float,
         dtype: torch.dtype,
     ) -> Tensor:  # fmt: skip
-        """[N, V]: the gradient of the logits, from that of the logprobs."""
+        """Return the gradient of the logits [N, V] from that of the logprobs."""
         ...
 
     def split_sums(self) -> AbstractContextManager[None]:
-        """Inside, products may split their sums over the vocabulary: gradients need not have the engine's bits."""
+        """Inside, products may split their sums: gradients need not agree with the engine bit for bit."""
         ...
 
 
@@ -59,7 +59,7 @@ class TorchRows:
         totals = x.logsumexp(dim=-1)
         logprobs = x.gather(1, token_ids_N[:, None])[:, 0] - totals
         log_p = x.sub_(totals[:, None])
-        # A token that cannot be drawn has log p = -inf, and p log p = 0.
+        # A token that cannot be sampled has log p = -inf, and p log p = 0.
         return logprobs, totals, -(log_p.exp().mul_(log_p)).nan_to_num_(0.0).sum(dim=-1)
 
     def slope(
@@ -82,14 +82,14 @@ def head_logprobs(
     temperature: float,
     chunk_tokens: int = 0,
     rows: Rows | None = None,
+    grad_sum_VD: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(logprobs with gradient, entropies without) under a head that is one matrix.
+    """Return (logprobs with gradient, entropies without) under a head that is one matrix.
 
-    Where the weight has a `grad_sum` its gradient is added to that, in fp32, and autograd gets none.
+    With `grad_sum_VD` the backward pass adds the weight's gradient to it, in fp32, and hands autograd none.
     """
     size = chunk_tokens or chunk_tokens_of(weight_VD.shape[0])
-    total = getattr(weight_VD, "grad_sum", None)
-    form = (temperature, size, rows or TorchRows(), total)
+    form = (temperature, size, rows or TorchRows(), grad_sum_VD)
     logprobs, entropies = _HeadLogprobs.apply(hidden_ND, weight_VD, token_ids_N, form)
     return logprobs, entropies
 
@@ -102,7 +102,7 @@ def chunked_logprobs(
     vocab: int,
     chunk_tokens: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """The same under any head, hidden states → logits: autograd makes its chunks again."""
+    """Return the same under any head, hidden states → logits. Autograd recomputes its chunks."""
 
     def score(hidden: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         logits = head(hidden)
@@ -115,12 +115,12 @@ def chunked_logprobs(
 
 
 def chunk_tokens_of(vocab: int, chunk_bytes: int = CHUNK_BYTES) -> int:
-    """A multiple of 64, for the products."""
+    """Return the tokens of a chunk: a multiple of 64, for fast products."""
     return max(64, chunk_bytes // (4 * vocab) // 64 * 64)
 
 
 def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
-    """In fp32: the products are summed in it anyway, and bf16 would round to 1/16 or worse."""
+    """Return logits in fp32: products are summed in fp32 anyway, and bf16 would round to 1/16 or worse."""
     if hidden.is_cuda and hidden.dtype != torch.float32:
         return torch.mm(hidden, weight.t(), out_dtype=torch.float32)
     return (hidden @ weight.t()).float()
@@ -145,7 +145,7 @@ class _HeadLogprobs(torch.autograd.Function):
         hidden, weight, token_ids, totals = ctx.saved_tensors
         temperature, size, rows, grad_weight = ctx.form
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
-        is_offered = grad_weight is not None
+        has_sum = grad_weight is not None
         grad_hidden = torch.empty_like(hidden) if needs_hidden else None
         for start in range(0, hidden.shape[0], size):
             part = slice(start, start + size)
@@ -156,9 +156,9 @@ class _HeadLogprobs(torch.autograd.Function):
                 if grad_hidden is not None:
                     torch.mm(slope, weight, out=grad_hidden[part])
                 if needs_weight:
-                    # Chunks add up in fp32: in bf16 the sum would lose what the later ones add.
+                    # Chunks are summed in fp32: a bf16 sum would lose what later chunks add.
                     grad_weight = _add_product(grad_weight, slope, hidden[part])
-        handed = grad_weight.to(weight.dtype) if needs_weight and not is_offered else None
+        handed = grad_weight.to(weight.dtype) if needs_weight and not has_sum else None
         return grad_hidden, handed, None, None
 
 

@@ -1,8 +1,8 @@
 """Surrogates, KL estimators and importance weights: per-token functions whose weighted sum is the loss.
 
 Shapes: N completion tokens of a microbatch, back to back; S completions. `sequence_N` names each token's completion.
-Signs: an objective to maximize is returned as a loss to minimize. Nothing here averages: the weights of the batch do,
-over one denominator for the whole update, so the gradient does not depend on how the batch was split.
+Signs: an objective to maximize is returned as a loss to minimize. Nothing is averaged here. The batch's weights and one
+denominator for the whole update do that, so the gradient does not depend on how the batch was split.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SurrogateOutputs:
     is_clipped_low: Tensor
     """[N] bool: the low clip removed this token's gradient."""
     is_clipped_high: Tensor
-    """[N] bool: likewise the high clip."""
+    """[N] bool: the high clip removed this token's gradient."""
 
 
 def clipped(inputs: SurrogateInputs) -> SurrogateOutputs:
@@ -52,7 +52,7 @@ def clipped(inputs: SurrogateInputs) -> SurrogateOutputs:
 def sequence_clipped(inputs: SurrogateInputs) -> SurrogateOutputs:
     """GSPO eq. 5–7: one ratio per completion, the geometric mean of its tokens' ratios, clipped as a whole."""
     log_ratio = inputs.logprobs - inputs.old_logprobs
-    # A row for each completion: sums along rows have one order, where those of index_add on a GPU have any.
+    # A row per completion: sums along rows have a fixed order, unlike those of index_add on a GPU.
     place = torch.arange(len(log_ratio), device=log_ratio.device)
     first = place.new_full((inputs.num_sequences,), len(log_ratio)).scatter_reduce(0, inputs.sequence, place, "amin")
     spots = inputs.sequence, place - first[inputs.sequence]
@@ -87,7 +87,7 @@ SURROGATES: dict[str, Callable[[SurrogateInputs], SurrogateOutputs]] = {
 
 
 def kl_estimate(estimator: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """Per-token estimate of KL(π ‖ π_ref) from the sampled token (Schulman's k1, k2, k3)."""
+    """Return a per-token estimate of KL(π ‖ π_ref) from the sampled token (Schulman's k1, k2, k3)."""
     difference = logprobs - ref_logprobs
     if estimator == "k1":
         return difference
@@ -98,12 +98,12 @@ def kl_estimate(estimator: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tenso
 
 
 def with_divergence(loss: Tensor, divergence: Tensor, coefficient: float) -> Tensor:
-    """loss + β·KL. At β = ∞, what is left of that divided by β: the divergence alone."""
+    """Return loss + β·KL. For β = ∞ return the limit of that divided by β: the divergence alone."""
     return divergence if math.isinf(coefficient) else loss + coefficient * divergence
 
 
 def importance_weights(mode: str, old_logprobs: Tensor, rollout_logprobs: Tensor, cap: float) -> Tensor:
-    """Correction for an engine that is not quite the trainer: π_old / π_engine per token, truncated or masked."""
+    """Return π_old / π_engine per token, truncated or masked: corrects for an engine that differs from the trainer."""
     if mode == "none":
         return torch.ones_like(old_logprobs)
     ratio = (old_logprobs - rollout_logprobs).exp()

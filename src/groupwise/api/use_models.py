@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groupwise.api.keywords import named_rewards, named_task
-from groupwise.config import ConfigError
+from groupwise.config import ConfigError, TaskConfig
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
 from groupwise.runs.results import Estimate, Result
@@ -58,10 +58,12 @@ def evaluate(
     interrupted. Completions lie in `out`, or in a folder of their own under `evals`.
     """
     from groupwise.api.watchers import quiet_libraries
-    from groupwise.evals.evaluate import Questions, check_task, make_engine
     from groupwise.evals.evaluate import evaluate as carry_out
-    from groupwise.evals.evaluate import task_options as options_of
+    from groupwise.evals.evaluate import make_engine
+    from groupwise.evals.questions import Questions, check_task, task_name
+    from groupwise.evals.questions import task_options as options_of
     from groupwise.evals.subject import open_subject
+    from groupwise.tasks.functions import task_of
 
     if isinstance(task, str):
         check_task(task)
@@ -74,7 +76,7 @@ def evaluate(
     given = None
     if task is None or isinstance(task, str):
         name = task or own.name  # type: ignore[union-attr]
-        options = {**options_of(name, [name], [], subject), **(task_options or {})}
+        options = {**options_of(name, [name], [], subject.recipe), **(task_options or {})}
     else:
         name, options, given = named_task(task, task_options)
     # The functions that were passed are those of the run, whose recipe has their weights.
@@ -82,7 +84,6 @@ def evaluate(
     questions = Questions(
         task=name,
         options=options,
-        reward=reward_names,
         split=split,  # type: ignore[arg-type]
         limit=limit,
         n=max(k) if n is None else n,
@@ -91,13 +92,13 @@ def evaluate(
         max_new_tokens=max_new_tokens,
         seed=seed,
     )
+    config = TaskConfig(name=task_name(name), options=options, reward=reward_names)
     folder, result = carry_out(
         subject,
         make_engine(subject),
         questions,
         out=None if out is None else Path(out),
-        rewards=rewards,
-        task=given,
+        task=task_of(config, rewards, given),
     )
     return Evaluation(folder, result)
 
@@ -108,19 +109,30 @@ def sample(
     *,
     n: int = 4,
     temperature: float = 1.0,
-    max_new_tokens: int = 512,
+    max_new_tokens: int | None = None,
     seed: int = 0,
+    checkpoint: str | None = None,
 ) -> list[Sampled]:
-    """Sample `n` completions of a question. Each has its `rollout` (text, tokens, logprobs) and its `answer`."""
+    """Sample `n` completions of a question. Each has its `rollout` (text, tokens, logprobs) and its `answer`.
+
+    `max_new_tokens` is by default 512, or what the model's context holds. `checkpoint` is for a run: "best" (the
+    default), "last", or a name.
+    """
     from groupwise.api.watchers import quiet_libraries
     from groupwise.evals.sample import judge
     from groupwise.evals.sample import sample as draw
-    from groupwise.types import SamplingParams
 
     quiet_libraries()
-    sampling = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature)
-    named = str(model.path if isinstance(model, Run) else model)
-    return judge(draw(named, question, n=n, sampling=sampling, seed=seed), question, None, {})
+    rollouts = draw(
+        str(model.path if isinstance(model, Run) else model),
+        question,
+        n=n,
+        temperature=temperature,
+        max_new_tokens=max_new_tokens,
+        seed=seed,
+        checkpoint=checkpoint,
+    )
+    return judge(rollouts, question, None, {})
 
 
 def export(model: Run | str | Path, out: str | Path, *, checkpoint: str | None = None, use_ema: bool = False) -> Path:
@@ -134,7 +146,7 @@ def export(model: Run | str | Path, out: str | Path, *, checkpoint: str | None =
     if (path / layout.RECIPE).is_file():
         export_run(path, Path(out), checkpoint=checkpoint or "best", use_ema=use_ema)
     elif checkpoint is not None or use_ema:
-        raise ConfigError(f"export {model}: checkpoint= and use_ema= are for a run directory, and it is none")
+        raise ConfigError(f"export {model}: a checkpoint or the moving average can be named for a run directory only")
     else:
         export_model(str(model), Path(out))
     return Path(out)

@@ -1,7 +1,7 @@
-"""The audit of a run: what a careful person would look for in what the model wrote, and a page to label it by hand.
+"""The audit of a run: checks of what the model wrote, and a page to label completions by hand.
 
-Reads a run directory and writes only below its folder `audit/`. The verifier's word is what is audited here, so nothing
-here asks a verifier again. Nothing imports torch.
+Reads a run directory and writes only below its folder `audit/`. The audit judges the verifier, so it never runs one.
+Nothing imports torch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How far people agree with the verifier: the share of labelled chains whose verdict they call right.
+"""Agreement of people with the verifier: the share of labelled chains whose verdict they call right.
 
-"Unsure" counts on neither side. Chains are drawn evenly over the verdicts and not as often as the verdicts occur, so
-the share of each verdict is shown beside that of all of them. A label whose chain the run no longer holds, or holds
-with other text, is left out and counted.
+"Unsure" counts on neither side. Chains are sampled evenly over the verdicts, not in proportion to them, so each verdict
+has its own share beside the overall one. A label whose chain the run no longer has, or has with other text, is skipped
+and counted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from groupwise.audit.chains import Chain, Source, make_chain
 from groupwise.audit.labels import Label, read_labels, split_chain_id
@@ -22,20 +22,19 @@ from groupwise.types import ScoredGroup, Verdict
 @dataclass(frozen=True, slots=True)
 class AgreementShare:
     name: str
-    """ "verdict right: all", "verdict right: correct", "reasoning sound: correct" ..."""
+    """As in "verdict right: all" or "reasoning sound: correct"."""
     agreed: int
     total: int
     low: float
-    """The 95 % interval (Wilson) ..."""
     high: float
+    """`low` to `high` is the 95 % interval (Wilson)."""
 
     @property
     def share(self) -> float:
         return self.agreed / self.total if self.total else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Disagreement:
+class Disagreement(NamedTuple):
     chain: Chain
     label: Label
 
@@ -43,19 +42,19 @@ class Disagreement:
 @dataclass(frozen=True, slots=True)
 class Agreement:
     shares: tuple[AgreementShare, ...]
-    """That of all verdicts, then one for each verdict, then those of the reasoning; only where there are labels."""
+    """All verdicts, then each verdict, then the reasoning; only those with labels."""
     disagreements: tuple[Disagreement, ...]
-    """Where a person calls the verdict wrong."""
+    """Chains whose verdict a person calls wrong."""
     num_labels: int
     num_unsure: int
     num_lost: int
-    """Labels of chains that the run no longer holds."""
+    """Labels of chains that the run no longer has."""
 
     def to_json(self) -> dict[str, Any]:
         return {
             "shares": [{**asdict(share), "share": share.share} for share in self.shares],
             "disagreements": [
-                {"chain": entry.chain.to_json(), "label": asdict(entry.label)} for entry in self.disagreements
+                {"chain": chain.to_json(), "label": asdict(label)} for chain, label in self.disagreements
             ],
             **{name: getattr(self, name) for name in ("num_labels", "num_unsure", "num_lost")},
         }
@@ -87,7 +86,7 @@ def _share(name: str, answers: list[str | None]) -> AgreementShare:
 
 
 def find_chains(run: Run, labels: Mapping[str, Label]) -> dict[str, Chain]:
-    """The labelled chains that the run still holds with the same text, by id."""
+    """Return the labelled chains that the run still has with the same text, by id."""
     found: dict[str, Chain] = {}
     groups: dict[tuple[str, int], list[ScoredGroup]] = {}
     for name in labels:

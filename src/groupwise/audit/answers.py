@@ -1,7 +1,6 @@
-"""What can be said of one completion by reading it: its marked answers, its reasoning, what it owes to the prompt.
+"""A reading of one completion without a verifier: its marked answers, its reasoning, and what it copies.
 
-Each function takes linear time and knows no verifier. An answer is marked by `\\boxed{}`, by `<answer>` or by `####`;
-of a completion without any of these nothing is said about where its answer is.
+Each function takes linear time. An answer is marked by `\\boxed{}`, `<answer>` or `####`.
 """
 
 from __future__ import annotations
@@ -10,19 +9,20 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from groupwise.rewards.extract import find_boxes
 from groupwise.rewards.process.score_process import arithmetic_steps, split_steps
 
 MIN_REASONING_WORDS = 8
-"""Fewer words beside the answer, and no equation: "So the final answer is 7" is no reasoning."""
+"""Fewer words beside the answer, without an equation, are not reasoning: "So the final answer is 7"."""
 MIN_WORDS_AFTER = 8
-"""So many words behind the answer are more than closing punctuation."""
+"""Words after the answer from which a completion counts as continuing."""
 MIN_COPIED_CHARS = 12
-"""A restated answer that is this long is no coincidence, even beside reasoning."""
+"""Length from which an answer found in the prompt is no coincidence, even with reasoning."""
 COPY_WORDS = 8
-"""Length of the runs of words that are looked for in the prompt."""
+"""Length of the runs of words that are compared with the prompt."""
 COPY_SHARE = 0.5
+"""Share of the prompt's runs from which it counts as copied."""
 
-_BOX_TOKEN = re.compile(r"(?P<box>\\(?:boxed|fbox)\s*+\{)|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL)
 _ELEMENT = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 _HASHES = re.compile(r"####([^\n]*)")
 _WORD = re.compile(r"\w+")
@@ -38,23 +38,23 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A completion as read once; the checks ask it."""
+    """Everything that the checks need to know of a completion."""
 
     marks: tuple[Mark, ...]
     num_equations: int
     false_equations: tuple[str, ...]
     has_reasoning: bool
     num_words_after: int
-    """Words behind the first place where the final answer is marked."""
+    """Words after the first mark of the final answer."""
     text_after: str
     restated: str
-    """The final answer, where it is taken from the prompt; else ""."""
+    """The final answer if it is taken from the prompt; else ""."""
     copied_share: float
     """Share of the prompt's runs of `COPY_WORDS` words that the completion repeats."""
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The different answers that are marked, in order."""
+        """The distinct marked answers, in order."""
         return tuple(dict.fromkeys(_SPACES.sub("", mark.text) for mark in self.marks))
 
 
@@ -76,39 +76,19 @@ def read_completion(prompt: str, completion: str) -> Reading:
 
 
 def answer_marks(completion: str) -> tuple[Mark, ...]:
-    """Every marked answer in the order written; of marks inside each other, the outer one."""
-    found = [Mark(*match.span(), match[1]) for match in _ELEMENT.finditer(completion)]
-    found += [Mark(*match.span(), match[1]) for match in _HASHES.finditer(completion)]
-    found += _boxes(completion)
-    found.sort(key=lambda mark: (mark.start, -mark.end))
+    """Return every marked answer in the order written; of nested marks, the outer one."""
+    found = [Mark(*match.span(), match[1]) for mark in (_ELEMENT, _HASHES) for match in mark.finditer(completion)]
+    boxes: list[Mark] = []
+    # Nested boxes close inside out: keep the outer ones before any content is copied, or the time would be quadratic.
+    for start, content, end in sorted(find_boxes(completion)):
+        if not boxes or start >= boxes[-1].end:
+            has_brace = completion[content - 1] == "{"  # not in `\boxed 9`
+            boxes.append(Mark(start, end + has_brace, completion[content:end]))
     outer: list[Mark] = []
-    for mark in found:
+    for mark in sorted(found + boxes, key=lambda mark: (mark.start, -mark.end)):
         if mark.text.strip() and (not outer or mark.start >= outer[-1].end):
             outer.append(mark)
     return tuple(outer)
-
-
-def _boxes(completion: str) -> list[Mark]:
-    if "\\boxed" not in completion and "\\fbox" not in completion:
-        return []
-    found = []
-    open_braces: list[tuple[int, int]] = []
-    for token in _BOX_TOKEN.finditer(completion):
-        if token["box"]:
-            open_braces.append((token.start(), token.end()))
-        elif token["open"]:
-            open_braces.append((-1, token.end()))
-        elif token["close"] and open_braces:
-            start, content = open_braces.pop()
-            if start >= 0:
-                found.append((start, content, token.start()))
-    # Nested boxes close inside out: keep the outer ones before any content is copied, or the time would be quadratic.
-    found.sort()
-    marks: list[Mark] = []
-    for start, content, end in found:
-        if not marks or start >= marks[-1].end:
-            marks.append(Mark(start, end + 1, completion[content:end]))
-    return marks
 
 
 def num_words_beside(completion: str, marks: tuple[Mark, ...]) -> int:
@@ -120,7 +100,7 @@ def num_words_beside(completion: str, marks: tuple[Mark, ...]) -> int:
 
 
 def after_answer(completion: str, marks: tuple[Mark, ...]) -> str:
-    """What stands behind the first mark that says the same as the last one: repeating the answer is going on, too."""
+    """Return the text after the first mark of the final answer, so that repeating the answer counts as continuing."""
     if not marks:
         return ""
     final = _SPACES.sub("", marks[-1].text)

@@ -1,13 +1,14 @@
-"""The checks of an audit, one by one: which completions each asks about, and what it finds.
+"""The checks of an audit: which completions each covers, and what it finds.
 
-A finding is a reason to look, not a proof: in a task that asks for the answer alone, "no reasoning" is as it should be.
-The interval is Wilson's. It takes completions as independent, which rollouts of one group are not: read it as narrow.
+A finding is a reason to look, not a proof: in a task that asks for the answer alone, "no reasoning" is expected. The
+Wilson interval treats completions as independent, which rollouts of one group are not, so it is too narrow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any
 
 from groupwise.audit.answers import COPY_SHARE, MIN_WORDS_AFTER, Reading
@@ -16,7 +17,7 @@ from groupwise.rewards.format import excerpt
 from groupwise.types import Score, Verdict
 
 MIN_SHARED_CHARS = 80
-"""Shorter texts may well answer two problems alike."""
+"""Shorter texts may be a valid answer to two problems."""
 EXCERPT_CHARS = 200
 
 
@@ -29,12 +30,20 @@ class AuditSubject:
     num_same_in_group: int
     """Rollouts of its group with exactly this text, itself included."""
     other_problem: str
-    """Another problem that got exactly this text; "" for none."""
+    """Id of another problem with exactly this text; "" for none."""
     num_chars: int
 
     @property
     def is_correct(self) -> bool:
         return self.score.verdict is Verdict.CORRECT
+
+    @property
+    def has_mark(self) -> bool:
+        return bool(self.reading.marks)
+
+    @property
+    def is_correct_with_mark(self) -> bool:
+        return self.is_correct and self.has_mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +51,10 @@ class Check:
     name: str
     title: str
     of: str
-    """Which completions it asks about."""
+    """The completions that it covers, in words."""
     asks: Callable[[AuditSubject], bool]
     evidence: Callable[[AuditSubject], str]
-    """What it found, for people; "" when nothing."""
+    """The finding in words; "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +65,7 @@ class AuditExample:
     verdict: str
     evidence: str
     excerpt: str
-    """Of the completion: one line, printable."""
+    """Beginning of the completion: one line, printable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +76,8 @@ class AuditFinding:
     count: int
     total: int
     low: float
-    """The 95 % interval of the share ..."""
     high: float
+    """`low` to `high` is the 95 % interval of the share."""
     examples: tuple[AuditExample, ...]
 
     @property
@@ -91,18 +100,6 @@ def make_example(
     return AuditExample(step, problem_id, number, subject.score.verdict.value, excerpt(evidence, EXCERPT_CHARS), shown)
 
 
-def _has_mark(subject: AuditSubject) -> bool:
-    return bool(subject.reading.marks)
-
-
-def _correct_with_mark(subject: AuditSubject) -> bool:
-    return subject.is_correct and _has_mark(subject)
-
-
-def _always(subject: AuditSubject) -> bool:
-    return True
-
-
 def _hedges(subject: AuditSubject) -> str:
     answers = subject.reading.answers
     return " | ".join(answers[:5]) if len(answers) > 1 else ""
@@ -114,7 +111,7 @@ def _goes_on(subject: AuditSubject) -> str:
 
 def _copies(subject: AuditSubject) -> str:
     share = subject.reading.copied_share
-    return f"{share:.0%} of the prompt, word for word" if share >= COPY_SHARE else ""
+    return f"{share:.0%} of the prompt verbatim" if share >= COPY_SHARE else ""
 
 
 def _failed(verdict: Verdict) -> Callable[[AuditSubject], str]:
@@ -133,24 +130,26 @@ CHECKS = (
         "no_reasoning",
         "Correct, with the answer alone",
         "correct completions with a marked answer",
-        _correct_with_mark,
-        lambda subject: "" if subject.reading.has_reasoning else "nothing but an answer",
+        attrgetter("is_correct_with_mark"),
+        lambda subject: "" if subject.reading.has_reasoning else "only an answer",
     ),
-    Check("hedging", "Several different answers", "completions with a marked answer", _has_mark, _hedges),
+    Check("hedging", "Several different answers", "completions with a marked answer", attrgetter("has_mark"), _hedges),
     Check(
         "restated",
-        "Correct, and the answer is taken from the prompt",
+        "Correct, but the answer is copied from the prompt",
         "correct completions with a marked answer",
-        _correct_with_mark,
+        attrgetter("is_correct_with_mark"),
         lambda subject: subject.reading.restated,
     ),
-    Check("prompt_copied", "The prompt copied out", "completions", _always, _copies),
-    Check("goes_on", "Goes on after the answer", "completions with a marked answer", _has_mark, _goes_on),
+    Check("prompt_copied", "Copies the prompt", "completions", lambda subject: True, _copies),
+    Check(
+        "goes_on", "Continues after the answer", "completions with a marked answer", attrgetter("has_mark"), _goes_on
+    ),
     Check(
         "identical",
         "The same text twice in a group",
         "completions",
-        _always,
+        lambda subject: True,
         lambda subject: f"{subject.num_same_in_group} times" if subject.num_same_in_group > 1 else "",
     ),
     Check(
@@ -160,6 +159,12 @@ CHECKS = (
         lambda subject: subject.num_chars >= MIN_SHARED_CHARS,
         lambda subject: f"also for {subject.other_problem}" if subject.other_problem else "",
     ),
-    Check("verifier_error", "The verifier failed", "completions", _always, _failed(Verdict.ERROR)),
-    Check("verifier_timed_out", "The verifier ran out of time", "completions", _always, _failed(Verdict.TIMED_OUT)),
+    Check("verifier_error", "The verifier failed", "completions", lambda subject: True, _failed(Verdict.ERROR)),
+    Check(
+        "verifier_timed_out",
+        "The verifier ran out of time",
+        "completions",
+        lambda subject: True,
+        _failed(Verdict.TIMED_OUT),
+    ),
 )

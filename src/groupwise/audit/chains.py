@@ -1,7 +1,7 @@
-"""One completion with all that a person needs to judge it, and how some of very many are drawn.
+"""Chains: completions with everything that a person needs to judge them, and how some of very many are sampled.
 
-A chain's id names where it stands and what it says: a label is kept under the id, and a run that was rewound and
-sampled again must not inherit the labels of other text.
+A chain's id names its place and its text. Labels are stored under the id, so a run that was rewound and sampled again
+does not inherit the labels of other text.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from groupwise.runs.reader import Run
@@ -37,7 +37,7 @@ class Chain:
     reward: float
     """What the learner saw."""
     parts: Mapping[str, float]
-    """Of the score, before any weighting."""
+    """Parts of the score, before any weighting."""
     verifier: str
     detail: str
 
@@ -48,13 +48,11 @@ class Chain:
         return f"{self.source}-{self.step}-{self.group_number}-{self.rollout_number}-{digest}"
 
     def to_json(self) -> dict[str, Any]:
-        names = ("source", "step", "group_number", "rollout_number", "problem_id", "prompt", "completion", "gold")
-        values = {name: getattr(self, name) for name in (*names, "finish", "reward", "verifier", "detail")}
-        return {"id": self.id, **values, "verdict": self.verdict.value, "parts": dict(self.parts)}
+        return {"id": self.id, **asdict(self), "verdict": self.verdict.value}
 
 
 def groups_of(run: Run, source: Source) -> Iterator[tuple[int, list[ScoredGroup]]]:
-    """(step, its groups), one step in memory at a time."""
+    """Yield (step, its groups) with one step in memory at a time."""
     steps = run.rollout_steps() if source == "train" else run.eval_rollout_steps()
     for step in steps:
         yield step, run.rollouts(step) if source == "train" else run.eval_rollouts(step)
@@ -68,7 +66,7 @@ def make_chain(source: Source, step: int, group_number: int, scored: ScoredGroup
         group_number=group_number,
         rollout_number=number,
         problem_id=problem.id,
-        prompt=prompt_text(scored),
+        prompt=problem.prompt_text,
         completion=rollout.text,
         gold=problem.answer,
         finish=rollout.finish.value,
@@ -80,16 +78,8 @@ def make_chain(source: Source, step: int, group_number: int, scored: ScoredGroup
     )
 
 
-def prompt_text(scored: ScoredGroup) -> str:
-    """The messages one below the other; their roles are named where there is more than one."""
-    messages = scored.group.prompt.problem.messages
-    if len(messages) == 1:
-        return messages[0].content
-    return "\n\n".join(f"[{message.role}]\n{message.content}" for message in messages)
-
-
 class Reservoir(Generic[T]):
-    """A uniform draw of at most `size` from a stream of unknown length (Vitter 1985, algorithm R)."""
+    """A uniform sample of at most `size` items of a stream of unknown length (Vitter 1985, algorithm R)."""
 
     def __init__(self, size: int, seed: str) -> None:
         self.size = size
@@ -98,7 +88,7 @@ class Reservoir(Generic[T]):
         self._random = random.Random(seed)
 
     def offer(self, make: Callable[[], T]) -> None:
-        """`make` is called only for what is drawn."""
+        """Count an item; `make` is called only if it is sampled."""
         self.num_offered += 1
         if len(self.kept) < self.size:
             self.kept.append((self.num_offered, make()))
@@ -108,12 +98,12 @@ class Reservoir(Generic[T]):
                 self.kept[place] = (self.num_offered, make())
 
     def items(self) -> list[T]:
-        """In the order of the stream."""
+        """Return the sample in the order of the stream."""
         return [item for _, item in sorted(self.kept, key=lambda pair: pair[0])]
 
 
 def spread_evenly(total: int, available: Sequence[int]) -> list[int]:
-    """Shares of `total`, as equal as what is available allows: the rare verdicts are what people should look at."""
+    """Split `total` as evenly as the available counts allow, so that people see the rare verdicts."""
     shares = [0] * len(available)
     left = min(total, sum(available))
     while left:

@@ -1,4 +1,4 @@
-"""Does the reward that rises in training show on held-out problems?
+"""Gain of a stage in training reward and in held-out pass@1.
 
 Per stage: the mean training reward of the last quarter of its steps minus that of the first quarter, and held-out
 pass@1 at its end minus that before it, each with a 95 % interval. A reward that rose while held-out pass@1 may not have
@@ -74,7 +74,7 @@ def held_out_gains(
 
 
 def held_out_ends(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> tuple[EvalRecord, EvalRecord] | None:
-    """The evaluation before these steps and the last one among them."""
+    """Return the evaluation before these steps (else the first among them) and the last one among them."""
     if not steps:
         return None
     before = [record for record in evals if record.step < steps[0].step]
@@ -84,7 +84,7 @@ def held_out_ends(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> t
 
 
 def pass_at_1_gain(before: EvalRecord, after: EvalRecord) -> tuple[float, float]:
-    """Return a 95 % interval of the gain, from both ends: wide, as it does not know that the problems match."""
+    """Return a 95 % interval from the two intervals; too wide, as it ignores that the problems are the same."""
     return difference_interval(*((end.pass_at_1, end.low, end.high) for end in (before, after)))
 
 

@@ -1,6 +1,6 @@
-"""A warning at the end of a stage whose training reward rose while held-out pass@1 may not have.
+"""A warning at the end of a stage whose training reward rose without a significant rise of held-out pass@1.
 
-That is what reward hacking, or memorizing, looks like. The run goes on; the event is `hollow_reward`.
+That may be reward hacking or memorizing. The run continues; the event is `hollow_reward`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class HeldOutWatch:
-    """A watcher of the run's log that compares reward and held-out pass@1 over each stage that ends."""
+    """A watcher of the run log that compares reward and held-out pass@1 when a stage ends."""
 
     _log: RunLog
 

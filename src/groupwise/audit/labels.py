@@ -1,9 +1,8 @@
-"""What people say of chains: a file that the page exports → `audit/labels.jsonl` in the run directory.
+"""Labels that people give to chains: merged from the page's export into `audit/labels.jsonl` of the run directory.
 
-Contract: the file in the run directory is appended to and never rewritten; of several labels of one chain the newest by
-its own time counts, and of equal times the later line. Merging a file twice changes nothing. A label with neither
-answer nor note takes the label back. A file that cannot be used is a `LabelError` that names the key, the value and
-the fix, and then nothing is written.
+The file in the run directory is only appended to. Of several labels of one chain the newest by its own time counts, and
+of equal times the later line; merging a file twice changes nothing. A label with neither answer nor note withdraws the
+label. A file that cannot be used raises `LabelError` with the key, the value and the fix, and nothing is written.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ class Label:
     verdict: str | None
     """Is the verdict right? One of `ANSWERS`, or None for no answer."""
     reasoning: str | None
-    """Is the reasoning sound? Likewise."""
+    """Is the reasoning sound? One of `ANSWERS`, or None for no answer."""
     note: str
     time: str
-    """When it was given, ISO 8601 with a zone."""
+    """When the label was given: ISO 8601 with a zone."""
 
     @property
     def is_empty(self) -> bool:
@@ -54,18 +53,18 @@ class Label:
 
 
 def split_chain_id(chain: str) -> tuple[str, int, int, int] | None:
-    """(source, step, group number, rollout number)."""
+    """Return (source, step, group number, rollout number); None for anything else than an id."""
     match = _CHAIN_ID.fullmatch(chain)
     return (match[1], int(match[2]), int(match[3]), int(match[4])) if match else None
 
 
 def read_labels(run_dir: Path) -> dict[str, Label]:
-    """The labels that count, by chain; those that were taken back are left out."""
+    """Return the current labels by chain, without those that were withdrawn."""
     return {chain: label for chain, label in _read_all(run_dir).items() if not label.is_empty}
 
 
 def merge_labels(run_dir: Path, file: Path) -> int:
-    """Take the labels of an exported file into the run directory; how many are new."""
+    """Merge the labels of an exported file into the run directory; return the number of new ones."""
     run = Run(run_dir)
     newest = _read_all(run_dir)
     fresh = []
@@ -102,12 +101,11 @@ def _read_export(file: Path, run_name: str) -> list[Label]:
             raise LabelError(f"{file} has more than {MAX_FILE_BYTES} bytes: export the labels again from the page")
         table = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise LabelError(
-            f"could not read {file}: {error.strerror or error}; give the file that the page exported"
-        ) from error
+        why = error.strerror or error
+        raise LabelError(f"could not read {file}: {why}; give the file that the page exported") from error
+    except LabelError:
+        raise
     except (ValueError, RecursionError) as error:
-        if isinstance(error, LabelError):
-            raise
         raise LabelError(f"{file} is not JSON ({error}): export the labels again from the page") from error
     if not isinstance(table, dict) or table.get("format") != FORMAT:
         found = table.get("format") if isinstance(table, dict) else type(table).__name__
@@ -125,7 +123,7 @@ def _label(table: Any, place: str) -> Label:
         raise LabelError(f"{place}: {table!r:.80}, expected an object")
     chain, note, time = table.get("chain"), table.get("note", ""), table.get("time")
     if not isinstance(chain, str) or split_chain_id(chain) is None:
-        raise LabelError(f"{place}: chain = {chain!r:.80}, expected an id as the page gives it")
+        raise LabelError(f"{place}: chain = {chain!r:.80}, expected an id from the page")
     for key in ("verdict", "reasoning"):
         if table.get(key) is not None and table[key] not in ANSWERS:
             raise LabelError(f"{place}: {key} = {table[key]!r:.80}, expected {_choices(ANSWERS)} or null")

@@ -1,4 +1,4 @@
-"""The audit in a terminal. All text of models and data sets is stripped of control codes and never read as markup."""
+"""The audit in a terminal. Text of models and data sets is stripped of control codes and never read as markup."""
 
 from __future__ import annotations
 
@@ -51,17 +51,15 @@ def _show_gain(gain: HeldOutGain, console: Console) -> None:
     held_out += f" (gain {gain.held_out_gain_low:+.1%} to {gain.held_out_gain_high:+.1%})"
     console.print(_text(f"\n{gain.stage}: {reward}; {held_out}", "yellow" if gain.is_suspicious else ""))
     if gain.is_suspicious:
-        console.print(
-            _text("  The reward rose, and held-out pass@1 may not have. What is it rewarded for?", "bold yellow")
-        )
+        console.print(_text("  The reward rose, but held-out pass@1 did not rise significantly.", "bold yellow"))
 
 
 def show_agreement(result: Agreement, console: Console) -> None:
     if not result.num_labels:
-        console.print(_text("No labels yet: open the page, label, export, and give the file with --labels."))
+        console.print(_text("No labels yet: open the page, label, export, and pass the file with --labels."))
         return
     counts = f"{result.num_labels} labels, {result.num_unsure} unsure"
-    lost = f", {result.num_lost} of chains that this run no longer holds" if result.num_lost else ""
+    lost = f", {result.num_lost} of chains that this run no longer has" if result.num_lost else ""
     table = Table(title=f"People and the verifier ({counts}{lost})", title_justify="left")
     for column in ("question", "yes", "of", "share", "95 % interval"):
         table.add_column(column, justify="left" if column == "question" else "right")
@@ -71,10 +69,8 @@ def show_agreement(result: Agreement, console: Console) -> None:
     console.print(table)
     for entry in result.disagreements:
         chain = entry.chain
-        place = (
-            f"step {chain.step}, {chain.problem_id}, rollout {chain.rollout_number}: the verifier says {chain.verdict}"
-        )
-        console.print(_text(f"\nDisagreement: {place}", "yellow"))
+        place = f"step {chain.step}, {chain.problem_id}, rollout {chain.rollout_number}"
+        console.print(_text(f"\nDisagreement: {place}: the verifier says {chain.verdict}", "yellow"))
         console.print(_text(f"  {excerpt(chain.completion, 200)}"))
         if entry.label.note:
             console.print(_text(f"  note: {excerpt(entry.label.note, 400)}"))

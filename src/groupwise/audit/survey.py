@@ -1,8 +1,7 @@
-"""Goes through the rollouts of a run once and says what it found: `audit_run`.
+"""One pass over the rollouts of a run: `audit_run`.
 
 Contract: reads only; one step's rollouts in memory at a time; the same seed and run give the same audit. Examples and
-the chains for people are uniform draws (the chains by verdict, so that rare verdicts are there), whatever the length of
-the run.
+chains for people are uniform samples, the chains per verdict so that rare verdicts are included.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from groupwise.audit.audit_checks import (
     make_example,
     make_finding,
 )
-from groupwise.audit.chains import Chain, Reservoir, Source, groups_of, make_chain, prompt_text, spread_evenly
+from groupwise.audit.chains import Chain, Reservoir, Source, groups_of, make_chain, spread_evenly
 from groupwise.audit.held_out_gain import HeldOutGain, evaluates_greedily, held_out_gains
 from groupwise.runs.reader import Run
 from groupwise.types import ScoredGroup, Verdict
@@ -33,7 +32,7 @@ FORMAT = "groupwise-audit/1"
 
 
 class AuditError(ValueError):
-    """An audit that cannot be made. The message names what was asked for and the way out."""
+    """An audit that cannot be made; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +45,13 @@ class Audit:
     num_rollouts: int
     num_problems: int
     verdicts: dict[str, int]
-    """How many rollouts have each verdict."""
+    """Number of rollouts with each verdict."""
     findings: tuple[AuditFinding, ...]
     gains: tuple[HeldOutGain, ...]
     chains: tuple[Chain, ...]
     """For people to label, in a random order."""
 
     def to_json(self) -> dict[str, Any]:
-        """All of it, by JSON types; the chains too."""
         names = ("run", "source", "seed", "first_step", "last_step", "num_rollouts", "num_problems", "verdicts")
         return {
             "format": FORMAT,
@@ -67,7 +65,7 @@ class Audit:
 def audit_run(
     run_dir: Path, *, sample: int = 30, seed: int = 0, num_examples: int = 5, source: Source = "train"
 ) -> Audit:
-    """`sample`: chains for people, spread over the verdicts. `num_examples`: of each finding."""
+    """Audit a run with `sample` chains for people, spread over the verdicts, and `num_examples` per finding."""
     for name, value in (("sample", sample), ("num_examples", num_examples)):
         if value < 0:
             raise AuditError(f"{name} = {value}: use 0 or more")
@@ -123,7 +121,7 @@ class _Survey:
     tallies: dict[str, _Tally] = field(init=False)
     strata: dict[Verdict, Reservoir[Chain]] = field(init=False)
     long_texts: dict[bytes, _LongText] = field(default_factory=dict)
-    """By digest: what was written for which problem, to find the same text for another one."""
+    """By digest of the text: the problem that it was written for, to find the same text for another one."""
 
     def __post_init__(self) -> None:
         self.tallies = {
@@ -132,18 +130,18 @@ class _Survey:
         self.strata = {verdict: Reservoir(self.sample, f"{self.seed}/{verdict.value}") for verdict in Verdict}
 
     def look_at(self, step: int, group_number: int, scored: ScoredGroup) -> None:
-        problem_id, prompt = scored.group.prompt.problem.id, prompt_text(scored)
-        self.problems.add(problem_id)
+        problem = scored.group.prompt.problem
+        self.problems.add(problem.id)
         copies = Counter(rollout.text for rollout in scored.group.rollouts)
         readings: dict[str, Reading] = {}
         for number, (rollout, score) in enumerate(zip(scored.group.rollouts, scored.scores, strict=True)):
             text = rollout.text
             if text not in readings:
-                readings[text] = read_completion(prompt, text)
-            other = self.other_problem(text, problem_id)
+                readings[text] = read_completion(problem.prompt_text, text)
+            other = self.other_problem(text, problem.id)
             subject = AuditSubject(score, readings[text], copies[text], other, len(text))
             self.num_rollouts += 1
-            self.tell(step, problem_id, number, subject, text)
+            self.tell(step, problem.id, number, subject, text)
             self.strata[score.verdict].offer(partial(make_chain, self.source, step, group_number, scored, number))
 
     def tell(self, step: int, problem_id: str, number: int, subject: AuditSubject, text: str) -> None:
@@ -164,27 +162,24 @@ class _Survey:
         seen.count += 1
         if seen.is_shared or seen.problem_id == problem_id:
             return seen.problem_id if seen.is_shared else ""
-        # Those that came before it, when nothing was known of this one, are counted now.
+        # Count the earlier copies now: they were seen before this one.
         seen.is_shared = True
         self.tallies["same_for_other_problem"].count += seen.count - 1
         return seen.problem_id
 
     def findings(self) -> tuple[AuditFinding, ...]:
-        made = []
-        for check in CHECKS:
-            tally = self.tallies[check.name]
-            made.append(make_finding(check, tally.count, tally.total, tally.examples.items()))
-        return tuple(made)
+        tallies = [(check, self.tallies[check.name]) for check in CHECKS]
+        return tuple(make_finding(check, tally.count, tally.total, tally.examples.items()) for check, tally in tallies)
 
     def chains(self, sample: int, seed: int) -> tuple[Chain, ...]:
         strata = [self.strata[verdict].items() for verdict in Verdict]
         shares = spread_evenly(sample, [len(chains) for chains in strata])
-        drawn = []
+        sampled = []
         for chains, share in zip(strata, shares, strict=True):
             chains.sort(key=lambda chain: _order(seed, chain))
-            drawn += chains[:share]
-        # Mixed, so that a person does not learn the verdict from the place.
-        return tuple(sorted(drawn, key=lambda chain: _order(seed, chain)))
+            sampled += chains[:share]
+        # Shuffled, so that the position does not reveal the verdict.
+        return tuple(sorted(sampled, key=lambda chain: _order(seed, chain)))
 
 
 def _order(seed: int, chain: Chain) -> bytes:

@@ -9,12 +9,21 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 Z_95 = 1.96
 """The 97.5 % point of the normal distribution: two-sided 95 %."""
 
 BOOTSTRAP_DRAWS = 1000
 """Number of resamples: the ends of an interval then vary by less than a tenth of its width."""
+
+
+class IntervalEstimate(NamedTuple):
+    """A value and the two ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 def mean(values: Sequence[float]) -> float:

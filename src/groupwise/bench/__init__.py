@@ -1,1 +1,1 @@
-"""Measuring ourselves: `groupwise bench`. Each command prints a table, or JSON for a file beside the claim."""
+"""Benchmarks of groupwise itself: `groupwise bench`. Each command prints a table or JSON."""

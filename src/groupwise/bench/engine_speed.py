@@ -1,8 +1,8 @@
-"""How fast an engine samples: tokens per second, milliseconds per decode step, share of the bandwidth floor.
+"""Sampling speed of an engine: tokens per second, milliseconds per decode step, share of the bandwidth floor.
 
 The work is that of a training step: prompts of one length, groups of rollouts on each, temperature 1, the logprob of
-each token. The floor is what a decode step cannot beat: weights and cache read once, at the memory's bandwidth, which
-is measured here with a copy. `mixed` gives rollouts different lengths, as stop tokens do.
+each token. The floor is the time that a decode step cannot beat: weights and cache read once, at the memory bandwidth,
+which is measured here with a copy. `mixed` gives rollouts different lengths, as stop tokens do.
 """
 
 from __future__ import annotations
@@ -10,48 +10,37 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
 
+from groupwise.base.text_layout import aligned
 from groupwise.config import ConfigError, ModelConfig
 from groupwise.engines.engine import Engine, Request
-from groupwise.engines.native.decode import cache_shape
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
+from groupwise.models.families import head_size, num_kv_heads
 from groupwise.models.fused import fuse
 from groupwise.models.load import load_model
 from groupwise.types import Problem, Prompt, SamplingParams
 
 SHAPES: dict[str, PreTrainedConfig] = {
     "qwen2.5-1.5b": Qwen2Config(
-        hidden_size=1536,
-        intermediate_size=8960,
-        num_hidden_layers=28,
-        num_attention_heads=12,
-        num_key_value_heads=2,
-        vocab_size=151936,
-        tie_word_embeddings=True,
-        max_position_embeddings=32768,
+        hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2,
+        vocab_size=151936, tie_word_embeddings=True, max_position_embeddings=32768,
     ),
     "smollm2-135m": LlamaConfig(
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        vocab_size=49152,
-        tie_word_embeddings=True,
-        max_position_embeddings=8192,
-        head_dim=64,
+        hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9, num_key_value_heads=3,
+        vocab_size=49152, tie_word_embeddings=True, max_position_embeddings=8192, head_dim=64,
     ),
-}
-"""Shapes of known models, with random weights: speed does not depend on what the weights are."""
+}  # fmt: skip
+"""Shapes of known models. The weights are random: speed does not depend on them."""
 MIXED_MEAN_SHARE = 0.66
 """Mean length of mixed rollouts, as a share of the longest: 170 of 256."""
-TABLE_HEADING = f"{'engine':<10} {'sequences':>9} {'tokens/s':>10} {'ms/step':>8} {'of floor':>8} {'mean length':>11}"
+COLUMNS = ("engine    ", "sequences", "    tokens/s", "ms/step", "of floor", "mean length", "first call s")
+TABLE_HEADING = aligned([COLUMNS])[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,29 +53,26 @@ class EngineTiming:
     """The limit; with mixed lengths most rollouts end before it."""
     mean_tokens: float
     first_s: float
-    """The first call, with all set-up: compiling, capturing, allocating."""
+    """Seconds of the first call, including set-up: compilation, graph capture, allocation."""
     seconds: float
-    """The second call."""
+    """Seconds of the second call."""
     tokens_per_s: float
     ms_per_step: float
-    """Seconds over `new_tokens`: prefill and scheduling included."""
+    """Milliseconds per new token: seconds / `new_tokens`, including prefill and scheduling."""
     floor_share: float | None
-    """Of the bandwidth floor; None on a CPU, with mixed lengths, and where some rollouts wait."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    """The bandwidth floor / the time of a step. None on a CPU, with mixed lengths, or when some rollouts wait."""
 
     def __str__(self) -> str:
-        """A row under TABLE_HEADING."""
+        """Return a row to stand under TABLE_HEADING."""
         share = "" if self.floor_share is None else f"{self.floor_share:.0%}"
-        return (
-            f"{self.engine:<10} {self.sequences:>9} {self.tokens_per_s:>10,.0f} {self.ms_per_step:>8.2f} "
-            f"{share:>8} {self.mean_tokens:>11.1f}   first call {self.first_s:.1f} s"
-        )
+        speed = f"{self.tokens_per_s:,.0f}", f"{self.ms_per_step:.2f}", share
+        return aligned(
+            [COLUMNS, (self.engine, str(self.sequences), *speed, f"{self.mean_tokens:.1f}", f"{self.first_s:.1f}")]
+        )[1]
 
 
 class _NoText:
-    """Speed of tokens, not of text."""
+    """A tokenizer that decodes nothing: the speed of tokens is measured, not that of text."""
 
     def decode(self, *arguments: Any, **named: Any) -> str:
         return ""
@@ -110,23 +96,15 @@ def bench_engine(
         requests = make_requests(count, group_size, prompt_tokens, model.config.get_text_config().vocab_size)
         sampling = SamplingParams(max_new_tokens=new_tokens)
         engine = make_engine(engine_name, model, stops, min(count, at_once or count))
-        first, _ = _time(engine, requests, sampling)
+        first_s, _ = _time(engine, requests, sampling)
         seconds, num_tokens = _time(engine, requests, sampling)
         is_floor_known = model.device.type == "cuda" and not mixed and not at_once
         step = seconds / new_tokens
+        floor_share = floor_seconds(model, count, prompt_tokens, new_tokens) / step if is_floor_known else None
+        work = name, engine_name, count, prompt_tokens, new_tokens
         timings.append(
             EngineTiming(
-                model=name,
-                engine=engine_name,
-                sequences=count,
-                prompt_tokens=prompt_tokens,
-                new_tokens=new_tokens,
-                mean_tokens=num_tokens / count,
-                first_s=first,
-                seconds=seconds,
-                tokens_per_s=num_tokens / seconds,
-                ms_per_step=1000 * step,
-                floor_share=floor_seconds(model, count, prompt_tokens, new_tokens) / step if is_floor_known else None,
+                *work, num_tokens / count, first_s, seconds, num_tokens / seconds, 1000 * step, floor_share=floor_share
             )
         )
         del engine
@@ -134,14 +112,14 @@ def bench_engine(
 
 
 def load_shape(name: str) -> Any:
-    """A shape by name, with random weights, or real weights by path; for sampling alone."""
+    """Load a model for sampling only: a shape by name, with random weights, or real weights by path."""
     model = make_shape(name) if name in SHAPES else load_model(model_at(name), seed=0).model
     fuse(model)
     return model.eval().requires_grad_(False)
 
 
 def make_shape(name: str) -> Any:
-    """A model of that shape, as loading gives one: on its device, in its dtype, its forms its own."""
+    """Return a model with this shape and random weights, on the device and in the dtype that loading would choose."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     dtype = torch.get_default_dtype()
@@ -154,7 +132,7 @@ def make_shape(name: str) -> Any:
 
 
 def model_at(path: str, *, gradient_checkpointing: bool = False) -> ModelConfig:
-    """What loads a model that is no shape; what cannot be a path is more likely a shape misspelt."""
+    """Return the configuration for a model given by path. A name that cannot be a path is a misspelt shape."""
     if path.startswith("tiny-") or "/" in path or path.endswith(".gguf"):
         return ModelConfig(path=path, gradient_checkpointing=gradient_checkpointing)
     raise ConfigError(f"--model {path!r}: expected one of {', '.join(SHAPES)}, or the path of a model")
@@ -181,7 +159,7 @@ def make_engine(name: str, model: Any, stops: Sequence[int], rows: int) -> Engin
 
 
 class GenerateEngine:
-    """transformers' own `generate`, for comparison: each rollout is a row with its prompt. Yields nothing."""
+    """transformers' own `generate`, for comparison: each rollout is a row with its own prompt. Yields no groups."""
 
     def __init__(self, model: Any) -> None:
         self.peak_bytes = 0
@@ -216,9 +194,9 @@ def _time(engine: Any, requests: Sequence[Request], sampling: SamplingParams) ->
 
 
 def floor_seconds(model: Any, count: int, prompt_tokens: int, new_tokens: int) -> float:
-    """Of one decode step at the middle of the completions: weights and cache read once."""
+    """Return the floor of a decode step halfway through the completions: weights and cache read once."""
     config = model.config.get_text_config()
-    heads, size = cache_shape(config)
+    heads, size = num_kv_heads(config), head_size(config)
     weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     token_bytes = config.num_hidden_layers * 2 * heads * size * model.dtype.itemsize
     cache = count * (prompt_tokens + new_tokens / 2) * token_bytes
@@ -226,7 +204,7 @@ def floor_seconds(model: Any, count: int, prompt_tokens: int, new_tokens: int) -
 
 
 def copy_bandwidth(device: torch.device, size_bytes: int = 2 << 30) -> float:
-    """Bytes read plus bytes written per second by a copy on the device."""
+    """Measure a copy on the device: bytes read plus bytes written per second."""
     source = torch.empty(size_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     best = 0.0
@@ -241,7 +219,7 @@ def copy_bandwidth(device: torch.device, size_bytes: int = 2 << 30) -> float:
 
 
 def _stops_for(model: Any, new_tokens: int) -> tuple[int, ...]:
-    """So many stop tokens that rollouts of a model with random weights have the mean length that is wanted."""
+    """Choose as many stop tokens as give rollouts of a model with random weights the mean length of mixed rollouts."""
     low, high = 0.0, 1.0
     for _ in range(60):
         chance = (low + high) / 2
@@ -252,6 +230,6 @@ def _stops_for(model: Any, new_tokens: int) -> tuple[int, ...]:
 
 
 def synchronize() -> None:
-    """Wait for the device: kernels run on after the call that started them returns."""
+    """Wait for the device: kernels are still running when the call that started them returns."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()

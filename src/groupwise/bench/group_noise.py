@@ -1,11 +1,11 @@
-"""How noisy advantages and gradients are at a group size, from more rollouts of each problem than a group has.
+"""Noise of advantages and gradients at a group size, from more rollouts of each problem than a group has.
 
-Shapes: P problems, N rollouts of each, G in a group, D numbers that stand for a gradient.
+Shapes: P problems, N rollouts of each, G in a group, D numbers that represent a gradient.
 
-The rollouts of a problem are independent of each other. So groups that share none are independent as well, and what
-differs between them says without bias how far a group's gradient is from that of another group: N must be 2 G at least.
-Problems are independent too: what the gradients of two of them have in common is what a step is to follow.
-Nothing here runs a model.
+The rollouts of a problem are independent, so groups that share none are independent as well. The difference between two
+such groups is an unbiased estimate of the variance of a group's gradient; N must be at least 2 G. Problems are
+independent too: what the gradients of two problems have in common is what a step should follow. Nothing here runs a
+model.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ import torch
 from torch import Tensor
 
 from groupwise.algo.advantages import GROUP_RULES
-from groupwise.base.stats import student_quantile
+from groupwise.base.stats import IntervalEstimate, student_quantile
 
 DEALS = 64
-"""How often the rollouts of a problem are dealt into groups; more would measure the same rollouts again."""
+"""Number of random partitions of a problem's rollouts into groups; more would reuse the same rollouts."""
 BOOTSTRAP_DRAWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """At one group size; each tensor is [P] but the last."""
+    """Noise at one group size. All tensors but the last are [P]."""
 
     size: int
     advantage_variance: Tensor
-    """Of a rollout's advantage over the groups that it may fall into, mean over rollouts."""
+    """Variance of a rollout's advantage over random groups, averaged over rollouts."""
     gradient_variance: Tensor
-    """Of the gradient of a group, summed over its numbers."""
+    """Variance of a group's gradient, summed over its D numbers."""
     signal: Tensor
-    """Squared length of the gradient that groups have in common; may come out below 0 where there is none."""
+    """Squared length of the gradient that groups have in common. The estimate may be below 0 if there is none."""
     dead_share: Tensor
-    """Of groups whose rewards are all equal."""
+    """Share of groups whose rewards are all equal."""
     gradients: Tensor
-    """[P, D]: of a group, in the mean over all groups."""
+    """[P, D]: the gradient of a group, averaged over all groups."""
 
 
 def measure_noise(rewards_PN: Tensor, gradients_PND: Tensor, size: int, rule: str, seed: int = 0) -> Noise:
-    """`gradients`: of the mean logprob of each rollout's tokens, or what stands for it."""
+    """Measure the noise of groups of `size`. `gradients_PND`: the gradient of each rollout, or a sketch of it."""
     num_rollouts = rewards_PN.shape[1]
     if not 2 <= size <= num_rollouts // 2:
-        raise ValueError(f"groups of {size} need at least {max(2 * size, 4)} rollouts of a problem, not {num_rollouts}")
+        raise ValueError(f"groups of {size} need at least {max(2 * size, 4)} rollouts per problem, not {num_rollouts}")
     found = [
         _measure_problem(rewards_N.double(), gradients_ND.double(), size, rule, seed)
         for rewards_N, gradients_ND in zip(rewards_PN, gradients_PND, strict=True)
@@ -56,28 +56,28 @@ def measure_noise(rewards_PN: Tensor, gradients_PND: Tensor, size: int, rule: st
     return Noise(size, advantage, variance, signal, dead, torch.stack([gradient_D for _, gradient_D in found]))
 
 
-def common_signal(gradients_PD: Tensor) -> tuple[float, float, float]:
-    """(squared length of the gradient that problems have in common, and its 95 % interval).
+def common_signal(gradients_PD: Tensor) -> IntervalEstimate:
+    """Return the squared length of the gradient that problems have in common.
 
-    Two problems share no rollout, so that the mean of their inner products is without bias, and comes out below 0 at
-    times where nothing is in common. The interval is the jackknife's over problems, unknown below three.
+    Two problems share no rollout, so the mean of their inner products is unbiased; it can be below 0 when nothing is in
+    common. The interval is the jackknife's over problems, NaN below three problems.
     """
     num_problems = len(gradients_PD)
     products_PP = (gradients_PD @ gradients_PD.T).fill_diagonal_(0.0)
     total = products_PP.sum()
     whole = float(total) / (num_problems * (num_problems - 1))
     if num_problems < 3:
-        return whole, math.nan, math.nan
+        return IntervalEstimate(whole, math.nan, math.nan)
     without_P = (total - 2 * products_PP.sum(dim=1)) / ((num_problems - 1) * (num_problems - 2))
     spread = math.sqrt((num_problems - 1) * float(without_P.var(correction=0)))
     half = student_quantile(0.975, num_problems - 1) * spread
-    return whole, whole - half, whole + half
+    return IntervalEstimate(whole, whole - half, whole + half)
 
 
 def _measure_problem(
     rewards_N: Tensor, gradients_ND: Tensor, size: int, rule: str, seed: int
 ) -> tuple[tuple[float, float, float, float], Tensor]:
-    """The first four of `Noise`, and the last."""
+    """Return the numbers of `Noise` for one problem, and its mean gradient."""
     generator = torch.Generator().manual_seed(seed)
     num_rollouts = len(rewards_N)
     num_groups = num_rollouts // size
@@ -107,12 +107,8 @@ def _measure_problem(
     return figures, mean_weights @ gradients_ND
 
 
-Figure = tuple[float, float, float]
-"""A value, and the ends of its 95 % interval over problems."""
-
-
-def slope(noises: Sequence[Noise], name: str, seed: int = 0) -> Figure:
-    """Of log variance against log G: −1 is 1/G."""
+def slope(noises: Sequence[Noise], name: str, seed: int = 0) -> IntervalEstimate:
+    """Fit log variance against log G, with an interval over problems: −1 means 1/G."""
     by_size = [getattr(noise, name).tolist() for noise in noises]
     sizes = [math.log(noise.size) for noise in noises]
     return over_problems(
@@ -122,13 +118,13 @@ def slope(noises: Sequence[Noise], name: str, seed: int = 0) -> Figure:
     )
 
 
-def signal_to_noise(noise: Noise, seed: int = 0) -> Figure:
-    """Squared length of a problem's own gradient over the variance of its groups' around it; 0 where none varies."""
+def signal_to_noise(noise: Noise, seed: int = 0) -> IntervalEstimate:
+    """Return squared length of a problem's gradient / variance of its groups around it; 0 if nothing varies."""
     return over_problems(_signal_to_noise(noise), num_problems=len(noise.signal), seed=seed)
 
 
-def bought(smaller: Noise, larger: Noise, seed: int = 0) -> Figure:
-    """Signal to noise of one size over that of another, on the same problems; NaN where the smaller has no signal."""
+def bought(smaller: Noise, larger: Noise, seed: int = 0) -> IntervalEstimate:
+    """Return signal to noise of `larger` / that of `smaller`, on the same problems; NaN if `smaller` has no signal."""
     below, above = _signal_to_noise(smaller), _signal_to_noise(larger)
 
     def ratio(chosen: Sequence[int]) -> float:
@@ -138,15 +134,15 @@ def bought(smaller: Noise, larger: Noise, seed: int = 0) -> Figure:
     return over_problems(ratio, num_problems=len(smaller.signal), seed=seed)
 
 
-def over_problems(statistic: Callable[[Sequence[int]], float], num_problems: int, seed: int) -> Figure:
-    """By the bootstrap: the statistic takes indices of problems. Draws for which it is not finite are left out."""
+def over_problems(statistic: Callable[[Sequence[int]], float], num_problems: int, seed: int) -> IntervalEstimate:
+    """Bootstrap a statistic of problem indices. Resamples for which it is not finite are dropped."""
     draw = random.Random(seed)
     drawn = [statistic([draw.randrange(num_problems) for _ in range(num_problems)]) for _ in range(BOOTSTRAP_DRAWS)]
     known = sorted(value for value in drawn if math.isfinite(value))
     whole = statistic(range(num_problems))
     if not known:
-        return whole, math.nan, math.nan
-    return whole, known[int(0.025 * len(known))], known[math.ceil(0.975 * len(known)) - 1]
+        return IntervalEstimate(whole, math.nan, math.nan)
+    return IntervalEstimate(whole, known[int(0.025 * len(known))], known[math.ceil(0.975 * len(known)) - 1])
 
 
 def _signal_to_noise(noise: Noise) -> Callable[[Sequence[int]], float]:
@@ -160,7 +156,7 @@ def _signal_to_noise(noise: Noise) -> Callable[[Sequence[int]], float]:
 
 
 def _fitted(x: Sequence[float], sums: Sequence[float]) -> float:
-    """Least squares; NaN where a variance is 0 (all groups dead) and has no logarithm."""
+    """Fit a line by least squares; NaN if a variance is 0 (all groups have zero variance) and has no logarithm."""
     if len(x) < 2 or min(sums) <= 0:
         return math.nan
     y = [math.log(value) for value in sums]

@@ -1,31 +1,32 @@
-"""What a larger group buys: noise of the advantage and of the gradient against G, and the seconds that G costs.
+"""Benefit and cost of a larger group: noise of advantage and gradient against G, and the seconds that G costs.
 
-    model, task ─▶ 2 × the largest G rollouts a problem ─▶ a gradient of each ─▶ deals into groups (group_noise)
-                                                      └─▶ seconds to sample and to learn from G rollouts a problem
+    model, task ─▶ 2 × the largest G rollouts per problem ─▶ a gradient of each ─▶ random groups (group_noise)
+                                                        └─▶ seconds to sample and learn from G rollouts per problem
 
-Gradients are of all weights. What is kept of one is a sketch: its numbers, each with a random sign of its own, added up
-modulo SKETCH, which keeps inner products but for a noise of about 1/sqrt(SKETCH). The policy is not changed.
+Gradients are of all weights. A sketch of each is kept: its numbers with random signs, summed modulo SKETCH.
+Sketches keep inner products up to noise of about 1/sqrt(SKETCH). The policy is not changed.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from groupwise.base.stats import mean
+from groupwise.base.stats import IntervalEstimate, mean
+from groupwise.base.text_layout import aligned
 from groupwise.bench.engine_speed import synchronize
-from groupwise.bench.group_noise import Figure, Noise, bought, common_signal, measure_noise, signal_to_noise, slope
+from groupwise.bench.group_noise import Noise, bought, common_signal, measure_noise, signal_to_noise, slope
 from groupwise.config import ConfigError, OptimizerConfig, VerifierConfig
 from groupwise.data.batch import Example, weigh
 from groupwise.engines.engine import Engine
 from groupwise.evals.draw import draw_scored, make_requests
-from groupwise.evals.evaluate import make_engine, task_options
+from groupwise.evals.evaluate import make_engine
+from groupwise.evals.questions import task_options
 from groupwise.evals.subject import open_subject
 from groupwise.models.chat import Prompts
 from groupwise.models.placement import bundles
@@ -43,7 +44,7 @@ RULES = ("group_mean_std", "group_mean")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsWork:
     model: str
-    """As `groupwise eval` takes it."""
+    """A model or run, given as for `groupwise eval`."""
     task: str
     options: tuple[str, ...] = ()
     problems: int = 16
@@ -55,9 +56,11 @@ class GroupsWork:
 
     def __post_init__(self) -> None:
         if self.problems < 2:
-            raise ConfigError(f"--problems {self.problems}: intervals are over problems, so there must be at least 2")
+            raise ConfigError(f"--problems {self.problems}: must be at least 2, because intervals are over problems")
         if len(self.sizes) < 2 or min(self.sizes) < 2 or len(set(self.sizes)) < len(self.sizes):
-            raise ConfigError(f"--sizes {','.join(map(str, self.sizes))}: name at least two, each once and from 2 on")
+            raise ConfigError(
+                f"--sizes {','.join(map(str, self.sizes))}: give at least two different sizes, each at least 2"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +68,25 @@ class SizeFigures:
     size: int
     dead_share: float
     advantage_variance: dict[str, float]
-    """By advantage rule; so is what follows."""
+    """By advantage rule, like all mappings below."""
     gradient_variance: dict[str, float]
     signal_to_noise: dict[str, float]
-    """Squared length of a problem's own gradient over the variance of its groups' around it."""
+    """Squared length of a problem's gradient / variance of its groups around it."""
     signal_to_noise_interval: dict[str, tuple[float, float]]
-    """95 %, over problems."""
-    bought: dict[str, Figure]
-    """Signal to noise over that of the next smaller size; empty for the smallest."""
-    step_signal_to_noise: dict[str, Figure]
-    """That of the gradient which problems have in common, over all noise around it: that of groups, and that problems
-    differ, which no size lowers. Of one problem, with an interval over problems; a step with P of them has P times it.
+    """95 % interval over problems."""
+    bought: dict[str, IntervalEstimate]
+    """Signal to noise / that of the next smaller size; empty for the smallest."""
+    step_signal_to_noise: dict[str, IntervalEstimate]
+    """Signal to noise for one problem in a step, with an interval over problems; P problems have P times as much.
+
+    The signal is the gradient that problems have in common. The noise is that of groups, and how much problems differ,
+    which no group size reduces.
     """
     sample_s: float
     learn_s: float
-    """Of a step with this many rollouts of each problem."""
+    """Seconds for a step with this many rollouts per problem; so is `sample_s`."""
     step_signal_to_noise_per_s: dict[str, float]
-    """Of all problems, over the seconds: the size with the largest is the best use of the time."""
+    """Signal to noise of all problems / seconds: the largest value makes the best use of time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,47 +96,67 @@ class GroupsResult:
     device: str
     num_problems: int
     num_left_out: int
-    """Problems with a rollout that we failed to score."""
+    """Problems left out because scoring a rollout failed."""
     pass_at_1: float
     mean_tokens: float
     sizes: tuple[SizeFigures, ...]
-    slopes: dict[str, dict[str, Figure]]
-    """By rule, of advantage and of gradient variance: log variance against log G, with its interval; −1 is 1/G."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+    slopes: dict[str, dict[str, IntervalEstimate]]
+    """By rule, for advantage and gradient: slope of log variance against log G; −1 means 1/G."""
 
     def __str__(self) -> str:
         rule = RULES[0]
+        rows = [
+            (
+                "G",
+                "no signal",
+                "var advantage",
+                "var gradient",
+                "signal/noise",
+                "of a step",
+                "sample s",
+                "learn s",
+                "per s",
+            )
+        ]
+        for one in self.sizes:
+            noise = f"{one.advantage_variance[rule]:.4f}", f"{one.gradient_variance[rule]:.4g}"
+            ratios = f"{one.signal_to_noise[rule]:.4f}", f"{one.step_signal_to_noise[rule].value:.4f}"
+            per_s = f"{one.step_signal_to_noise_per_s[rule]:.4g}"
+            rows.append(
+                (
+                    str(one.size),
+                    f"{one.dead_share:.1%}",
+                    *noise,
+                    *ratios,
+                    f"{one.sample_s:.2f}",
+                    f"{one.learn_s:.2f}",
+                    per_s,
+                )
+            )
         lines = [
             f"{self.model} on {self.task}, {self.device}: {self.num_problems} problems, pass@1 {self.pass_at_1:.1%}, "
-            f"{self.mean_tokens:.0f} tokens a completion",
-            f"{'G':>4}{'dead':>8}{'var advantage':>15}{'var gradient':>14}{'signal/noise':>14}{'of a step':>11}"
-            f"{'sample s':>10}{'learn s':>9}{'per s':>11}",
+            f"{self.mean_tokens:.0f} tokens per completion",
+            *aligned(rows),
         ]
-        for row in self.sizes:
-            lines.append(
-                f"{row.size:>4}{row.dead_share:>8.1%}{row.advantage_variance[rule]:>15.4f}"
-                f"{row.gradient_variance[rule]:>14.4g}{row.signal_to_noise[rule]:>14.4f}"
-                f"{row.step_signal_to_noise[rule][0]:>11.4f}{row.sample_s:>10.2f}{row.learn_s:>9.2f}"
-                f"{row.step_signal_to_noise_per_s[rule]:>11.4g}"
-            )
         for name in RULES:
-            for kind, (value, low, high) in self.slopes[name].items():
-                lines.append(f"{name}, {kind} variance: G^{value:.2f} (95 % interval {low:.2f} to {high:.2f})")
-            for smaller, row in pairwise(self.sizes):
-                value, low, high = row.bought[name]
-                said = f"{value:.2f} × the signal to noise (95 % interval {low:.2f} to {high:.2f})"
+            for kind, found in self.slopes[name].items():
+                lines.append(f"{name}, {kind} variance: G^{_with_interval(found)}")
+            for smaller, one in pairwise(self.sizes):
+                said = f"signal to noise × {_with_interval(one.bought[name])}"
                 if not smaller.signal_to_noise_interval[name][0] > 0:
-                    said = f"not known: at {smaller.size} these problems do not tell the signal from none"
-                lines.append(f"{name}, {smaller.size} to {row.size}: {said}")
+                    said = f"unknown: at {smaller.size} the signal is statistically indistinguishable from 0"
+                lines.append(f"{name}, {smaller.size} to {one.size}: {said}")
         return "\n".join(lines)
+
+
+def _with_interval(found: IntervalEstimate) -> str:
+    return f"{found.value:.2f} (95 % interval {found.low:.2f} to {found.high:.2f})"
 
 
 def bench_groups(work: GroupsWork) -> GroupsResult:
     subject = open_subject(work.model)
     policy, engine = subject.policy, make_engine(subject)
-    task = make_task(work.task, task_options(work.task, [work.task], work.options, subject))
+    task = make_task(work.task, task_options(work.task, [work.task], work.options, subject.recipe))
     prompts = Prompts(policy.tokenizer)
     asked = [prompts[problem] for problem in task.problems("train")[: work.problems]]
     sampling = SamplingParams(max_new_tokens=work.max_new_tokens, temperature=work.temperature)
@@ -142,18 +167,18 @@ def bench_groups(work: GroupsWork) -> GroupsResult:
         scorer.close()
     groups = [scored for scored in drawn if not any(score.is_error for score in scored.scores)]
     if len(groups) < 2:
-        raise ConfigError(f"--task {work.task}: {len(drawn)} problems, and all but {len(groups)} could not be scored")
+        raise ConfigError(f"--task {work.task}: {len(groups)} of {len(drawn)} problems could be scored; 2 are needed")
     rewards = torch.tensor([[score.reward for score in scored.scores] for scored in groups], dtype=torch.float64)
     if not (rewards != rewards[:, :1]).any():
         raise ConfigError(
             f"--task {work.task}: the rollouts of each problem all have the same reward (pass@1 "
-            f"{_pass_rate(groups):.1%}), so no group has an advantage to measure; take a model that gets some right"
+            f"{_pass_rate(groups):.1%}), so there is no advantage to measure; use a model that solves some of them"
         )
-    # A stage keeps its sums where they are, so that the passes over thousands of single rollouts can be recorded. Steps
-    # come first: what they need of memory and do not get is then known before the long part.
+    # A stage keeps gradient sums at fixed addresses, so passes over thousands of single rollouts can be recorded. Whole
+    # steps run first, so that running out of memory shows before the long part.
     policy.begin_stage(OptimizerConfig(), keep_reference=False)
     sizes = sorted(work.sizes)
-    for size in reversed(sizes):  # warm-up: packs of sizes that were not seen before are recorded
+    for size in reversed(sizes):  # warm-up: packs of new sizes are recorded
         _time(policy, engine, asked, groups, size, work, sampling)
     times = [_time(policy, engine, asked, groups, size, work, sampling) for size in sizes]
     sketch = Sketcher(work.seed)
@@ -200,11 +225,13 @@ def _figures(index: int, noises: dict[str, list[Noise]], seconds: tuple[float, f
     )
 
 
-def _in_step(noise: Noise) -> Figure:
+def _in_step(noise: Noise) -> IntervalEstimate:
     common, low, high = common_signal(noise.gradients)
-    # Of groups around their problem's gradient, and of those around what they have in common.
+    # Variance of groups around their problem's gradient, plus that of problems around the common gradient.
     variance = float(noise.gradient_variance.mean()) + float(noise.signal.mean()) - common
-    return (common / variance, low / variance, high / variance) if variance > 0 else (0.0, 0.0, 0.0)
+    return IntervalEstimate(
+        *((common / variance, low / variance, high / variance) if variance > 0 else (0.0, 0.0, 0.0))
+    )
 
 
 def _pass_rate(groups: Sequence[ScoredGroup]) -> float:
@@ -217,7 +244,7 @@ def _examples(scored: ScoredGroup, count: int) -> list[Example]:
 
 
 def _gradients(policy: Policy, scored: ScoredGroup, work: GroupsWork, sketch: Sketch) -> Iterator[Tensor]:
-    """[SKETCH], of the mean logprob of each rollout's tokens."""
+    """Yield the sketch of each rollout's gradient: that of the mean logprob of its tokens."""
     for rollout in scored.group.rollouts:
         policy.begin_gradients()
         if rollout.token_ids:
@@ -231,9 +258,9 @@ def _gradients(policy: Policy, scored: ScoredGroup, work: GroupsWork, sketch: Sk
 
 
 class Sketcher:
-    """[SKETCH], on the CPU, of all numbers of some tensors. Inner products of two are the tensors' own, but for noise.
+    """Sketches of tensors: [SKETCH] numbers on the CPU that keep inner products up to noise.
 
-    The tensors have the same shapes each time: signs are drawn once.
+    The tensors must have the same shapes each time: signs are sampled once.
     """
 
     def __init__(self, seed: int) -> None:
@@ -263,7 +290,7 @@ def _time(
     work: GroupsWork,
     sampling: SamplingParams,
 ) -> tuple[float, float]:
-    """(seconds to sample, seconds to learn): one step with `size` rollouts of each problem."""
+    """Return the seconds to sample and the seconds to learn, for one step with `size` rollouts per problem."""
     synchronize()
     start = time.perf_counter()
     for _ in engine.generate(make_requests(asked, size, work.seed), sampling, 0):
@@ -272,7 +299,7 @@ def _time(
     sample_s = time.perf_counter() - start
     examples = [example for scored in groups for example in _examples(scored, size)]
     start = time.perf_counter()
-    # At a rate of 0 the weights stay what they are.
+    # A learning rate of 0 leaves the weights unchanged.
     update_policy(
         policy,
         weigh(examples, "sequence_mean"),

@@ -1,8 +1,8 @@
-"""Where the time of a training step goes: the first RL stage of a recipe, run as it is for a few steps.
+"""Time of a training step by phase: the first RL stage of a recipe, run unchanged for a few steps.
 
-The run is a real one, through the pipeline, in a folder that is thrown away; it ends before anything is evaluated or
-saved. All numbers come from the metrics that it writes. The stage keeps its own length, and with it the learning rate
-of each step. Stages before it are left out, so that it starts from the initial weights.
+The run is a real one, through the pipeline, in a temporary folder; it ends before anything is evaluated or saved. All
+numbers come from the metrics that it writes. The stage keeps its own length, and with it the learning rate of each
+step. Earlier stages are skipped, so the stage starts from the initial weights.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
+from groupwise.base.text_layout import aligned
 from groupwise.config import ConfigError, Recipe, RlStage
 from groupwise.engines.native.device_memory import ReleasableMemory
 from groupwise.models.placement import limit_memory
@@ -24,83 +24,85 @@ from groupwise.training import pipeline
 from groupwise.types import EvalRecord, StepRecord
 
 PHASES = ("sample", "score", "logprobs", "update")
-"""Each is a metric `time/…_s`; what they leave of a step is the rest."""
+"""Each is a metric `time/…_s`; the remaining time of a step is called rest."""
 
 
 class RunStopped(RuntimeError):
-    """The run ended before it had made the steps that were to be measured."""
+    """The run ended before all steps were measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTiming:
-    """Means over the measured steps, where nothing else is said."""
+    """Means over the measured steps unless stated otherwise."""
 
     recipe: str
     stage: str
     skipped_stages: tuple[str, ...]
-    """Before the stage, in the recipe."""
+    """Stages that come before this one in the recipe."""
     device: str
     steps: int
-    """Measured: those after the warm-up."""
+    """Measured steps: those after the warm-up."""
     warmup_steps: int
     steps_without_update: int
-    """Of those measured: there was nothing to learn from, so that they flatter the time of the update."""
+    """Measured steps with nothing to learn from, which make the update look faster than it is."""
     step_s: float
     step_max_s: float
     phases_s: dict[str, float]
-    """sample, score, logprobs, update and rest; they add up to `step_s`."""
+    """Seconds of sample, score, logprobs, update and rest; they add up to `step_s`."""
     rollouts: float
     tokens: float
-    """Of completions."""
+    """Sampled tokens in a step."""
     learned_tokens: float
-    """Of those, as often as an update saw them; what the time of the update is for."""
+    """Sampled tokens that went through the updates, counted once per update."""
     mean_tokens: float
-    """Of one completion."""
+    """Mean length of a completion."""
     tokens_per_s: float
-    """Over the whole step."""
+    """Sampled tokens / seconds of the step."""
     sample_tokens_per_s: float
-    """Over its sampling alone."""
+    """Sampled tokens / seconds of sampling."""
     peak_bytes: float | None
-    """The largest of all steps, those of the warm-up too: what the run needs; None on a CPU."""
+    """Largest of all steps, warm-up included: what the run needs. None on a CPU."""
     logprob_gap_mean: float | None
-    """Of engine and learner, over the tokens that were learned from; None where there were none."""
+    """Mean gap between engine and learner logprobs over the tokens that were learned from; None if there were none."""
     logprob_gap_max: float | None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def __str__(self) -> str:
-        counted = f"{self.steps} steps after {self.warmup_steps} of warm-up"
+        rows = [("step", f"{self.step_s:.3f} s", f"largest {self.step_max_s:.3f} s")]
+        rows += [
+            (f"  {phase}", f"{seconds:.3f} s", f"{seconds / self.step_s:.0%}")
+            for phase, seconds in self.phases_s.items()
+        ]
+        rows += [
+            ("rollouts", f"{self.rollouts:,.0f}", f"of {self.mean_tokens:.1f} tokens"),
+            ("tokens", f"{self.tokens:,.0f}", f"learned from {self.learned_tokens:,.0f}"),
+            ("tokens/s", f"{self.tokens_per_s:,.0f}", f"while sampling {self.sample_tokens_per_s:,.0f}"),
+        ]
+        if self.peak_bytes is not None:
+            rows.append(("peak memory", f"{self.peak_bytes / 2**30:.2f} GiB", ""))
+        if self.logprob_gap_mean is not None and self.logprob_gap_max is not None:
+            rows.append(("logprob gap", f"{self.logprob_gap_mean:.1e}", f"largest {self.logprob_gap_max:.1e}"))
+        counted = f"{self.steps} steps after {self.warmup_steps} warm-up steps"
         lines = [f"{self.recipe}, stage {self.stage}, {self.device}: {counted}"]
         if self.skipped_stages:
-            lines.append(f"left out: {', '.join(self.skipped_stages)}; the stage starts from the initial weights")
-        lines.append(f"{'step':<14}{self.step_s:>9.3f} s   largest {self.step_max_s:.3f} s")
-        for phase, seconds in self.phases_s.items():
-            lines.append(f"  {phase:<12}{seconds:>9.3f} s   {seconds / self.step_s:>4.0%}")
-        lines.append(f"{'rollouts':<14}{self.rollouts:>9,.0f}     of {self.mean_tokens:.1f} tokens")
-        lines.append(f"{'tokens':<14}{self.tokens:>9,.0f}     learned from {self.learned_tokens:,.0f}")
-        lines.append(f"{'tokens/s':<14}{self.tokens_per_s:>9,.0f}     while sampling {self.sample_tokens_per_s:,.0f}")
-        if self.peak_bytes is not None:
-            lines.append(f"{'peak memory':<14}{self.peak_bytes / 2**30:>9.2f} GiB")
-        if self.logprob_gap_mean is not None and self.logprob_gap_max is not None:
-            lines.append(f"{'logprob gap':<14}{self.logprob_gap_mean:>9.1e}     largest {self.logprob_gap_max:.1e}")
+            lines.append(f"skipped: {', '.join(self.skipped_stages)}; the stage starts from the initial weights")
+        lines += aligned(rows, has_notes=True)
         if self.steps_without_update:
             count = f"{self.steps_without_update} of {self.steps} steps"
-            lines.append(f"note: {count} had nothing to learn from, and their update took no time")
+            lines.append(f"note: {count} had nothing to learn from, so their update took no time")
         return "\n".join(lines)
 
 
 def bench_step(
     recipe: Recipe, *, steps: int = 12, warmup_steps: int = 4, memory_gib: float | None = None
 ) -> StepTiming:
-    """Run `steps` steps and measure those after the first `warmup_steps`. `memory_gib`: as if the GPU had no more."""
+    """Run `steps` steps and measure those after the first `warmup_steps`. `memory_gib`: pretend the GPU has less."""
     if warmup_steps < 0:
         raise ConfigError(f"--warmup {warmup_steps}: must not be negative")
     if steps <= warmup_steps:
-        raise ConfigError(f"--steps {steps}, --warmup {warmup_steps}: nothing is left after the warm-up; raise --steps")
+        raise ConfigError(f"--steps {steps}, --warmup {warmup_steps}: no step is left after the warm-up; raise --steps")
     index = next((index for index, stage in enumerate(recipe.stages) if isinstance(stage, RlStage)), None)
     if index is None:
-        raise ConfigError(f"{recipe.name}: no stage of this recipe samples and scores; its stages are all sft")
+        raise ConfigError(f"{recipe.name}: there is no RL stage to measure; all stages of this recipe are sft")
     skipped = tuple(stage.name for stage in recipe.stages[:index])
     with tempfile.TemporaryDirectory(prefix="groupwise-bench-") as folder:
         run_dir = Path(folder) / recipe.name
@@ -115,7 +117,7 @@ def bench_step(
 
 @contextlib.contextmanager
 def only_memory(gib: float | None) -> Iterator[None]:
-    """Inside, this process can have so much of the GPU's memory, all told: the rest is taken away by itself."""
+    """Limit the GPU memory of this process, CUDA context included, inside the context."""
     if gib is None:
         yield
         return
@@ -139,7 +141,7 @@ def only_memory(gib: float | None) -> Iterator[None]:
 
 
 def with_one_stage(recipe: Recipe, index: int, steps: int) -> Recipe:
-    """The recipe with one of its stages alone, which does nothing but its steps for so many of them."""
+    """Return the recipe with one stage only, long enough for `steps`, without evaluations and checkpoints."""
     stage = recipe.stages[index]
     return replace(
         recipe,
@@ -194,11 +196,11 @@ def summarize(
 
 
 class _Measured(Exception):
-    """All steps that were wanted are in the metrics. Not a StopRequested, upon which a run is saved."""
+    """All requested steps are in the metrics. Not a StopRequested, which would save the run."""
 
 
 class _EndAfter:
-    """A sink that ends the run once a step is written."""
+    """A sink that ends the run after a given step."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -208,7 +210,7 @@ class _EndAfter:
             raise _Measured
 
     def write_eval(self, record: EvalRecord) -> None:
-        """None comes: evaluations are off."""
+        """Never called: evaluations are off."""
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Nothing to close."""

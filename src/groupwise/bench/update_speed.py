@@ -1,24 +1,24 @@
-"""How fast the policy learns: tokens per second, share of the device's peak (MFU), memory, for one update alone.
+"""Speed of a policy update: tokens per second, share of the device's peak (MFU), memory.
 
-The sequences are made up, of lengths drawn evenly up to the longest, with random advantages. They go through the
-real `update_policy` with GRPO's loss, as in a step with one update: old logprobs are not needed. There is no reference
-policy either; its term in the loss is a few operations per token.
+The sequences are random, with lengths sampled uniformly up to the longest, and have random advantages. They go through
+the real `update_policy` with GRPO's loss, as in a step with one update: old logprobs are not needed. There is no
+reference policy either; its term in the loss is a few operations per token.
 
 MFU is 6 · N · tokens/s over the peak, the usual convention: 2 N for the forward pass and 4 N for the backward pass of a
-token, N being the parameters that it is multiplied with. Only tokens that are computed count there: the prompt of a
-group once. Attention and recomputing are not counted. The head is counted
-for all tokens, though prompts do not go through it.
+token, N being the parameters that it is multiplied with. Only computed tokens count: the prompt of a group counts
+once. Attention and recomputation are not counted. The head is counted for all tokens, although prompts skip it.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
+from groupwise.base.text_layout import aligned
 from groupwise.bench.engine_speed import SHAPES, make_shape, model_at, synchronize
 from groupwise.config import ConfigError, LoraConfig, RlStage, make_recipe
 from groupwise.data.batch import Example, Update, weigh
@@ -27,37 +27,38 @@ from groupwise.models.load import LoadedModel, load_model, recompute_activations
 from groupwise.models.lora import add_lora
 from groupwise.models.policy import Policy
 from groupwise.models.tiny import make_tokenizer
+from groupwise.runs.files import plain
 from groupwise.training.grpo import policy_loss
 from groupwise.training.update import update_policy
 
 PEAK_TFLOPS = 790.0
-"""Of a GPU where none is given: bf16 products on an H200."""
+"""Default peak of a GPU: bf16 products on an H200."""
 
 
 class UpdateSkipped(RuntimeError):
-    """An update whose loss or gradient was not finite: the optimizer did nothing, and the time is not that of one."""
+    """The update was skipped because its loss or gradient was not finite, so its time means nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateWork:
-    """What is to be measured."""
+    """The update to measure."""
 
     model: str = "smollm2-135m"
     """A name in SHAPES, or a path."""
     sequences: int = 64
     longest: int = 1024
-    """Tokens of the longest sequence that may be drawn, prompt included."""
+    """Maximum tokens of a sequence, prompt included."""
     prompt_tokens: int = 128
     group: int = 1
-    """So many sequences have one prompt."""
+    """Number of sequences that share a prompt."""
     microbatch_tokens: int = 16384
     checkpointing: Literal[False, True, "mlp"] = False
-    """As model.gradient_checkpointing: of whole layers, or of their feed-forward parts."""
+    """Same as model.gradient_checkpointing: whole layers, or their feed-forward parts."""
     lora: int | None = None
     """Rank of the adapters; None trains all weights."""
     updates: int = 3
     peak_tflops: float | None = None
-    """What MFU is a share of; None is PEAK_TFLOPS on a GPU, and no MFU on a CPU."""
+    """Peak that MFU refers to. None: PEAK_TFLOPS on a GPU, no MFU on a CPU."""
 
     def __post_init__(self) -> None:
         lowest = {"sequences": 1, "prompt_tokens": 1, "group": 1, "microbatch_tokens": 1, "updates": 2}
@@ -66,16 +67,14 @@ class UpdateWork:
                 raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least {least}")
         if self.longest <= self.prompt_tokens:
             raise ConfigError(
-                f"--longest {self.longest}: counts the prompt, so that it must be above --prompt-tokens "
-                f"{self.prompt_tokens}"
+                f"--longest {self.longest}: includes the prompt; must be above --prompt-tokens {self.prompt_tokens}"
             )
         if self.checkpointing not in (False, True, "mlp"):
             raise ConfigError(
-                f"--checkpointing {self.checkpointing}: either alone, for whole layers, or with mlp, for their "
-                "feed-forward parts"
+                f"--checkpointing {self.checkpointing}: give no value, for whole layers, or mlp, for feed-forward parts"
             )
         if self.lora is not None and self.lora < 1:
-            raise ConfigError(f"--lora {self.lora}: a rank of at least 1; leave it out to train all weights")
+            raise ConfigError(f"--lora {self.lora}: must be at least 1; leave it out to train all weights")
         if self.peak_tflops is not None and self.peak_tflops <= 0:
             raise ConfigError(f"--peak-tflops {self.peak_tflops:g}: must be above 0")
 
@@ -85,74 +84,74 @@ class UpdateTiming:
     work: UpdateWork
     device: str
     tokens: int
-    """Of all sequences, prompts included."""
+    """Total of all sequences, prompts included."""
     computed_tokens: int
-    """Those that go through the model: a prompt of several sequences once, where they are packed."""
+    """Tokens that go through the model; packing computes a shared prompt once."""
     num_parameters: int
-    """Those that multiply: the input embedding is left out where it is not the head as well."""
+    """Parameters that multiply: without the input embedding, unless it is also the head."""
     first_s: float
-    """The first update, with all set-up: compiling, allocating, AdamW's moments."""
+    """Seconds of the first update, including set-up: compilation, allocation, AdamW's moments."""
     update_s: float
-    """Mean of the others."""
+    """Mean seconds of the other updates."""
     tokens_per_s: float
     peak_tflops: float | None
     mfu: float | None
-    """6 · num_parameters · computed tokens per second over the peak; None where no peak is known."""
+    """6 · num_parameters · computed tokens per second / peak; None if the peak is unknown."""
     peak_bytes: int | None
-    """Largest of the updates after the first; None on a CPU."""
+    """Peak memory of the updates after the first; None on a CPU."""
     before_bytes: int | None
-    """What of it is there before an update: weights, their fp32 masters and AdamW's moments."""
+    """Memory in use before an update: weights, fp32 masters and AdamW's moments."""
 
     @property
     def note(self) -> str:
-        """What the formula of MFU hides here; "" where it hides nothing."""
+        """How the MFU formula misleads for this work; "" if it does not."""
         less, more = self.work.lora is not None, bool(self.work.checkpointing)
         if self.mfu is None or not (less or more):
             return ""
         is_part = self.work.checkpointing == "mlp"
         again = "some activations are" if is_part else "activations are"
-        reasons = ["frozen weights need no gradient of their own"] * less + [f"{again} computed again"] * more
+        reasons = ["frozen weights need no gradient"] * less + [f"{again} recomputed"] * more
         most = 6 - 2 * less + 2 * more
         computed = f"between {most - 2} N and {most} N" if is_part else f"about {most} N"
         cancel = less and more and not is_part
-        verdict = "the two cancel" if cancel else "it flatters" if less else "the device does more than it says"
-        return f"MFU counts 6 N all the same; {' and '.join(reasons)}, {computed} in all, so that {verdict}"
+        verdict = "the two cancel" if cancel else "MFU is too high" if less else "MFU is too low"
+        return f"MFU always counts 6 N; {' and '.join(reasons)}, {computed} in total, so {verdict}"
 
     def to_json(self) -> dict[str, Any]:
-        """Flat, with the peak that was used."""
-        table = asdict(self)
+        """Return one flat object; `peak_tflops` is the peak that was used."""
+        table: dict[str, Any] = plain(self)
         return table.pop("work") | table | {"note": self.note}
 
     def __str__(self) -> str:
         work = self.work
-        lines = [
-            f"{work.model}, {self.device}: {work.sequences} sequences of {work.prompt_tokens + 1} to {work.longest} "
-            f"tokens, {self.tokens:,} in all, {self.computed_tokens:,} computed",
-            f"{'tokens/s':<14}{self.tokens_per_s:>9,.0f}",
-            f"{'update':<14}{self.update_s:>9.3f} s   first {self.first_s:.3f} s",
+        rows = [
+            ("tokens/s", f"{self.tokens_per_s:,.0f}", ""),
+            ("update", f"{self.update_s:.3f} s", f"first {self.first_s:.3f} s"),
         ]
         if self.mfu is not None and self.peak_tflops is not None:
             parts = f"of {self.peak_tflops:g} TFLOP/s, {self.num_parameters / 1e6:,.1f} M parameters"
-            lines.append(f"{'MFU':<14}{self.mfu:>9.1%}     {parts}")
+            rows.append(("MFU", f"{self.mfu:.1%}", parts))
         if self.peak_bytes is not None and self.before_bytes is not None:
             before = f"before the update {self.before_bytes / 2**30:.2f} GiB"
-            lines.append(f"{'peak memory':<14}{self.peak_bytes / 2**30:>9.2f} GiB {before}")
-        if self.note:
-            lines.append(f"note: {self.note}")
-        return "\n".join(lines)
+            rows.append(("peak memory", f"{self.peak_bytes / 2**30:.2f} GiB", before))
+        heading = (
+            f"{work.model}, {self.device}: {work.sequences} sequences of {work.prompt_tokens + 1} to {work.longest} "
+            f"tokens, {self.tokens:,} in total, {self.computed_tokens:,} computed"
+        )
+        return "\n".join([heading, *aligned(rows, has_notes=True), *([f"note: {self.note}"] if self.note else [])])
 
 
 def bench_update(work: UpdateWork) -> UpdateTiming:
     stage = default_stage()
     policy = make_policy(work)
     if work.longest > policy.context_tokens:
-        raise ConfigError(f"--longest {work.longest}: {work.model} was made for {policy.context_tokens} positions")
+        raise ConfigError(f"--longest {work.longest}: {work.model} has only {policy.context_tokens} positions")
     policy.begin_stage(stage.optimizer, keep_reference=False)
     examples = make_examples(work, policy.model.config.get_text_config().vocab_size)
     update = weigh(examples, stage.loss.weights)
     first_s = _time(policy, stage, update, work.microbatch_tokens)
     is_gpu = policy.device.type == "cuda"
-    # After the first update, so that AdamW's moments count as there before.
+    # Read after the first update, so that AdamW's moments are included.
     before_bytes = torch.cuda.memory_allocated(policy.device) if is_gpu else None
     if is_gpu:
         policy.take_peak_bytes()
@@ -180,7 +179,7 @@ def bench_update(work: UpdateWork) -> UpdateTiming:
 
 
 def default_stage() -> RlStage:
-    """A stage of GRPO with the keys that a recipe has to give, and nothing else."""
+    """Return a GRPO stage with the required keys only; all others have their defaults."""
     stage = {"algorithm": "grpo", "steps": 1, "problems_per_step": 1, "rollouts_per_problem": 2}
     table = {"name": "bench", "model": {"path": "tiny-qwen3"}, "task": {"name": "countdown"}, "stages": [stage]}
     (made,) = make_recipe(table).stages
@@ -189,7 +188,7 @@ def default_stage() -> RlStage:
 
 
 def make_policy(work: UpdateWork) -> Policy:
-    """As `load_policy` makes one, but from a shape too."""
+    """Make a policy like `load_policy` does, also from a shape."""
     loaded = _load_shape(work.model) if work.model in SHAPES else load_model(model_at(work.model), seed=0)
     recompute_activations(loaded.model, work.checkpointing)
     if work.lora is not None:
@@ -200,12 +199,12 @@ def make_policy(work: UpdateWork) -> Policy:
 def _load_shape(name: str) -> LoadedModel:
     model = make_shape(name)
     set_training(model, False)
-    # A shape comes without a tokenizer, and token ids are all that an update reads.
+    # A shape has no tokenizer. Any will do: an update reads token ids only.
     return LoadedModel(model, make_tokenizer(), model.config.max_position_embeddings, model.device, model.dtype)
 
 
 def make_examples(work: UpdateWork, vocab: int) -> list[Example]:
-    """Token ids and lengths are even, advantages normal; the same at each call."""
+    """Sample token ids and lengths uniformly and advantages from a normal distribution; every call returns the same."""
     dice = random.Random(0)
     examples = []
     prompt_ids: tuple[int, ...] = ()
@@ -218,7 +217,7 @@ def make_examples(work: UpdateWork, vocab: int) -> list[Example]:
                 prompt_ids,
                 tuple(dice.randrange(vocab) for _ in range(size)),
                 advantages=torch.full((size,), dice.gauss(0.0, 1.0)),
-                # The loss measures its distance from the engine's logprobs, whatever these are.
+                # The loss compares with the engine's logprobs; their values do not affect speed.
                 rollout_logprobs=torch.zeros(size),
             )
         )
@@ -226,7 +225,7 @@ def make_examples(work: UpdateWork, vocab: int) -> list[Example]:
 
 
 def num_computed(policy: Policy, update: Update, max_tokens: int) -> int:
-    """Tokens that go through the model; padding does not count."""
+    """Count the tokens that go through the model, padding excluded."""
     total = 0
     for microbatch in policy.microbatches(update.examples, update.token_weights, max_tokens):
         inputs = microbatch.inputs
@@ -235,7 +234,7 @@ def num_computed(policy: Policy, update: Update, max_tokens: int) -> int:
 
 
 def num_multiplied(model: Any) -> int:
-    """Parameters that a token is multiplied with. Looking up a row of the embedding is no product."""
+    """Count the parameters that a token is multiplied with. Looking up a row of the embedding is not a product."""
     total = sum(parameter.numel() for parameter in model.parameters())
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     is_tied = head is not None and head.weight is embedding.weight
@@ -256,5 +255,5 @@ def _time(policy: Policy, stage: RlStage, update: Update, max_tokens: int) -> fl
     synchronize()
     seconds = time.perf_counter() - start
     if not stats.is_finite:
-        raise UpdateSkipped(f"the update was skipped: loss {stats.loss}, norm of the gradient {stats.grad_norm}")
+        raise UpdateSkipped(f"the update was skipped: loss {stats.loss}, gradient norm {stats.grad_norm}")
     return seconds

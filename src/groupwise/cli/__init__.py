@@ -1,4 +1,4 @@
-"""The `groupwise` command. Imports happen inside each command, so that --help is instant and nothing loads in vain."""
+"""The `groupwise` command. Each command imports what it needs when it runs, which keeps `--help` instant."""
 
 from __future__ import annotations
 
@@ -6,56 +6,58 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
-from groupwise.cli import (
-    doctor,
-    evals,
-    new,
-    plan,
-    reports,
-    sampling,
-    shell_completions,
-    sweeps,
-    train,
-    verifiers,
-    watch,
-)
+from groupwise.cli.arguments import CommandParser, add_command
+from groupwise.cli.printing import say
+
+COMMANDS = (
+    "train", "demo", "recipes", "tasks", "algorithms", "export", "merge", "eval", "compare", "contamination",
+    "validate", "verify", "sandbox", "audit", "sample", "bench", "report", "reach", "doctor", "watch", "plan", "sweep",
+    "new", "completions",
+)  # fmt: skip
+"""The commands in the order of `--help`, each a module of this package.
+
+Its docstring is the help, `add_options(parser)` declares the arguments, and `run(options)` returns the exit status. A
+command that contains commands has a function for each of them instead.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; the exit status is 0 for success, 1 for a failed run, 2 for input that cannot be used.
+    """Run one command and return its exit status: 0 for success, 1 for a failed run, 2 for unusable input.
 
-    As for other programs: 130 after Ctrl-C, 141 when whoever reads the output has gone.
+    As in other programs, 130 follows Ctrl-C, and 141 a closed output pipe.
     """
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     if not sys.stderr.isatty():
-        # Loading bars of libraries would fill a log. Read when tqdm is imported, so before any of them.
+        # Keeps the progress bars of libraries out of logs; tqdm reads it when it is imported.
         os.environ.setdefault("TQDM_DISABLE", "1")
     try:
-        status = int(options.command(options))
+        status = int(options.run(options))
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
-        print("groupwise: interrupted", file=sys.stderr)
+        say("groupwise: interrupted", to=sys.stderr)
         return 130
     except BrokenPipeError:
-        # What is left in the buffer would fail again at exit.
+        # Flushing the rest of the buffer at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (ValueError, RuntimeError) as error:
-        # Our own errors say what happened and what to do; a stranger's deserves its traceback.
+        # Our own errors say what happened and what to do; any other needs its traceback.
         if not type(error).__module__.startswith("groupwise."):
             raise
-        print(f"groupwise: {error}", file=sys.stderr)
+        say(f"groupwise: {error}", to=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     from groupwise import __version__
 
-    parser = argparse.ArgumentParser(prog="groupwise", description="Teach a language model to reason, and prove it.")
+    parser = CommandParser(prog="groupwise", description="Teach a language model to reason, and prove it.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for family in (train, evals, verifiers, sampling, reports, doctor, watch, plan, sweeps, new, shell_completions):
-        family.add_commands(commands)
+    for name in COMMANDS:
+        module = import_module(f"groupwise.cli.{name}")
+        module.add_options(add_command(commands, name, module.__doc__, getattr(module, "run", None)))
     return parser

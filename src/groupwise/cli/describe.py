@@ -1,7 +1,7 @@
-"""Write docs/reference from the source: keys of a recipe, tasks and their options, algorithms, metrics.
+"""Write docs/reference from the source: recipe keys, tasks and their options, algorithms, metrics.
 
-`python -m groupwise.cli.describe docs/reference` writes the pages; a test fails when they are stale. The meaning of a
-key is written once, under its field.
+`python -m groupwise.cli.describe docs/reference` writes the pages; a test fails if they are stale. What a key means is
+written once, in the source, as a string under its field.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def pages() -> dict[str, str]:
 
 
 def task_options(name: str) -> str:
-    """A task and its options as plain text, for the terminal."""
+    """Return a task and its options as plain text."""
     cls = task_class(name)
     lines = [inspect.cleandoc(cls.__doc__ or ""), ""]
     lines += [f"  {key} = {default}   {meaning}" for key, _, default, meaning in describe_fields(cls)]
@@ -50,7 +50,7 @@ def task_options(name: str) -> str:
 
 
 def describe_fields(cls: type[Any]) -> list[tuple[str, str, str, str]]:
-    """(key, type, default, meaning) of each field of a dataclass, inherited ones included."""
+    """Return (key, type, default, meaning) of each field of a dataclass, including inherited fields."""
     meanings: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
@@ -64,7 +64,7 @@ def describe_fields(cls: type[Any]) -> list[tuple[str, str, str, str]]:
 
 
 def _attribute_docstrings(cls: type[Any]) -> dict[str, str]:
-    """The string under each annotated attribute; Python drops them, so they are read from the source."""
+    """Return the string under each annotated attribute, read from the source because Python drops it."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     body = typing.cast(ast.ClassDef, tree.body[0]).body
     found = {}
@@ -108,7 +108,7 @@ def _fields_table(cls: type[Any]) -> str:
 
 
 def _recipe_page() -> str:
-    sections = ["# Keys of a recipe\n", _fields_table(Recipe)]
+    sections = ["# Recipe keys\n", _fields_table(Recipe)]
     sections += _nested_sections(Recipe, "")
     for title, cls in (("an RL stage", RlStage), ("an SFT stage", SftStage)):
         sections += [f"## `[[stages]]`: {title}\n", inspect.cleandoc(cls.__doc__ or "") + "\n", _fields_table(cls)]
@@ -129,7 +129,7 @@ def _nested_sections(cls: type[Any], prefix: str) -> list[str]:
 
 
 def _tasks_page() -> str:
-    sections = ["# Tasks and their options\n", "Options go into `[task.options]`.\n"]
+    sections = ["# Tasks and their options\n", "Set options in `[task.options]`.\n"]
     for name in list_tasks():
         cls = task_class(name)
         sections += [f"## `{name}`\n", inspect.cleandoc(cls.__doc__ or "") + "\n", _fields_table(cls)]
@@ -137,7 +137,7 @@ def _tasks_page() -> str:
 
 
 def _algorithms_page() -> str:
-    sections = ["# Algorithms\n", "What each name sets; a key written in the recipe wins.\n"]
+    sections = ["# Algorithms\n", "What each name sets; keys in the recipe take precedence.\n"]
     for name, summary in SUMMARIES.items():
         sections.append(f"## `{name}`\n\n{summary[0].upper()}{summary[1:]}.\n")
         if name in ALGORITHMS:
@@ -150,7 +150,7 @@ def _metrics_page() -> str:
         (f"`{metric.name}{'…' if metric.is_family else ''}`", metric.unit, metric.meaning)
         for metric in METRICS.values()
     ]
-    return "# Metrics\n\nOne line of `metrics.jsonl` holds those of one step.\n\n" + _table(
+    return "# Metrics\n\nEach line of `metrics.jsonl` holds the metrics of one step.\n\n" + _table(
         rows, ("metric", "unit", "meaning")
     )
 

@@ -1,22 +1,26 @@
-"""The command that says what is wrong with a run."""
+"""Diagnose a run, and name the recipe keys to change.
+
+The exit status is 1 when a finding is a warning that needs action, else 0.
+
+Examples:
+  groupwise doctor runs/mine
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    doctor = commands.add_parser("doctor", help="what is wrong with a run, and which key to change")
-    doctor.add_argument("run", type=Path, help="a run directory; the run may still be going on")
-    doctor.add_argument("--json", action="store_true", help="the findings as JSON")
-    doctor.set_defaults(command=_doctor)
+from groupwise.cli.arguments import add_json
+from groupwise.cli.printing import print_json
 
 
-def _doctor(options: argparse.Namespace) -> int:
-    """0: healthy, or only things to watch. 1: something is sick."""
-    import json
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="a run directory; the run may still be training")
+    add_json(parser, "print the findings as JSON")
 
+
+def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from groupwise.doctor import examine, read_charts
@@ -24,14 +28,14 @@ def _doctor(options: argparse.Namespace) -> int:
     from groupwise.doctor.vitals import vital_signs
     from groupwise.runs import Run
 
-    run = Run(options.run)
+    run = Run(options.run_dir)
     charts = read_charts(run)
     findings = examine(charts)
     if options.json:
         stages = [
             {"name": chart.stage, "num_steps": len(chart.steps), "vital_signs": vital_signs(chart)} for chart in charts
         ]
-        print(json.dumps({"run": run.name, "stages": stages, "findings": [found.to_json() for found in findings]}))
+        print_json({"run": run.name, "stages": stages, "findings": [found.to_json() for found in findings]})
     else:
         show(run.name, charts, findings, Console(highlight=False, soft_wrap=True))
     return int(any(finding.severity == "sick" for finding in findings))

@@ -1,116 +1,107 @@
-"""A task of one's own, begun: a module, its test and a recipe that runs at once."""
+"""Create a task of your own: a module, its test, and a recipe that trains at once.
+
+Examples:
+  groupwise new my-task
+  groupwise new my-task --folder tasks
+"""
 
 from __future__ import annotations
 
 import argparse
 import keyword
 import re
+import shlex
 import sys
 from pathlib import Path
 
-TASK = '''"""The task {name}: where its problems come from and how completions are scored."""
+from groupwise.cli.printing import say, say_commands
+
+TASK = '''"""The task {name}: its problems, and how completions are scored."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from groupwise.rewards.extract import last_tag
-from groupwise.tasks.generated import check_counts, generate_split
-from groupwise.tasks.rows import stable_id
-from groupwise.tasks.task import Split
-from groupwise.types import Message, Problem, Score, Verdict
+import groupwise as gw
 
 
 @dataclass(frozen=True)
-class {cls}:
+class {cls}(gw.GeneratedTask):
     """Write a word backwards. Change this: problems, score, and the name of the verifier.
 
     Fields are the keys of [task.options] in a recipe.
     """
 
     letters: int = 3
-    """Of a word."""
+    """Letters per word."""
     num_train: int = 500
     num_held_out: int = 50
-    seed: int = 0
-    """Of the problems; independent of the run's seed."""
 
     verifier: ClassVar[str] = "{name}/1"
+    fix: ClassVar[str] = "raise letters"
 
-    def __post_init__(self) -> None:
-        check_counts(self.num_train, self.num_held_out)
+    @property
+    def num_possible(self) -> int:
+        return 26**self.letters
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return generate_split(
-            self._draw,
-            split,
-            seed=self.seed,
-            num_train=self.num_train,
-            num_held_out=self.num_held_out,
-            num_possible=26**self.letters,
-            fix="raise letters",
-        )
-
-    def _draw(self, generator: random.Random) -> tuple[str, Problem]:
-        """What makes a problem distinct, and the problem."""
+    def draw(self, generator: random.Random) -> tuple[str, gw.Problem]:
+        """Return what makes a problem distinct, and the problem."""
         word = "".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=self.letters))
-        message = Message("user", f"Write {{word}} backwards, as <answer>word</answer>.")
-        return word, Problem(stable_id("{name}", word), (message,), word[::-1])
+        message = gw.Message("user", f"Write {{word}} backwards, as <answer>word</answer>.")
+        return word, gw.Problem(gw.stable_id("{name}", word), (message,), word[::-1])
 
-    def score(self, problem: Problem, completion: str) -> Score:
-        """Depends on its arguments alone. Raise where it cannot be judged; never return a wrong verdict for that."""
-        found = last_tag(completion)
+    def score(self, problem: gw.Problem, completion: str) -> gw.Score:
+        """Score a completion, from the arguments alone. Raise an exception if it cannot be judged."""
+        found = gw.last_tag(completion)
         if found is None:
-            return Score(0.0, Verdict.UNPARSED, {{"correct": 0.0}}, self.verifier, "no <answer> element")
+            return gw.Score(0.0, gw.Verdict.UNPARSED, {{"correct": 0.0}}, self.verifier, "no <answer> element")
         is_right = found.text.strip() == problem.answer
         parts = {{"correct": float(is_right)}}
-        verdict = Verdict.CORRECT if is_right else Verdict.WRONG
-        return Score(sum(parts.values()), verdict, parts, self.verifier, found.text)
+        verdict = gw.Verdict.CORRECT if is_right else gw.Verdict.WRONG
+        return gw.Score(sum(parts.values()), verdict, parts, self.verifier, found.text)
 
-    def demonstrate(self, problem: Problem) -> str:
-        """A right completion: for SFT stages, and for `groupwise validate`. Drop it where there is none."""
+    def demonstrate(self, problem: gw.Problem) -> str:
+        """Return a correct completion, for SFT stages and `groupwise validate`. Optional."""
         return f"<answer>{{problem.answer}}</answer>"
 '''
 
-TEST = '''"""The task {name}: gold answers score 1, wrong ones 0, and the splits share nothing."""
+TEST = '''"""The task {name}: gold answers score 1, wrong answers 0, and the splits share no problem."""
 
 from __future__ import annotations
 
 import pytest
 from {module} import {cls}
 
-from groupwise.tasks import check_splits
-from groupwise.types import Verdict
+import groupwise as gw
 
 TASK = {cls}(num_train=50, num_held_out=10)
 
 
 def test_splits_share_no_problem() -> None:
-    train, held_out = check_splits(TASK)
+    train, held_out = gw.check_splits(TASK)
     assert (len(train), len(held_out)) == (50, 10)
 
 
 def test_right_answers_are_correct() -> None:
     for problem in TASK.problems("held_out"):
         score = TASK.score(problem, TASK.demonstrate(problem))
-        assert (score.verdict, score.reward) == (Verdict.CORRECT, 1.0)
+        assert (score.verdict, score.reward) == (gw.Verdict.CORRECT, 1.0)
 
 
 @pytest.mark.parametrize(
     ("completion", "verdict"),
-    [("", Verdict.UNPARSED), ("<answer></answer>", Verdict.WRONG), ("<answer>no such word</answer>", Verdict.WRONG)],
+    [("", gw.Verdict.UNPARSED), ("<answer></answer>", gw.Verdict.WRONG), ("<answer>!</answer>", gw.Verdict.WRONG)],
 )
-def test_what_is_not_right_earns_nothing(completion: str, verdict: Verdict) -> None:
+def test_wrong_answers_earn_nothing(completion: str, verdict: gw.Verdict) -> None:
     score = TASK.score(TASK.problems("held_out")[0], completion)
     assert (score.verdict, score.reward) == (verdict, 0.0)
 '''
 
 RECIPE = """# groupwise train {module}.toml, in the folder of {module}.py
 name = "{name}"
-description = "begun with groupwise new"
+description = "made by groupwise new"
 
 [model]
 path = "tiny-qwen3"  # a hub id, a folder or a .gguf file
@@ -134,32 +125,30 @@ optimizer = {{ learning_rate = 1e-4 }}
 """
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    new = commands.add_parser("new", help="begin a task of your own: a module, its test, a recipe")
-    new.add_argument("task", help="its name, as in my-task")
-    new.add_argument("--folder", type=Path, default=Path(), help="where the files go; default here")
-    new.set_defaults(command=_new)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("task", help="name of the task, as in my-task")
+    parser.add_argument("--folder", type=Path, default=Path(), help="the folder to write to")
 
 
-def _new(options: argparse.Namespace) -> int:
-    texts = files_of(options.task)
-    written = write_files(options.folder, texts)
-    module = written[0].stem
-    print(f"Wrote {', '.join(str(path) for path in written)}")
-    print(f"Try: cd {options.folder} && python -m pytest {written[1].name} && groupwise train {module}.toml")
+def run(options: argparse.Namespace) -> int:
+    written = write_files(options.folder, files_of(options.task))
+    say(f"Wrote {', '.join(str(path) for path in written)}\nNext:")
+    if options.folder != Path():
+        say_commands(f"cd {shlex.quote(str(options.folder))}")
+    say_commands(f"python -m pytest {written[1].name}", f"groupwise train {written[2].name}")
     return 0
 
 
 def files_of(name: str) -> dict[str, str]:
-    """File name → text, the module first."""
+    """Return the text of each file by name: the module, its test, the recipe."""
     from groupwise.config import ConfigError
     from groupwise.tasks import TASKS
 
     module = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*", name) or keyword.iskeyword(module):
-        raise ConfigError(f"new {name!r}: a task is named with small letters, digits and '-', as in my-task")
+        raise ConfigError(f"new {name!r}: use lower-case letters, digits and '-', as in my-task")
     if name in TASKS or module in sys.stdlib_module_names or module in ("groupwise", "torch", "pytest"):
-        raise ConfigError(f"new {name!r}: there is a task or a module of that name already; choose another one")
+        raise ConfigError(f"new {name!r}: a task or module of that name exists; choose another name")
     names = {"name": name, "module": module, "cls": "".join(part.capitalize() for part in module.split("_"))}
     return {
         f"{module}.py": TASK.format(**names),
@@ -169,13 +158,13 @@ def files_of(name: str) -> dict[str, str]:
 
 
 def write_files(folder: Path, texts: dict[str, str]) -> list[Path]:
-    """All of them or none: nothing that is there is overwritten."""
+    """Write all files, or none if one of them exists."""
     from groupwise.config import ConfigError
 
     paths = [folder / name for name in texts]
     for path in paths:
         if path.exists():
-            raise ConfigError(f"{path}: is there already; choose another name, or another --folder")
+            raise ConfigError(f"{path} exists; choose another name, or another --folder")
     folder.mkdir(parents=True, exist_ok=True)
     for path, text in zip(paths, texts.values(), strict=True):
         path.write_text(text, encoding="utf-8")

@@ -1,4 +1,11 @@
-"""The planner: what a recipe will take, before it runs."""
+"""Predict a recipe's memory use and run time on a GPU.
+
+The exit status is 0 if every stage fits (or the plan agrees with `--against`), else 1.
+
+Examples:
+  groupwise plan gsm8k --gpu 4090
+  groupwise plan gsm8k --gpu h200 --ranks 4 --prompt-tokens task
+"""
 
 from __future__ import annotations
 
@@ -7,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groupwise.cli.libraries import quiet_libraries
-from groupwise.planner.prompts import USUAL_TOKENS
+from groupwise.cli.arguments import RECIPE, add_json, add_overrides
+from groupwise.cli.printing import print_json, say
 
 if TYPE_CHECKING:
     from groupwise.config import Recipe
@@ -17,32 +24,23 @@ if TYPE_CHECKING:
     from groupwise.planner.timing import Speed
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    plan = commands.add_parser("plan", help="memory and time of a recipe on a GPU, before the run")
-    plan.add_argument("recipe", help="a TOML file, or the name of one of `groupwise recipes`")
-    plan.add_argument("--set", action="append", default=[], metavar="a.b=c", dest="overrides", help="override a key")
-    plan.add_argument(
-        "--gpu", default="this", help="as in a100-40, 4090, h100, h200; default this, the one that is here"
-    )
-    plan.add_argument("--memory-gib", type=float, help="as if the GPU had so much memory")
-    plan.add_argument("--ranks", type=int, default=1, help="so many of these GPUs; default 1")
-    plan.add_argument(
-        "--prompt-tokens", metavar="N", default=str(USUAL_TOKENS),
-        help=f"of a prompt; default {USUAL_TOKENS}. `task`: as the recipe's task and tokenizer have them",
-    )  # fmt: skip
-    plan.add_argument("--mean-tokens", type=float, help="of a completion; default half of max_new_tokens")
-    plan.add_argument("--measure", action="store_true", help="first measure this GPU, a minute; later plans use it too")
-    plan.add_argument(
-        "--against", type=Path, metavar="FILE", help="compare with what `groupwise bench step RECIPE --json` wrote"
-    )
-    plan.add_argument("--json", action="store_true")
-    plan.set_defaults(command=_plan)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("recipe", help=RECIPE)
+    add_overrides(parser)
+    add("--gpu", default="this", help="as in a100-40, 4090, h100, h200; this: the GPU of this machine")
+    add("--memory-gib", type=float, help="pretend the GPU has this much memory")
+    add("--ranks", type=int, default=1, help="number of GPUs")
+    add("--prompt-tokens", metavar="N", help="mean tokens per prompt; task: measure the recipe's task (default: 128)")
+    add("--mean-tokens", type=float, help="mean tokens per completion (default: half max_new_tokens)")
+    add("--measure", action="store_true", help="measure this GPU first, for about a minute; later plans reuse it")
+    add("--against", type=Path, metavar="FILE", help="compare with the output of `groupwise bench step RECIPE --json`")
+    add_json(parser)
 
 
-def _plan(options: argparse.Namespace) -> int:
-    """0 where all stages fit (or the plan is as measured), 1 where one does not."""
-    import json
-
+def run(options: argparse.Namespace) -> int:
+    from groupwise.api.watchers import quiet_libraries
+    from groupwise.base.hub import hub_or_cache
     from groupwise.config import find_recipe, load_recipe
     from groupwise.planner.against import read_measured
 
@@ -55,11 +53,13 @@ def _plan(options: argparse.Namespace) -> int:
 
     quiet_libraries()
     mean_tokens = options.mean_tokens if measured is None else options.mean_tokens or measured["mean_tokens"]
+    with hub_or_cache(recipe.model.path):
+        shape, prompt_tokens = find_shape(recipe.model), _prompt_tokens(options.prompt_tokens, recipe)
     plan = make_plan(
         recipe,
-        find_shape(recipe.model),
+        shape,
         gpu,
-        prompt_tokens=_prompt_tokens(options.prompt_tokens, recipe),
+        prompt_tokens=prompt_tokens,
         mean_tokens=mean_tokens,
         ranks=options.ranks,
         speed=speed,
@@ -67,16 +67,18 @@ def _plan(options: argparse.Namespace) -> int:
     if measured is not None:
         return _print_comparison(plan, measured, options)
     if options.json:
-        print(json.dumps(plan.to_json()))
+        print_json(plan.to_json())
     else:
         print_plan(plan)
     return 0 if plan.fits else 1
 
 
-def _prompt_tokens(given: str, recipe: Recipe) -> int:
+def _prompt_tokens(given: str | None, recipe: Recipe) -> int:
     from groupwise.config import ConfigError
-    from groupwise.planner.prompts import mean_prompt_tokens
+    from groupwise.planner.prompts import USUAL_TOKENS, mean_prompt_tokens
 
+    if given is None:
+        return USUAL_TOKENS
     if given == "task":
         return mean_prompt_tokens(recipe)
     if not given.isdecimal():
@@ -85,18 +87,18 @@ def _prompt_tokens(given: str, recipe: Recipe) -> int:
 
 
 def _gpu_and_speed(options: argparse.Namespace, device: str | None) -> tuple[Gpu, Speed | None]:
-    """The GPU that is planned for, and how fast it was found to be, if it is the one that is here."""
+    """Return the GPU to plan for and, if it was measured, its speed."""
     from groupwise.config import ConfigError
     from groupwise.planner.gpus import find_gpu, gpu_of_device, this_gpu
     from groupwise.planner.measure import calibration_path, known_speed, measure
 
     if options.measure and options.gpu != "this":
-        raise ConfigError(f"--measure: measures the GPU that is here; drop --gpu {options.gpu}")
+        raise ConfigError(f"--measure: measures the GPU of this machine; drop --gpu {options.gpu}")
     speed = None
     if options.gpu != "this":
         gpu = find_gpu(options.gpu)
     elif device is not None:
-        gpu = gpu_of_device(device)  # the one that was measured, wherever that was
+        gpu = gpu_of_device(device)  # the one that was measured, here or elsewhere
         speed = known_speed(device, calibration_path())
     else:
         gpu, device = this_gpu()
@@ -110,21 +112,17 @@ def _gpu_and_speed(options: argparse.Namespace, device: str | None) -> tuple[Gpu
 
 
 def _print_comparison(plan: Plan, measured: dict[str, object], options: argparse.Namespace) -> int:
-    import json
-
     from groupwise.config import ConfigError
-    from groupwise.planner.against import HEADING, compare
+    from groupwise.planner.against import compare, comparison_table
 
     stage = next((stage for stage in plan.stages if stage.name == measured["stage"]), None)
     if stage is None:
         names = ", ".join(stage.name for stage in plan.stages)
-        raise ConfigError(f"--against {options.against}: is of stage {measured['stage']!r}, and the recipe has {names}")
+        raise ConfigError(f"--against {options.against}: measured stage {measured['stage']!r}; the recipe has {names}")
     rows = compare(stage, measured)
     if options.json:
-        print(json.dumps({"recipe": plan.recipe, "stage": stage.name, "rows": [row.to_json() for row in rows]}))
+        print_json({"recipe": plan.recipe, "stage": stage.name, "rows": [row.to_json() for row in rows]})
     else:
-        print(f"{plan.recipe}, stage {stage.name}, {plan.gpu.name}")
-        print(HEADING)
-        for row in rows:
-            print(row)
+        say(f"{plan.recipe}, stage {stage.name}, {plan.gpu.name}")
+        print(comparison_table(rows))
     return 0 if all(row.is_within for row in rows) else 1

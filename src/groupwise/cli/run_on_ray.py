@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from groupwise.cli.libraries import quiet_libraries
+from groupwise.cli.printing import say
 
 if TYPE_CHECKING:
     from groupwise.training.request import RunRequest
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class NewsSink:
-    """Hands the records of a rank to the driver."""
+    """Sends the records of a rank to the driver."""
 
     def __init__(self, tell: Callable[[Any], None]) -> None:
         self._tell = tell
@@ -34,26 +34,18 @@ class NewsSink:
 
 @dataclass(frozen=True)
 class RankWork:
-    """What one rank does: the run, with verifier workers where there is room for them."""
+    """The work of one rank: its part of the run, with verifier workers where CPUs are free."""
 
     request: RunRequest
     shares: Sequence[WorkerShare]
 
     def __call__(self, tell: Callable[[Any], None]) -> bool:
-        from groupwise.api.watchers import watchers
-        from groupwise.distributed.world import join_world
+        from groupwise.api.watchers import carry_out_watched
         from groupwise.scoring.scorer import make_scorer
-        from groupwise.training.pipeline import carry_out
 
-        quiet_libraries()
-        world = join_world()
-        try:
-            with_pool = partial(make_scorer, make_pool=self._make_pool)
-            return carry_out(
-                replace(self.request, sinks=[NewsSink(tell), *watchers()], world=world, make_scorer=with_pool)
-            )
-        finally:
-            world.close()
+        with_pool = partial(make_scorer, make_pool=self._make_pool)
+        request = replace(self.request, sinks=[NewsSink(tell)], make_scorer=with_pool)
+        return carry_out_watched(request, progress=False)
 
     def _make_pool(self, function: Any, num_workers: int, limits: Limits) -> RayPool:
         from groupwise.workers.ray_hosts import RayPool
@@ -62,7 +54,7 @@ class RankWork:
 
 
 def run_on_ray(request: RunRequest, num_ranks: int | None, address: str | None) -> bool:
-    """Whether the run finished; otherwise it was asked to stop, and saved."""
+    """Return True if the run finished, False if it was asked to stop and saved."""
     from groupwise.distributed.ray_cluster import ray_ranks
     from groupwise.runs.progress import Progress
     from groupwise.workers import usual_workers
@@ -77,7 +69,7 @@ def run_on_ray(request: RunRequest, num_ranks: int | None, address: str | None) 
         on_nodes = len({place.node_id for place in ranks.places})
         hosted_by = len({share.node_id for mine in shares for share in mine})
         num_workers = ranks.size * workers_each
-        print(f"Ray: ranks: {ranks.size}, on machines: {on_nodes}; verifier workers: {num_workers}, on: {hosted_by}")
+        say(f"Ray: ranks: {ranks.size}, on machines: {on_nodes}; verifier workers: {num_workers}, on: {hosted_by}")
         progress = Progress(recipe.total_steps)
         try:
             results = ranks.run(

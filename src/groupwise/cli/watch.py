@@ -1,10 +1,18 @@
-"""The command that shows runs in a browser while they train."""
+"""Show runs in the browser, during training and after.
+
+Examples:
+  groupwise watch
+  groupwise watch runs/a runs/b --open
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from groupwise.cli.arguments import add_json
+from groupwise.cli.printing import counted, print_json, say
 
 if TYPE_CHECKING:
     from groupwise.web.dashboard.loopback_server import DashboardServer
@@ -13,38 +21,29 @@ DEFAULT_FOLDER = Path("runs")
 DEFAULT_PORT = 8470
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    watch = commands.add_parser("watch", help="runs in a browser, while they train and after")
-    watch.add_argument(
-        "runs",
-        type=Path,
-        nargs="*",
-        metavar="RUNS",
-        help=f"run directories, and folders that hold some, at most 4 deep; default {DEFAULT_FOLDER}",
-    )
-    watch.add_argument(
-        "--port", type=int, default=DEFAULT_PORT, metavar="N", help=f"default {DEFAULT_PORT}; 0 for one that is free"
-    )
-    watch.add_argument("--open", action=argparse.BooleanOptionalAction, default=False, help="open it in a browser")
-    watch.add_argument("--json", action="store_true", help="the address and the runs found as one line of JSON")
-    watch.set_defaults(command=_watch)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("runs", type=Path, nargs="*", metavar="RUNS", help="run directories, or folders with runs (default: runs)")
+    add("--port", type=int, default=DEFAULT_PORT, metavar="N", help="local port; 0: any free one")
+    add("--open", action=argparse.BooleanOptionalAction, default=False, help="open the browser")
+    add_json(parser, "print the address and the runs found as one line of JSON")
 
 
-def _watch(options: argparse.Namespace) -> int:
-    """Serves until Ctrl-C, which is how it ends well."""
+def run(options: argparse.Namespace) -> int:
+    """Serve until Ctrl-C, which is a normal end."""
     from groupwise.config import ConfigError
     from groupwise.web.dashboard.library import Library
     from groupwise.web.dashboard.loopback_server import DashboardServer
     from groupwise.web.dashboard.watch_page import PAGE
 
     if not 0 <= options.port <= 65535:
-        raise ConfigError(f"--port {options.port}: take one from 1 to 65535, or 0 for one that is free")
+        raise ConfigError(f"--port {options.port}: choose a port from 1 to 65535, or 0 for any free one")
     for path in options.runs:
         if not path.is_dir():
-            raise ConfigError(f"no folder at {path}; name a run directory, or a folder that holds some")
+            raise ConfigError(f"no folder at {path}; name a run directory, or a folder with runs")
     library = Library(options.runs or [DEFAULT_FOLDER])
     with DashboardServer(library, PAGE, options.port) as server:
-        _say(server, options.json)
+        _announce(server, options.json)
         if options.open:
             import webbrowser
 
@@ -58,19 +57,12 @@ def _watch(options: argparse.Namespace) -> int:
     return 0
 
 
-def _say(server: DashboardServer, as_json: bool) -> None:
-    import json
-
-    from groupwise.runs import printable
-
+def _announce(server: DashboardServer, as_json: bool) -> None:
     runs, warnings = server.library.look()
     if as_json:
         found = [{"id": run.id, "name": run.name, "path": str(run.path)} for run in runs]
-        print(
-            json.dumps({"url": server.url, "port": server.port, "runs": found, "warnings": list(warnings)}), flush=True
-        )
+        print_json({"url": server.url, "port": server.port, "runs": found, "warnings": list(warnings)})
         return
     for warning in warnings:
-        print(printable(warning))
-    number = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-    print(f"watching {number} at {server.url} (Ctrl-C ends it)", flush=True)
+        say(warning)
+    say(f"watching {counted(len(runs), 'run')} at {server.url} (Ctrl-C ends it)")

@@ -1,4 +1,4 @@
-"""Recipes: a TOML file becomes one frozen, validated object. Standard library only."""
+"""Recipes: a TOML file becomes one frozen, validated object. Only the standard library is needed."""
 
 from groupwise.config.build import ConfigError, build, nearest, to_table
 from groupwise.config.presets import ALGORITHMS, SUMMARIES

@@ -1,8 +1,8 @@
-"""A table of plain values → a frozen dataclass, with every mistake named: the key, the value and the fix.
+"""Builds frozen dataclasses from tables of plain values; every error names the key, the value and the fix.
 
 `build` knows the types that recipes use: str, int, float, bool, Literal, unions of these, tuples, mappings and nested
-dataclasses. A dataclass may define `__post_init__` and raise `ConfigError` for combinations that cannot work.
-Tasks are built by the same function: a task is a dataclass, and its fields are the keys of `[task.options]`.
+dataclasses. A dataclass may define `__post_init__` and raise `ConfigError` for invalid combinations. The same function
+builds tasks: a task is a dataclass, and its fields are the keys of `[task.options]`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import difflib
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 T = TypeVar("T")
@@ -22,29 +22,44 @@ class ConfigError(ValueError):
     """A recipe that cannot be run. The message names the key, the value and what to write instead."""
 
 
+class UnknownKey(ConfigError):
+    """A key that its table does not have."""
+
+    def __init__(self, where: str, key: str, hint: str) -> None:
+        super().__init__(f"{_join(where, key)}: unknown key; {hint}")
+        self.where, self.key = where, key
+
+
 def require(condition: bool, message: str) -> None:
     if not condition:
         raise ConfigError(message)
 
 
+def require_at_least(limit: float, config: object, *keys: str) -> None:
+    for key in keys:
+        value = getattr(config, key)
+        require(value >= limit, f"{key} = {value}: must {f'be at least {limit}' if limit else 'not be negative'}")
+
+
 def nearest(word: str, candidates: Iterable[str]) -> str:
-    """`did you mean 'x'?`, or the list of what there is."""
+    """Return "did you mean 'x'?", or the list of candidates when none is close."""
     candidates = sorted(candidates)
-    close = difflib.get_close_matches(word, candidates, n=1, cutoff=0.5)
+    swapped = [candidate for candidate in candidates if sorted(candidate) == sorted(word)]
+    close = swapped or difflib.get_close_matches(word, candidates, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]!r}?"
     return "known: " + (", ".join(candidates) or "none")
 
 
 def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
-    """Make `cls` from `table`. `where` is the table's dotted name, used in messages ('' at the top of the recipe)."""
+    """Make `cls` from `table`. `where` is the dotted name of the table, for messages ("" for the whole recipe)."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where or 'recipe'}: expected a table, got {table!r}")
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in table:
         if key not in fields:
-            raise ConfigError(f"{_join(where, key)}: unknown key; {nearest(key, fields)}")
+            raise UnknownKey(where, key, nearest(key, fields))
     values = {}
     for name, spec in fields.items():
         if name in table:
@@ -58,7 +73,7 @@ def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
 
 
 def to_table(value: Any) -> Any:
-    """The plain values that `build` would read back; keys whose value is None are left out."""
+    """Return the plain values from which `build` makes `value` again; keys whose value is None are left out."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value) if f.init)
         return {name: to_table(item) for name, item in pairs if item is not None}
@@ -67,6 +82,15 @@ def to_table(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [to_table(item) for item in value]
     return value
+
+
+def key_paths(cls: type[Any], where: str) -> Iterator[str]:
+    """Yield the dotted name of every key of a dataclass and of those nested in it."""
+    for name, hint in typing.get_type_hints(cls).items():
+        yield _join(where, name)
+        for option in (hint, *typing.get_args(hint)):
+            if dataclasses.is_dataclass(option):
+                yield from key_paths(typing.cast(type, option), _join(where, name))
 
 
 def _join(where: str, key: str) -> str:
@@ -122,7 +146,7 @@ def _wrong(hint: Any, value: Any, where: str) -> ConfigError:
 
 
 def _describe(hint: Any) -> str:
-    """The type as a person writing TOML would say it."""
+    """Return the name of a type for people who write TOML."""
     origin = typing.get_origin(hint)
     if origin is Literal:
         return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))

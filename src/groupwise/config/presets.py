@@ -1,7 +1,7 @@
-"""Named algorithms: each is a choice of (advantage, surrogate, weights, KL), and nothing else.
+"""Named algorithms: each one is a choice of (advantage, surrogate, weights, KL), and nothing else.
 
-A preset only fills in defaults: a key written in the recipe wins. docs/explanation/algorithms.md says where each comes
-from and how it departs from its paper.
+A preset only fills in defaults: a key written in the recipe wins. docs/explanation/algorithms.md names each paper and
+the departures from it.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
 }
 
 ENGINE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    # It computes with other kernels than the trainer, so its probabilities are not quite the policy's.
+    # vLLM has other kernels than the trainer, so its probabilities differ a little from the policy's.
     "vllm": {"loss": {"importance": "truncated"}},
 }
-"""What an engine changes in the defaults of an RL stage; the algorithm's preset and the recipe win."""
+"""Defaults of an RL stage that depend on the engine; the algorithm's preset and the recipe win."""
 
 SUMMARIES: Mapping[str, str] = {
-    "sft": "imitate demonstrations; loss on the completion alone",
-    "grpo": "group mean and std, clipped ratio, mean per completion, KL k3 in the loss (DeepSeekMath)",
-    "dr_grpo": "group mean without std, constant length: no bias toward long or easy (Dr. GRPO)",
-    "dapo": "token mean, clip-higher, refill of dead groups, overlong filter and soft penalty (DAPO)",
-    "gspo": "one ratio per completion, clipped as a whole (GSPO)",
+    "sft": "imitate demonstrations; loss on the completion only",
+    "grpo": "group mean and std, clipped ratio, mean per completion, k3 estimate of the KL in the loss (DeepSeekMath)",
+    "dr_grpo": "group mean without std, constant length: no bias toward long answers or easy problems (Dr. GRPO)",
+    "dapo": "token mean, clip-higher, resampling of zero-variance groups, overlong filter and soft penalty (DAPO)",
+    "gspo": "one clipped ratio per completion (GSPO)",
     "cispo": "clipped importance weight on the log-likelihood; no token loses its gradient (MiniMax-M1)",
     "rloo": "leave-one-out baseline, sequence log-likelihood, KL in the reward (RLOO)",
-    "reinforce++": "reward-to-go with KL in the reward, normalized over the whole batch (REINFORCE++)",
-    "gr_reinforce": "one on-policy pass, mean token logprob per completion, no ratio and no clip",
+    "reinforce++": "reward-to-go with the KL in the reward, normalized over the whole batch (REINFORCE++)",
+    "gr_reinforce": "one on-policy update, mean token logprob per completion, no ratio and no clipping",
 }

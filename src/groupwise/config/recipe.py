@@ -1,7 +1,6 @@
-"""A TOML file → one frozen, validated `Recipe`; and back to TOML, with a fingerprint.
+"""Reads a TOML file into one frozen, validated `Recipe`; writes it back to TOML; computes its fingerprint.
 
-Order of precedence: `--set a.b=c`, then the file, then the algorithm's preset, then what the engine needs, then the
-schema's defaults.
+Order of precedence: `--set a.b=c`, the file, the algorithm's preset, the engine's defaults, the schema's defaults.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from groupwise.config.build import ConfigError, build, nearest, to_table
+from groupwise.config.build import ConfigError, UnknownKey, build, key_paths, nearest, to_table
 from groupwise.config.presets import ALGORITHMS, ENGINE_DEFAULTS
 from groupwise.config.schema import Recipe
 from groupwise.config.stages import RlStage, SftStage
 
-# What may differ between two runs that must give the same numbers.
+# Keys that may differ between two runs that must give the same numbers.
 _NOT_IN_FINGERPRINT = (
     *("name", "description", "logging", "verifier.workers"),
     *("engine.memory_share", "engine.url", "engine.weights_folder", "engine.timeout_s"),
@@ -34,7 +33,7 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 
 
 def find_recipe(given: str) -> Path:
-    """A file as given, or one of the recipes that come with groupwise."""
+    """Return the path of a recipe: a file, or the name of one that comes with groupwise."""
     return find_shipped(given, RECIPES, "recipe")
 
 
@@ -49,13 +48,13 @@ def find_shipped(given: str, folder: Path, kind: str) -> Path:
 
 
 def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
-    """Read, override, validate. Relative paths inside a recipe are relative to the working directory, as typed."""
+    """Read, override and validate a recipe. Paths in it are relative to the working directory."""
     hint = "`groupwise recipes` lists the ones that come with groupwise"
     return parse_recipe(read_text(path, "recipe", hint), overrides, origin=str(path))
 
 
 def read_text(path: Path, kind: str, hint: str) -> str:
-    """`hint`: what to do where there is no such file."""
+    """Read a text file of the given kind; `hint` says what to do when it does not exist."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -84,13 +83,29 @@ def make_recipe(table: Mapping[str, Any]) -> Recipe:
     stages = table.get("stages")
     if not isinstance(stages, list) or not stages:
         raise ConfigError("stages: a recipe needs at least one [[stages]] table with an algorithm and steps")
-    # Which keys a stage has depends on its algorithm, so stages are built one by one and put back as objects.
+    # The keys of a stage depend on its algorithm, so stages are built one by one and put back as objects.
     engine = table.get("engine")
     defaults = ENGINE_DEFAULTS.get(str(engine.get("name")), {}) if isinstance(engine, Mapping) else {}
-    table["stages"] = [_make_stage(stage, index, defaults) for index, stage in enumerate(stages)]
-    recipe = build(Recipe, table, "")
+    try:
+        table["stages"] = [_make_stage(stage, index, defaults) for index, stage in enumerate(stages)]
+        recipe = build(Recipe, table, "")
+    except UnknownKey as error:
+        if not (places := _places_of(error, stages)):
+            raise
+        raise UnknownKey(error.where, error.key, f"did you mean {' or '.join(map(repr, places))}?") from None
     _check_name(recipe.name)
     return dataclasses.replace(recipe, stages=_with_unique_names(recipe.stages))
+
+
+def _places_of(error: UnknownKey, stages: Sequence[Any]) -> list[str]:
+    """Return the dotted names of the keys of this name elsewhere in the recipe; those near it, if any are."""
+    paths = list(key_paths(Recipe, ""))
+    for index, stage in enumerate(stages):
+        is_sft = isinstance(stage, Mapping) and stage.get("algorithm") == "sft"
+        paths += key_paths(SftStage if is_sft else RlStage, f"stages.{index}")
+    places = [path for path in paths if path.rpartition(".")[2] == error.key]
+    near = [path for path in places if error.where and path.startswith(f"{error.where}.")]
+    return near or places
 
 
 def _make_stage(table: Any, index: int, engine_defaults: Mapping[str, Any]) -> RlStage | SftStage:
@@ -99,27 +114,26 @@ def _make_stage(table: Any, index: int, engine_defaults: Mapping[str, Any]) -> R
         raise ConfigError(f"{where}: expected a table, got {table!r}")
     algorithm = table.get("algorithm")
     if algorithm is None:
-        raise ConfigError(f"{where}.algorithm: missing; one of {', '.join([*ALGORITHMS, 'sft'])}")
+        raise ConfigError(f"{where}.algorithm: missing; set it to one of {', '.join([*ALGORITHMS, 'sft'])}")
     algorithm = str(algorithm)
     if algorithm == "sft":
         return build(SftStage, table, where)
     if algorithm not in ALGORITHMS:
-        names = [*ALGORITHMS, "sft"]
-        raise ConfigError(f"{where}.algorithm = {algorithm!r}: {nearest(algorithm, names)}")
+        raise ConfigError(f"{where}.algorithm = {algorithm!r}: {nearest(algorithm, [*ALGORITHMS, 'sft'])}")
     return build(RlStage, _merge(_merge(engine_defaults, ALGORITHMS[algorithm]), table), where)
 
 
 def _with_unique_names(stages: tuple[RlStage | SftStage, ...]) -> tuple[RlStage | SftStage, ...]:
-    """grpo, sft, grpo → grpo-1, sft, grpo-2."""
+    """Number repeated names: grpo, sft, grpo become grpo-1, sft, grpo-2."""
     names = [stage.name or stage.algorithm for stage in stages]
     numbered = [
         f"{name}-{names[: index + 1].count(name)}" if names.count(name) > 1 else name
         for index, name in enumerate(names)
     ]
     for name in numbered:
-        # Two stages of one name would draw the same random numbers.
+        # Two stages of the same name would have the same random numbers.
         if numbered.count(name) > 1:
-            raise ConfigError(f"stages: two are called {name!r} (repeated names are numbered); rename one")
+            raise ConfigError(f"stages: two are called {name!r} (repeated names get numbers); rename one")
     return tuple(dataclasses.replace(stage, name=name) for stage, name in zip(stages, numbered, strict=True))
 
 
@@ -135,11 +149,11 @@ def _merge(defaults: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, A
 
 def _check_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,48}", name) or name.startswith("."):
-        raise ConfigError(f"name = {name!r}: 1 to 48 letters, digits, '.', '_' or '-', not starting with '.'")
+        raise ConfigError(f"name = {name!r}: use 1 to 48 letters, digits, '.', '_' or '-', and no '.' at the start")
 
 
 def apply_override(table: dict[str, Any], override: str) -> None:
-    """`stages.0.optimizer.learning_rate=1e-5`: the value is read as TOML, or as a string where it is not TOML."""
+    """Apply an override such as `stages.0.optimizer.learning_rate=1e-5`. A value that is not TOML is a string."""
     key, separator, text = override.partition("=")
     if not separator or not key.strip():
         raise ConfigError(f"--set {override!r}: write it as key=value, for example seed=1")
@@ -165,8 +179,8 @@ def _descend(node: Any, part: str, where: str) -> Any:
     if isinstance(node, list):
         tables = [entry for entry in node if isinstance(entry, dict)]
         if len(tables) < len(node):
-            raise ConfigError(f"--set {where}: stages must be tables, and one is not")
-        # By number, by its own name, or by its algorithm where no other stage has it.
+            raise ConfigError(f"--set {where}: every stage must be a table, and one is not")
+        # By number, by name, or by an algorithm that no other stage has.
         by_name = {str(index): entry for index, entry in enumerate(tables)}
         algorithms = [entry.get("algorithm") for entry in tables]
         for entry in tables:
@@ -177,15 +191,15 @@ def _descend(node: Any, part: str, where: str) -> Any:
             raise ConfigError(f"--set {where}: no such stage; known: {', '.join(by_name)}")
         return by_name[part]
     if not isinstance(node, dict):
-        raise ConfigError(f"--set {where}: is inside {node!r}, which is not a table")
+        raise ConfigError(f"--set {where}: {node!r} is not a table and has no keys")
     child = node.setdefault(part, {})
     if not isinstance(child, (dict, list)):
-        raise ConfigError(f"--set {where}: is {child!r}, not a table")
+        raise ConfigError(f"--set {where}: {child!r} is not a table and has no keys")
     return child
 
 
 def fingerprint(recipe: Recipe) -> str:
-    """16 hex digits of everything in the recipe that can move a number."""
+    """Return 16 hex digits of everything in the recipe that can change a number."""
     table = to_table(recipe)
     for key in _NOT_IN_FINGERPRINT:
         *path, last = key.split(".")
@@ -197,7 +211,7 @@ def fingerprint(recipe: Recipe) -> str:
 
 
 def dump_toml(table: Mapping[str, Any]) -> str:
-    """The resolved recipe as TOML that `parse_recipe` reads back to the same object."""
+    """Return the table as TOML; `parse_recipe` reads a whole recipe back to the same object."""
     lines: list[str] = []
     _dump_table(table, "", lines)
     return "\n".join(lines).strip() + "\n"
@@ -243,5 +257,5 @@ def _dump_value(value: Any) -> str:
         return "{ " + ", ".join(f"{_dump_key(key)} = {_dump_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
-    # TOML's basic strings take JSON's escapes, but not its surrogate pairs; and TOML refuses a bare DEL.
+    # TOML's basic strings take JSON's escapes, except surrogate pairs; and TOML refuses a bare DEL.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

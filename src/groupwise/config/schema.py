@@ -1,4 +1,4 @@
-"""Every key of a recipe but those of its stages: type, default and meaning. docs/reference is generated from this."""
+"""Every key of a recipe outside its stages: type, default and meaning. docs/reference is generated from this."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from groupwise.config.build import require
+from groupwise.config.build import require, require_at_least
 from groupwise.config.stages import RlStage, SftStage, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraConfig:
     rank: int = 16
-    """Rank of the adapters; 0 is not LoRA at all, so leave the table out instead."""
+    """Rank of the adapters."""
     alpha: float = 32.0
-    """The adapters' output is scaled by alpha / rank."""
+    """The output of the adapters is scaled by alpha / rank."""
     dropout: float = 0.0
-    """Dropout on the adapters' input while training. Above 0 it makes the first update off-policy by a little."""
+    """Dropout on the input of the adapters in training. Above 0, the first update is slightly off-policy."""
     target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    """Which linear layers get an adapter."""
+    """Linear layers that get an adapter."""
 
     def __post_init__(self) -> None:
         require(
@@ -32,58 +32,58 @@ class LoraConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     path: str
-    """`tiny-qwen3` or `tiny-llama` (made here, random weights), a hub id, a folder, or a .gguf file (dequantized)."""
+    """A hub id, a folder, a .gguf file (dequantized), or `tiny-qwen3` or `tiny-llama` (small, random weights)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """`auto`: bfloat16 with fp32 masters on a GPU, float32 on a CPU."""
+    """`auto`: bfloat16 with fp32 master weights on a GPU, float32 on a CPU."""
     device: str = "auto"
-    """`auto`: the GPU if there is one."""
+    """Device to train on. `auto`: the GPU if there is one."""
     gradient_checkpointing: Literal[False, True, "mlp"] = False
-    """Recompute activations in the backward pass. `true`: of whole layers, for the least memory and about a third more
-    time. `"mlp"`: of their feed-forward parts alone, which have the most of them, in less time."""
+    """Recompute activations in the backward pass to save memory. `true`: all activations of each layer, which takes
+    about a third more time. `"mlp"`: only those of the feed-forward part, which are the largest share."""
     lora: LoraConfig | None = None
-    """Train adapters instead of all weights."""
+    """Train LoRA adapters instead of all weights."""
     quantization: Literal["none", "4bit", "8bit"] = "none"
-    """Keep the frozen weights of linear layers but the head in 4 bit (NF4, by bitsandbytes) or 8 bit (int8); with lora
-    alone."""
+    """Quantize the frozen weights of all linear layers except the head: 4 bit (NF4, bitsandbytes) or 8 bit (int8).
+    Requires lora."""
     ema_decay: float = 0.0
-    """Keep a moving average of the weights with this decay per update; 0 keeps none."""
+    """Decay per update of a moving average of the weights; 0: no average."""
     chat_template_options: Mapping[str, Any] = field(default_factory=dict)
-    """Values for names that the model's chat template reads, as in `enable_thinking = false` for Qwen3. An exported
-    model has them in its template."""
+    """Variables of the model's chat template, such as `enable_thinking = false` for Qwen3. An exported model keeps
+    them in its template."""
     tiny: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of a `tiny-…` model: hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads,
+    """Sizes of a `tiny-…` model: hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, and
     context_tokens."""
 
     def __post_init__(self) -> None:
         given = self.gradient_checkpointing
         require(
-            isinstance(given, bool) or given == "mlp",  # 1 is True, and would pass for it
+            isinstance(given, bool) or given == "mlp",  # 1 equals True and would pass
             f'gradient_checkpointing = {given!r}: expected true, false or "mlp"',
         )
         require(
             self.quantization == "none" or self.lora is not None,
-            f"quantization = {self.quantization!r}: quantized weights cannot be trained, only adapters beside them; "
-            "add a lora table, or leave quantization out",
+            f"quantization = {self.quantization!r}: quantized weights cannot be trained, only adapters on them; add "
+            "a lora table, or remove quantization",
         )
         for name, value in self.chat_template_options.items():
             require(
                 name.isidentifier() and isinstance(value, bool | int | float | str),
-                f"chat_template_options.{name} = {value!r}: expected a name of the template, and true, false, a number "
-                "or text",
+                f"chat_template_options.{name} = {value!r}: expected a variable of the template, and true, "
+                "false, a number or a string",
             )
         require(0 <= self.ema_decay < 1, f"ema_decay = {self.ema_decay}: must be in [0, 1); 0.99 is usual, 0 is off")
         require(
             not self.tiny or self.path.startswith("tiny-"),
-            f"tiny = {dict(self.tiny)}: sizes are for path = tiny-qwen3 or tiny-llama, and path is {self.path!r}",
+            f"tiny = {dict(self.tiny)}: sizes need path = tiny-qwen3 or tiny-llama, but path = {self.path!r}",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskConfig:
     name: str
-    """A task of `groupwise tasks`, or `module:Class` for your own."""
+    """A name from `groupwise tasks`, or `module:Class` for your own task."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The task's own keys; `groupwise tasks NAME` lists them."""
+    """Options of the task; `groupwise tasks NAME` lists them."""
     reward: str | Mapping[str, float] | None = None
     """Reward functions instead of the task's own verifier: `module:function`, or several with weights, as in
     `{ "my_rewards:accuracy" = 1.0, "my_rewards:brevity" = 0.2 }`. Each takes (completion, row) and returns a number or
@@ -93,18 +93,18 @@ class TaskConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierConfig:
     workers: int | Literal["auto"] = "auto"
-    """Processes that score completions while others are sampled, for each rank; `auto`: half of the cores, from 2 to
-    16. 0 scores in the trainer, without any limit."""
+    """Number of processes per rank that score completions while others are sampled. `auto`: half of the cores, at
+    least 2 and at most 16. 0: score in the trainer, without limits."""
     seconds: float = 5.0
-    """CPU time for one completion. What takes longer is `timed_out`: our failure, not a wrong answer."""
+    """CPU time limit per completion. A completion that takes longer counts as `timed_out`, not as wrong."""
     wall_seconds: float = 60.0
-    """The same on the clock, for a verifier that waits for something."""
+    """Wall-clock time limit per completion, for a verifier that waits for something."""
     memory_mb: int = 4096
-    """Memory that scoring one completion may take, beyond what the imported modules take."""
+    """Memory limit per completion, not counting the imported modules."""
     process: str = ""
-    """Scores the reasoning as well: `arithmetic` (the share of written calculations that are true), or
-    `module:function` for your own, from the steps of a completion to 0 … 1 or None. reward.process_weight blends it
-    in."""
+    """Also score the reasoning: `arithmetic` (the share of written calculations that are correct), or
+    `module:function` for your own, which takes the steps of a completion and returns 0 … 1 or None.
+    reward.process_weight sets its weight in the reward."""
 
     def __post_init__(self) -> None:
         is_known = self.workers == "auto" or 0 <= self.workers <= 256
@@ -120,188 +120,183 @@ class VerifierConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     name: Literal["native", "reference", "vllm"] = "native"
-    """`native`: the trainer's own weights, a cache of blocks, continuous batching and, on a GPU, one CUDA graph per
-    decode step. `reference`: the same tokens from the model's own forward; slow and obvious. `vllm`: vLLM, where it is
-    installed or served, with a copy of the weights that is kept up to date; see docs/how-to/vllm.md."""
+    """What samples the rollouts. `native`: the trainer's own weights, a paged cache, continuous batching and, on a GPU,
+    one CUDA graph per decode step. `reference`: the same tokens from the model's own forward pass; slow and simple.
+    `vllm`: vLLM, installed or served, with its own copy of the weights, updated every step; see
+    docs/how-to/vllm.md."""
     max_batch_rollouts: int = 256
-    """How many rollouts decode at once. Memory only: but for rounding, completions do not depend on it."""
+    """Maximum number of rollouts that decode at once. It affects memory; completions do not depend on it, except by
+    rounding."""
     cache_tokens: int = 0
-    """`native`: how many tokens the cache holds; 0 is enough for max_batch_rollouts, as far as memory goes."""
+    """`native`: size of the cache in tokens. 0: enough for max_batch_rollouts, if memory allows."""
     memory_share: float = 0.0
-    """`vllm` without url: the share of the GPU's memory (without a GPU: of all memory) that vLLM may take, for its copy
-    of the weights and its cache; 0 takes 0.4."""
+    """`vllm` without url: fraction of the GPU's memory (without a GPU: of all memory) for vLLM's copy of the weights
+    and its cache. 0: use 0.4."""
     url: str = ""
-    """`vllm`: a vLLM server, as in `http://127.0.0.1:8000`; empty runs vLLM in the trainer's process."""
+    """`vllm`: address of a vLLM server, such as `http://127.0.0.1:8000`. Empty: run vLLM in the trainer's process."""
     weights_folder: str = ""
-    """`vllm` with url: where weights are put for the server, which must see the same path; empty is a temporary folder
-    of this machine."""
+    """`vllm` with url: folder for the weights that the server loads; it must see the same path. Empty: a temporary
+    folder on this machine."""
     timeout_s: float = 0.0
-    """`vllm` with url: the longest wait for one answer: a whole completion, or loading weights; 0 takes 600."""
+    """`vllm` with url: maximum wait for one answer (a whole completion, or loading weights). 0: use 600."""
 
     def __post_init__(self) -> None:
-        require(self.max_batch_rollouts >= 1, f"max_batch_rollouts = {self.max_batch_rollouts}: must be at least 1")
-        require(self.cache_tokens >= 0, f"cache_tokens = {self.cache_tokens}: must not be negative; 0 is by need")
-        require(0 <= self.memory_share < 1, f"memory_share = {self.memory_share}: must be in [0, 1); 0 takes 0.4")
-        require(self.timeout_s >= 0, f"timeout_s = {self.timeout_s}: must not be negative; 0 takes 600")
+        require_at_least(1, self, "max_batch_rollouts")
+        require_at_least(0, self, "cache_tokens", "timeout_s")
+        require(0 <= self.memory_share < 1, f"memory_share = {self.memory_share}: must be in [0, 1); 0 is 0.4")
         is_vllm, is_served = self.name == "vllm", self.url != ""
         require(
             re.fullmatch(r"(https?://[^/?#\s@]+(/[^?#\s]*)?)?", self.url) is not None,
             f"url = {self.url!r}: expected something like 'http://127.0.0.1:8000'",
         )
         readers = {
-            "memory_share": (is_vllm and not is_served, 'is for name = "vllm" without url'),
-            "url": (is_vllm, 'is for name = "vllm"'),
-            "weights_folder": (is_vllm and is_served, 'is for name = "vllm" with url'),
-            "timeout_s": (is_vllm and is_served, 'is for name = "vllm" with url'),
-            "cache_tokens": (not is_vllm, 'is for name = "native"; vLLM takes memory_share'),
+            "memory_share": (is_vllm and not is_served, 'needs name = "vllm" without url'),
+            "url": (is_vllm, 'needs name = "vllm"'),
+            "weights_folder": (is_vllm and is_served, 'needs name = "vllm" and url'),
+            "timeout_s": (is_vllm and is_served, 'needs name = "vllm" and url'),
+            "cache_tokens": (not is_vllm, 'needs name = "native"; for vLLM set memory_share'),
         }
         for key, (is_read, reader) in readers.items():
             value = getattr(self, key)
-            require(is_read or not value, f"{key} = {value!r}: {reader}, and name is {self.name!r}")
+            require(is_read or not value, f"{key} = {value!r}: {reader}, but name = {self.name!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationConfig:
     every_steps: int = 20
-    """Held-out pass@1 every so many steps, and at the end of each stage; 0 is only then."""
+    """Measure held-out pass@1 every N steps and at the end of each stage. 0: stage ends only."""
     at_start: bool = True
-    """Also before the first step."""
+    """Also evaluate before the first step."""
     num_problems: int = 200
-    """The first so many held-out problems; 0 is all."""
+    """Number of held-out problems, from the first on. 0: all."""
     rollouts_per_problem: int = 1
     """Completions per problem; pass@1 is their mean."""
     temperature: float = 0.0
-    """0 is greedy."""
+    """Sampling temperature. 0: greedy."""
     max_new_tokens: int = 0
-    """0 takes the largest of the recipe's RL stages, or 256."""
+    """Maximum length of a completion. 0: the largest of the recipe's RL stages, or 256 without one."""
     stop_strings: tuple[str, ...] = ()
     """End a completion once its text contains one of these."""
     patience: int = 0
-    """End a stage after this many evaluations without a new best; 0 is off."""
+    """End a stage after this many evaluations without a new best. 0: off."""
     use_ema: bool = False
     """Evaluate the moving average of the weights instead of the weights."""
 
     def __post_init__(self) -> None:
-        for key in ("every_steps", "num_problems", "max_new_tokens", "patience"):
-            require(getattr(self, key) >= 0, f"{key} = {getattr(self, key)}: must not be negative")
-        require(
-            self.rollouts_per_problem >= 1, f"rollouts_per_problem = {self.rollouts_per_problem}: must be at least 1"
-        )
+        require_at_least(0, self, "every_steps", "num_problems", "max_new_tokens", "patience")
+        require_at_least(1, self, "rollouts_per_problem")
         require(
             self.temperature > 0 or self.rollouts_per_problem == 1,
             f"rollouts_per_problem = {self.rollouts_per_problem} at temperature = 0 samples the same completion "
-            f"{self.rollouts_per_problem} times; set temperature above 0 or take 1",
+            f"{self.rollouts_per_problem} times; set temperature above 0, or rollouts_per_problem = 1",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardsConfig:
     max_perplexity_ratio: float = 1.2
-    """Perplexity on general text may grow to so many times what it was at the start of the run; 0 does not measure
-    it."""
+    """Maximum perplexity on general text, relative to the start of the run. 0: do not measure it."""
     max_format_drop: float = 0.25
-    """The share of simple general requests whose form is followed may fall by so much; 0 does not measure it."""
+    """Maximum drop of the share of simple general requests whose format is followed. 0: do not measure it."""
     action: Literal["warn", "end_stage", "fall_back"] = "warn"
-    """What a broken guard does, besides being logged and never becoming the best checkpoint. `end_stage`: the stage
-    ends there. `fall_back`: it ends with the weights of the run's best checkpoint."""
+    """What happens when a limit is exceeded, besides a log entry and not becoming the best checkpoint. `end_stage`: the
+    stage ends. `fall_back`: the stage ends with the weights of the run's best checkpoint."""
 
     def __post_init__(self) -> None:
         require(
             self.max_perplexity_ratio == 0 or self.max_perplexity_ratio >= 1,
-            f"max_perplexity_ratio = {self.max_perplexity_ratio}: must be at least 1, as in 1.2, or 0 for off",
+            f"max_perplexity_ratio = {self.max_perplexity_ratio}: must be at least 1, such as 1.2; 0 is off",
         )
         require(
             0 <= self.max_format_drop < 1,
-            f"max_format_drop = {self.max_format_drop}: must be in [0, 1), as in 0.25; 0 is off",
+            f"max_format_drop = {self.max_format_drop}: must be in [0, 1), such as 0.25; 0 is off",
         )
         require(
             self.max_perplexity_ratio > 0 or self.max_format_drop > 0,
-            "max_perplexity_ratio and max_format_drop are both 0: nothing is guarded; leave the guards table out",
+            "max_perplexity_ratio and max_format_drop are both 0: nothing is measured; remove the guards table",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointConfig:
     every_steps: int = 10
-    """Save every so many steps, and at the end of each stage."""
+    """Save every N steps and at the end of each stage."""
     time_share: float = 0.05
-    """Where these saves take long they are made less often: at most so much of the time goes into them; 1 is off. Saves
-    of a few seconds are always made, and those of the end of a stage, the best evaluation and `every_update`."""
+    """Maximum fraction of run time spent on these saves; slow ones become less frequent. 1: no limit. Saves that take
+    only seconds are always made, as are those of stage ends, best evaluations and `every_update`."""
     every_update: bool = False
-    """Also save after each optimizer update, inside a batch: for very long steps."""
+    """Also save after each optimizer update within a step, for very long steps."""
     keep_last: int = 2
-    """How many to keep; the best by held-out pass@1 is kept besides."""
+    """Number of checkpoints to keep, besides the best by held-out pass@1."""
     keep_best: bool = True
-    """Save wherever held-out pass@1 is higher than before, and keep that. Off, it saves the time and the disk: with all
-    weights trained, a checkpoint has 12 bytes a weight."""
+    """Save and keep the checkpoint with the best held-out pass@1. `false` saves time and disk: when all weights are
+    trained, a checkpoint has 12 bytes per weight."""
 
     def __post_init__(self) -> None:
-        require(self.every_steps >= 1, f"every_steps = {self.every_steps}: must be at least 1")
-        require(self.keep_last >= 1, f"keep_last = {self.keep_last}: must be at least 1")
+        require_at_least(1, self, "every_steps", "keep_last")
         require(0 < self.time_share <= 1, f"time_share = {self.time_share}: must be above 0 and at most 1; 1 is off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggingConfig:
     sinks: tuple[str, ...] = ()
-    """Where metrics go besides the run directory: tensorboard, wandb, trackio."""
+    """Other places for the metrics: tensorboard, wandb, trackio."""
     rollouts_every_steps: int = 1
-    """Keep the rollouts of every so many steps; 0 keeps none."""
+    """Keep the rollouts of every Nth step. 0: keep none."""
     tokens_every_steps: int = 10
-    """Of every so many steps whose rollouts are kept, also keep what the step did to each token (probability ratio, KL,
-    entropy): one more pass over the step's rollouts; 0 keeps none."""
+    """Also keep what the step did to each token (probability ratio, KL, entropy) for every Nth step whose rollouts are
+    kept. It takes one more forward pass over them. 0: keep none."""
 
     def __post_init__(self) -> None:
-        for key in ("rollouts_every_steps", "tokens_every_steps"):
-            require(getattr(self, key) >= 0, f"{key} = {getattr(self, key)}: must be ≥ 0")
+        require_at_least(0, self, "rollouts_every_steps", "tokens_every_steps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One experiment. Everything that runs reads this one object."""
+    """One experiment: everything that a run reads."""
 
     name: str
-    """Names the run directory: letters, digits, `.`, `_`, `-`, at most 48."""
+    """Start of the run directory's name: at most 48 letters, digits, `.`, `_`, `-`."""
     description: str = ""
-    """A sentence for `groupwise recipes`."""
+    """One sentence, shown by `groupwise recipes`."""
     seed: int = 0
-    """Moves everything that is random: initial weights, order of problems, sampling."""
+    """Seed of everything random: initial weights, order of problems, sampling."""
     max_nonfinite_updates: int = 5
-    """Updates in a row whose loss or gradient is NaN or inf are skipped, and after so many the run stops."""
+    """Updates with a loss or gradient of NaN or inf are skipped; the run stops after this many in a row."""
     model: ModelConfig
-    """The policy."""
+    """The model to train."""
     task: TaskConfig
     """Where problems come from and how completions are scored."""
     verifier: VerifierConfig = field(default_factory=VerifierConfig)
-    """How completions are scored: processes, limits, process score."""
+    """Scoring: processes, limits, and a score of the reasoning."""
     engine: EngineConfig = field(default_factory=EngineConfig)
-    """What draws the rollouts."""
+    """What samples the rollouts."""
     stages: tuple[Stage, ...]
-    """Run one after the other, each from the last one's weights."""
+    """Stages of training, in order; each starts from the weights of the one before."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
-    """Held-out pass@1 while training."""
+    """Evaluation on held-out problems during training."""
     guards: GuardsConfig | None = None
-    """Watch with each evaluation what the model can do besides the task, and act when it degrades."""
+    """Measure general abilities at each evaluation, and act when they degrade."""
     checkpoints: CheckpointConfig = field(default_factory=CheckpointConfig)
-    """When to save, what to keep."""
+    """When to save and what to keep."""
     logging: LoggingConfig = field(default_factory=LoggingConfig)
-    """Sinks and rollouts."""
+    """Metrics sinks, and which rollouts to keep."""
 
     def __post_init__(self) -> None:
-        require(self.seed >= 0, f"seed = {self.seed}: must not be negative")
-        require(self.max_nonfinite_updates >= 1, f"max_nonfinite_updates = {self.max_nonfinite_updates}: must be ≥ 1")
+        require_at_least(0, self, "seed")
+        require_at_least(1, self, "max_nonfinite_updates")
         require(
             not self.evaluation.use_ema or self.model.ema_decay > 0,
-            "evaluation.use_ema = true, but model.ema_decay = 0 keeps no average; set it to 0.99, say",
+            "evaluation.use_ema = true needs an average, but model.ema_decay = 0 keeps none; set it to 0.99",
         )
         require(
             self.guards is None or self.evaluation.at_start,
-            "guards compare with the start of the run, but evaluation.at_start = false does not look at it; set it to "
-            "true, or leave the guards table out",
+            "guards compare with the start of the run, but evaluation.at_start = false does not measure it; set it to "
+            "true, or remove the guards table",
         )
         require(
             self.checkpoints.keep_best or self.guards is None or self.guards.action != "fall_back",
-            'guards.action = "fall_back" goes back to the best checkpoint, but checkpoints.keep_best = false keeps '
+            'guards.action = "fall_back" needs the best checkpoint, but checkpoints.keep_best = false keeps '
             "none; set it to true",
         )
         for index, stage in enumerate(self.stages):
@@ -313,12 +308,12 @@ class Recipe:
             require(
                 isinstance(stage, SftStage) or stage.reward.process_weight == 0 or self.verifier.process != "",
                 f"stages.{index}.reward.process_weight is above 0, but nothing scores the reasoning; set "
-                'verifier.process = "arithmetic", say',
+                'verifier.process, for example to "arithmetic"',
             )
             if isinstance(stage, SftStage) and stage.source == "rollouts":
                 require(
                     any(isinstance(earlier, RlStage) for earlier in self.stages[:index]),
-                    f'stages.{index}.source = "rollouts": no stage before it samples any; put an RL stage first',
+                    f'stages.{index}.source = "rollouts": no earlier stage samples any; put an RL stage first',
                 )
                 require(
                     self.logging.rollouts_every_steps == 1,

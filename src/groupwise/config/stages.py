@@ -1,12 +1,12 @@
-"""The stages of a recipe: what is sampled, how it is compared, and how the weights move.
+"""The stages of a recipe: what is sampled, how rollouts are compared, and how the weights are updated.
 
-Batch arithmetic is stated in problems and rollouts, never as a product of hidden factors:
+Sizes of batches are given in problems and rollouts, never as a product of hidden factors:
 
     rollouts per step  = problems_per_step × rollouts_per_problem
     updates per step   = epochs_per_batch × (problems_per_step / problems_per_update)
 
-How much of that goes through the model at once (`microbatch_tokens`, `engine.max_batch_rollouts`) is a matter of memory
-and moves no number of the result but for the last bits of rounding.
+How much of that goes through the model at once (`microbatch_tokens`, `engine.max_batch_rollouts`) affects only memory,
+and the results only by rounding.
 """
 
 from __future__ import annotations
@@ -17,28 +17,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from groupwise.config.build import require
+from groupwise.config.build import require, require_at_least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingConfig:
     max_new_tokens: int = 256
-    """The longest completion; longer ones are cut and count as truncated."""
+    """Maximum length of a completion; longer ones are cut off and count as truncated."""
     temperature: float = 1.0
-    """Divides the logits while sampling and in the trainer's logprobs alike."""
+    """Divisor of the logits, in sampling and in the trainer's logprobs."""
     top_k: int = 0
-    """Draw from the k likeliest tokens; 0 is off."""
+    """Sample from the k most likely tokens. 0: off."""
     top_p: float = 1.0
-    """Draw from the smallest set of tokens with this much probability; 1 is off."""
+    """Sample from the smallest set of tokens with this total probability. 1: off."""
     min_p: float = 0.0
-    """Draw from tokens with at least this share of the likeliest one's probability; 0 is off."""
+    """Sample from tokens with at least this fraction of the most likely token's probability. 0: off."""
     stop_strings: tuple[str, ...] = ()
-    """End a completion once its text contains one of these; the string stays in the completion."""
+    """End a completion once its text contains one of these strings; the string stays in the completion."""
 
     def __post_init__(self) -> None:
-        require(self.max_new_tokens >= 1, f"max_new_tokens = {self.max_new_tokens}: must be at least 1")
-        require(self.temperature >= 0, f"temperature = {self.temperature}: must not be negative; 0 is greedy")
-        require(self.top_k >= 0, f"top_k = {self.top_k}: must not be negative; 0 is off")
+        require_at_least(1, self, "max_new_tokens")
+        require_at_least(0, self, "temperature", "top_k")
         require(0 < self.top_p <= 1, f"top_p = {self.top_p}: must be in (0, 1]; 1 is off")
         require(0 <= self.min_p < 1, f"min_p = {self.min_p}: must be in [0, 1); 0 is off")
 
@@ -46,38 +45,36 @@ class SamplingConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig:
     learning_rate: float = 1e-6
-    """The peak of the schedule."""
+    """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What the learning rate does after the warm-up, until the stage's last step."""
+    """Decay of the learning rate after the warm-up, over the rest of the stage."""
     warmup_steps: int = 0
-    """Steps of linear rise from 0 to the peak."""
+    """Number of steps in which the learning rate rises linearly from 0 to its peak."""
     final_share: float = 0.0
-    """Where linear and cosine end, as a share of the peak."""
+    """Final learning rate of linear and cosine, as a fraction of the peak."""
     beta1: float = 0.9
-    """AdamW: decay of the gradient's mean."""
+    """AdamW: decay rate of the first moment."""
     beta2: float = 0.999
-    """AdamW: decay of the gradient's square."""
+    """AdamW: decay rate of the second moment."""
     epsilon: float = 1e-8
     """AdamW: added to the denominator."""
     weight_decay: float = 0.0
-    """AdamW: decoupled decay, on matrices alone."""
+    """AdamW: decoupled weight decay, on matrices only."""
     max_grad_norm: float = 1.0
-    """The gradient is scaled down to this norm; inf is off."""
+    """Clip the gradient to this norm. inf: off."""
     moments: Literal["fp32", "8bit"] = "fp32"
-    """AdamW's two moments: 8 bytes per trained weight, or 2; the update itself is in fp32 in both. Memory only, but
-    for the precision of the moments."""
+    """Precision of AdamW's two moments: fp32 takes 8 bytes per trained weight, 8bit takes 2. The update itself is
+    computed in fp32."""
     offload: bool = False
-    """Keep fp32 weights and moments in host memory and make the optimizer's step there: slower, and less on the GPU."""
+    """Keep fp32 weights and moments in host memory, and run the optimizer step there: slower, with less GPU memory."""
 
     def __post_init__(self) -> None:
         require(self.learning_rate > 0, f"learning_rate = {self.learning_rate}: must be above 0")
         require(self.max_grad_norm > 0, f"max_grad_norm = {self.max_grad_norm}: must be above 0; inf is off")
-        require(self.warmup_steps >= 0, f"warmup_steps = {self.warmup_steps}: must not be negative")
-        require(self.final_share >= 0, f"final_share = {self.final_share}: must not be negative")
+        require_at_least(0, self, "warmup_steps", "final_share", "weight_decay")
         require(0 <= self.beta1 < 1, f"beta1 = {self.beta1}: must be in [0, 1)")
         require(0 <= self.beta2 < 1, f"beta2 = {self.beta2}: must be in [0, 1)")
         require(self.epsilon > 0, f"epsilon = {self.epsilon}: must be above 0")
-        require(self.weight_decay >= 0, f"weight_decay = {self.weight_decay}: must not be negative")
 
 
 AdvantageRule = Literal["group_mean_std", "group_mean", "leave_one_out", "batch_mean_std", "group_mean_batch_std"]
@@ -90,60 +87,62 @@ class LossConfig:
     advantage: AdvantageRule = "group_mean_std"
     """How a rollout's reward is compared with the others'."""
     surrogate: Surrogate = "clipped"
-    """The function of the probability ratio that is maximized."""
+    """Objective as a function of the probability ratio."""
     weights: WeightRule = "sequence_mean"
-    """How tokens are averaged: per completion, over all tokens, summed, or by a constant length."""
+    """How tokens are averaged: per completion, over all tokens, summed, or divided by a constant length."""
     clip_low: float = 0.2
-    """The ratio is clipped below 1 − clip_low; inf is off."""
+    """Clip the ratio below 1 − clip_low. inf: off."""
     clip_high: float = 0.2
-    """The ratio is clipped above 1 + clip_high; inf is off."""
+    """Clip the ratio above 1 + clip_high. inf: off."""
     dual_clip: float = float("inf")
-    """With a negative advantage the loss is bounded by this many times the advantage (3 is usual); inf is off."""
+    """Limit the loss to this multiple of the advantage when the advantage is negative (3 is usual). inf: off."""
     constant_length: int = 0
-    """Divisor of weights = "constant"; 0 takes sampling.max_new_tokens."""
+    """Divisor for weights = "constant". 0: sampling.max_new_tokens."""
     importance: Literal["none", "truncated", "masked"] = "none"
-    """Correction for rollouts whose engine disagrees with the trainer: weigh tokens by min(ratio, cap) or drop them.
-    With engine.name = "vllm" the default is `truncated`."""
+    """Correction for differences between engine and trainer: weight tokens by min(ratio, cap), or drop tokens. The
+    default with engine.name = "vllm" is `truncated`."""
     importance_cap: float = 2.0
-    """Truncated: the largest weight. Masked: tokens with a ratio outside [1/cap, cap] are dropped."""
+    """`truncated`: maximum weight. `masked`: tokens with a ratio outside [1/cap, cap] are dropped."""
 
     def __post_init__(self) -> None:
         require(self.clip_low >= 0 and self.clip_high >= 0, "clip_low and clip_high must not be negative; inf is off")
         require(self.dual_clip > 1, f"dual_clip = {self.dual_clip}: must be above 1 (3 is usual); inf is off")
-        require(self.importance_cap >= 1, f"importance_cap = {self.importance_cap}: must be at least 1")
-        require(self.constant_length >= 0, f"constant_length = {self.constant_length}: must not be negative")
+        require_at_least(1, self, "importance_cap")
+        require_at_least(0, self, "constant_length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KlConfig:
     coefficient: float = 0.0
-    """Weight of the divergence from the reference policy; at 0 no reference is kept, and at inf the loss is the
-    divergence alone (the end of a sweep over coefficients)."""
+    """Weight of the KL divergence from the reference policy. 0: no reference is kept. inf: the loss is the divergence
+    only (one end of a sweep over coefficients)."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
-    """k1 = d, k2 = d²/2, k3 = exp(−d) − 1 + d, with d = log π − log π_ref of the sampled token."""
+    """Estimator of the KL: k1 = d, k2 = d²/2, k3 = exp(−d) − 1 + d, with d = log π − log π_ref of the sampled token."""
     place: Literal["loss", "reward"] = "loss"
-    """Added to the loss, or taken off the reward before advantages are computed."""
+    """Add the KL to the loss, or subtract it from the reward before advantages are computed."""
     schedule: Literal["constant", "warmup", "anneal", "target"] = "constant"
-    """Constant; from 0 up to the coefficient; from the coefficient down to 0; or steered toward `target`."""
+    """Schedule of the coefficient: constant; rising from 0 (`warmup`); falling to 0 (`anneal`); adapted to keep the KL
+    near `target`."""
     schedule_steps: int = 100
-    """Length of the warm-up or of the anneal; for `target`, the steps in which the coefficient may grow e-fold."""
+    """Length of the warm-up or the annealing. For `target`: number of steps in which the coefficient can grow by a
+    factor of e."""
     target: float = 0.05
-    """For schedule = "target": the KL per token (by the chosen estimator) that the controller steers to."""
+    """For schedule = "target": desired KL per token, by the chosen estimator."""
     offload_reference: bool = False
-    """Keep the reference in host memory; it comes to the GPU for its scoring pass, in the policy's place. Memory
-    only."""
+    """Keep the reference in host memory and move it to the GPU only for its forward pass, in the policy's place. It
+    affects only memory."""
 
     def __post_init__(self) -> None:
-        require(self.coefficient >= 0, f"coefficient = {self.coefficient}: must not be negative")
-        require(self.schedule_steps >= 1, f"schedule_steps = {self.schedule_steps}: must be at least 1")
+        require_at_least(0, self, "coefficient")
+        require_at_least(1, self, "schedule_steps")
         require(self.target > 0, f"target = {self.target}: must be above 0")
         require(
             self.schedule != "target" or self.coefficient > 0,
-            'schedule = "target" multiplies the coefficient, and coefficient = 0 stays 0; start from 0.01, say',
+            'schedule = "target" multiplies the coefficient, and coefficient = 0 stays 0; start from 0.01',
         )
         require(
             math.isfinite(self.coefficient) or (self.place == "loss" and self.schedule == "constant"),
-            f"coefficient = {self.coefficient} leaves the divergence alone in the loss: it goes with "
+            f"coefficient = {self.coefficient} makes the divergence the only term of the loss: it needs "
             'place = "loss" and schedule = "constant"',
         )
 
@@ -151,48 +150,50 @@ class KlConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardConfig:
     part_weights: Mapping[str, float] = field(default_factory=dict)
-    """Weight of each named part of the task's score; parts not named weigh 1."""
+    """Weight of each named part of the task's score. Other parts have weight 1."""
     normalize_parts: bool = False
-    """Give each part its own advantage within the group and add those up, instead of adding raw rewards."""
+    """Compute an advantage per part within the group and add the advantages, instead of adding the parts."""
     format_parts: tuple[str, ...] = ("tag", "xml", "box", "format")
-    """Which parts are a bonus for format."""
+    """Parts of the score that are a format bonus."""
     format_anneal_steps: int = 0
-    """The format bonus falls linearly to 0 over these steps of the stage; 0 keeps it."""
+    """Number of steps in which the format bonus falls linearly to 0. 0: keep it."""
     overlong_filter: bool = False
-    """Leave truncated completions out of the loss (their rewards still count in the group's mean)."""
+    """Leave truncated completions out of the loss. Their rewards still count in the group's mean."""
     overlong_buffer_share: float = 0.0
-    """Soft length penalty: it rises linearly over this last share of max_new_tokens; 0 is off."""
+    """Soft length penalty: it rises linearly over this last fraction of max_new_tokens. 0: off."""
     overlong_penalty: float = 1.0
-    """The soft penalty at max_new_tokens."""
+    """Soft length penalty at max_new_tokens."""
     length_cost: float = 0.0
-    """Taken off a correct completion's reward in proportion to its length: this much at max_new_tokens."""
+    """Penalty on a correct completion in proportion to its length; this much at max_new_tokens."""
     format_tags: tuple[str, ...] = ()
-    """A format to reward whatever the task: these elements, once each and in this order, as in ["think", "answer"]."""
+    """Reward a format in any task: these elements, once each and in this order, such as ["think", "answer"]."""
     format_bonus: float = 0.1
-    """The reward for exactly that format; it is annealed like format_parts."""
+    """Reward for exactly that format; annealed like format_parts."""
     process_weight: float = 0.0
-    """Blends the score of the reasoning in: (1 - w) × outcome + w × process, as in 0.3; see verifier.process. A
-    completion whose reasoning has nothing to judge keeps its outcome."""
+    """Weight w of the score of the reasoning (verifier.process): (1 - w) × outcome + w × process. A completion whose
+    reasoning cannot be judged keeps its outcome."""
     min_reward: float = -math.inf
-    """Rewards below this, after all of the above, are raised to it."""
+    """Minimum reward, applied after everything above."""
     max_reward: float = math.inf
-    """Rewards above this are lowered to it."""
+    """Maximum reward, applied after everything above."""
 
     def __post_init__(self) -> None:
         share = self.overlong_buffer_share
         require(0 <= self.process_weight <= 1, f"process_weight = {self.process_weight}: must be in [0, 1]")
         require(
             self.min_reward < self.max_reward,
-            f"min_reward = {self.min_reward}, max_reward = {self.max_reward}: the first must be below the second",
+            f"min_reward = {self.min_reward}, max_reward = {self.max_reward}: the first must be smaller",
         )
-        for key in ("length_cost", "format_bonus"):
+        for key in ("length_cost", "format_bonus", "overlong_penalty"):
             require(math.isfinite(getattr(self, key)), f"{key} = {getattr(self, key)}: must be finite")
         for tag in self.format_tags:
             require(re.fullmatch("[A-Za-z][A-Za-z0-9_-]*", tag) is not None, f"format_tags: {tag!r} is not a tag name")
-        require(len(set(self.format_tags)) == len(self.format_tags), f"format_tags = {self.format_tags}: one is twice")
-        require(0 <= share <= 1, f"overlong_buffer_share = {share}: must be in [0, 1]; 0 is off, DAPO takes 0.2")
-        require(self.format_anneal_steps >= 0, f"format_anneal_steps = {self.format_anneal_steps}: must be ≥ 0")
-        require(math.isfinite(self.overlong_penalty), f"overlong_penalty = {self.overlong_penalty}: must be finite")
+        require(
+            len(set(self.format_tags)) == len(self.format_tags),
+            f"format_tags = {self.format_tags}: each tag may appear only once",
+        )
+        require(0 <= share <= 1, f"overlong_buffer_share = {share}: must be in [0, 1]; 0 is off, 0.2 is DAPO's")
+        require_at_least(0, self, "format_anneal_steps")
         for name, value in self.part_weights.items():
             require(math.isfinite(value), f"part_weights.{name} = {value}: must be finite")
 
@@ -200,15 +201,16 @@ class RewardConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurriculumConfig:
     kind: Literal["none", "level", "pass_rate"] = "none"
-    """`none`: shuffled passes. `level`: easy levels first. `pass_rate`: problems that the policy half solves."""
+    """Order of the problems. `none`: shuffled epochs. `level`: easy levels first. `pass_rate`: problems that the policy
+    solves only sometimes."""
     level_steps: int = 100
-    """`level`: steps over which the highest allowed level rises from the lowest to the highest there is."""
+    """`level`: number of steps in which the highest allowed level rises from the lowest level to the highest."""
     low: float = 0.1
-    """`pass_rate`: under this measured pass rate a problem is in the hard pool ..."""
+    """`pass_rate`: problems with a lower measured pass rate are in the hard pool."""
     high: float = 0.9
-    """... and above this in the easy pool; between them it is in the active pool."""
+    """`pass_rate`: problems with a higher measured pass rate are in the easy pool; those in between are active."""
     explore_share: float = 0.25
-    """`pass_rate`: share of each step drawn from unmeasured, hard and easy problems, so that pools can move."""
+    """`pass_rate`: fraction of each step from unmeasured, hard and easy problems, so that problems can change pools."""
     memory: float = 0.5
     """`pass_rate`: weight of the newest group in a problem's running pass rate."""
 
@@ -216,56 +218,57 @@ class CurriculumConfig:
         require(0 <= self.low < self.high <= 1, f"low = {self.low}, high = {self.high}: need 0 ≤ low < high ≤ 1")
         require(0 <= self.explore_share <= 1, f"explore_share = {self.explore_share}: must be in [0, 1]")
         require(0 < self.memory <= 1, f"memory = {self.memory}: must be in (0, 1]")
-        require(self.level_steps >= 1, f"level_steps = {self.level_steps}: must be at least 1")
+        require_at_least(1, self, "level_steps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RlStage:
-    """A stage that samples, scores and learns."""
+    """A stage of reinforcement learning: sample, score, update."""
 
     algorithm: str
-    """A preset (`groupwise algorithms`): it sets the defaults of loss, kl, reward and refill; your own keys win."""
+    """A preset from `groupwise algorithms`: it sets defaults of loss, kl, reward and refill_rounds. Your keys win."""
     name: str = ""
-    """Shown in logs; by default the algorithm."""
+    """Name in logs; by default the algorithm."""
     steps: int
-    """How many times to sample, score and learn."""
+    """Number of steps; each one samples, scores and updates."""
     problems_per_step: int
-    """Problems sampled in each step."""
+    """Number of problems in each step."""
     rollouts_per_problem: int
-    """The group size G."""
+    """Group size G."""
     problems_per_update: int = 0
-    """Problems whose rollouts share one optimizer update; 0 is all of the step's."""
+    """Number of problems per optimizer update. 0: all problems of the step."""
     epochs_per_batch: int = 1
-    """How often each batch of rollouts is learned from."""
+    """Number of passes over each batch of rollouts."""
     microbatch_tokens: int = 16384
-    """Tokens, padding included, that go through the model at once in the update, at most. Memory only."""
+    """Maximum number of tokens, with padding, that go through the model at once in an update. It affects only
+    memory."""
     max_rollouts_per_problem: int = 0
-    """Adaptive group size: a group without signal gets further rollouts up to this many; 0 is off."""
+    """Adaptive group size: a group with no signal gets more rollouts, up to this many. 0: off."""
     refill_rounds: int = 0
-    """Dynamic sampling: how often groups without signal are replaced by other problems' groups within a step."""
+    """Dynamic sampling: how many times in a step groups with no signal are resampled from other problems."""
     start_from: Literal["final", "best"] = "final"
-    """Which weights of the stage before: its last, or the best by held-out pass@1 in the run so far."""
+    """Initial weights: the last of the previous stage, or the best by held-out pass@1 so far."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    """How rollouts are drawn."""
+    """How rollouts are sampled."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """AdamW and its schedule; starts fresh with the stage."""
+    """AdamW and its schedule; reset at the start of the stage."""
     loss: LossConfig = field(default_factory=LossConfig)
     """Advantage, surrogate and weights."""
     kl: KlConfig = field(default_factory=KlConfig)
-    """Divergence from the reference policy: the policy as this stage found it."""
+    """KL divergence from the reference policy, which is the policy at the start of this stage."""
     reward: RewardConfig = field(default_factory=RewardConfig)
-    """From scores to rewards."""
+    """How scores become rewards."""
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
-    """Which problems come next."""
+    """Order of the problems."""
 
     def __post_init__(self) -> None:
-        for key in ("steps", "problems_per_step", "rollouts_per_problem", "epochs_per_batch", "microbatch_tokens"):
-            require(getattr(self, key) >= 1, f"{key} = {getattr(self, key)}: must be at least 1")
+        require_at_least(1, self, "steps", "problems_per_step", "epochs_per_batch", "microbatch_tokens")
+        require_at_least(1, self, "rollouts_per_problem")
         self._check_group_size()
         require(
             not self.reward.normalize_parts or self.loss.advantage != "batch_mean_std",
-            'reward.normalize_parts compares parts within groups, and loss.advantage = "batch_mean_std" compares '
-            "tokens over the batch; drop one of the two",
+            'reward.normalize_parts compares parts within groups, but loss.advantage = "batch_mean_std" compares '
+            "tokens over the batch; remove one of the two",
         )
         per_update = self.problems_per_update or self.problems_per_step
         require(
@@ -275,11 +278,13 @@ class RlStage:
         )
         require(
             self.loss.surrogate != "policy_gradient" or self.updates_per_step == 1,
-            f"{self.algorithm} is one on-policy pass without a ratio, but epochs_per_batch = {self.epochs_per_batch} × "
+            f"{self.algorithm} makes one on-policy update per step, but epochs_per_batch = {self.epochs_per_batch} × "
             f"(problems_per_step = {self.problems_per_step} / problems_per_update = {per_update}) = "
-            f"{self.updates_per_step} updates on the same rollouts; make that one update, or take a clipped surrogate",
+            f"{self.updates_per_step} updates on the same rollouts; make it one, or take a clipped surrogate",
         )
-        require(self.sampling.temperature > 0, "sampling.temperature = 0: a greedy group has no two different rollouts")
+        require(
+            self.sampling.temperature > 0, "sampling.temperature = 0: all rollouts of a greedy group are equal; use 1.0"
+        )
 
     def _check_group_size(self) -> None:
         size, cap = self.rollouts_per_problem, self.max_rollouts_per_problem
@@ -287,14 +292,14 @@ class RlStage:
         require(
             size >= 2 or not needs_group,
             f"rollouts_per_problem = {size}: loss.advantage = {self.loss.advantage!r} compares a rollout with its "
-            'group, and a group of 1 has nobody to beat; use at least 2 (8 is usual), or advantage = "batch_mean_std"',
+            'group, and a group of 1 cannot be compared; use at least 2 (8 is usual), or advantage = "batch_mean_std"',
         )
         require(
             cap == 0 or (cap > size and cap % size == 0),
             f"max_rollouts_per_problem = {cap}: groups grow by rollouts_per_problem = {size} at a time, so the cap "
             f"must be a larger multiple of it, such as {2 * size}; 0 is off",
         )
-        require(self.refill_rounds >= 0, f"refill_rounds = {self.refill_rounds}: must not be negative")
+        require_at_least(0, self, "refill_rounds")
 
     @property
     def updates_per_step(self) -> int:
@@ -310,46 +315,45 @@ class RlStage:
 
     @property
     def needs_old_logprobs(self) -> bool:
-        """With a single update and no correction the old policy is the current one, and a forward pass is saved."""
+        """With a single update and no correction, the old policy is the current one: no forward pass is needed."""
         has_penalty = self.uses_reference and self.kl.place == "reward"
         return self.updates_per_step > 1 or self.loss.importance != "none" or has_penalty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftStage:
-    """A stage that imitates demonstrations; the loss is on the completion alone."""
+    """A stage of supervised fine-tuning: it imitates demonstrations; only completions count in the loss."""
 
     algorithm: Literal["sft"]
     """`sft`."""
     name: str = ""
-    """Shown in logs; by default `sft`."""
+    """Name in logs; by default `sft`."""
     steps: int
-    """Optimizer updates."""
+    """Number of optimizer updates."""
     demonstrations_per_step: int
-    """Demonstrations in each update."""
+    """Number of demonstrations in each update."""
     source: Literal["task", "rollouts", "file"] = "task"
-    """The task's own solver or template, the correct rollouts of earlier stages of this run, or a file."""
+    """Source of demonstrations: the task itself, the correct rollouts of earlier stages of this run, or a file."""
     file: str = ""
-    """For source = "file": JSONL with `prompt` (or `messages`) and `completion`."""
+    """For source = "file": a JSONL file with `prompt` (or `messages`) and `completion`."""
     max_demonstrations: int = 0
-    """Use only this many; 0 is all there are."""
+    """Maximum number of demonstrations. 0: all."""
     min_demonstrations: int = 1
-    """For source = "rollouts": refuse to go on with fewer than this."""
+    """For source = "rollouts": stop the run when there are fewer."""
     weights: Literal["token_mean", "sequence_mean"] = "token_mean"
-    """How tokens are averaged."""
+    """How tokens are averaged: over all tokens, or per completion."""
     microbatch_tokens: int = 16384
-    """Tokens, padding included, that go through the model at once, at most. Memory only."""
+    """Maximum number of tokens, with padding, that go through the model at once. It affects only memory."""
     start_from: Literal["final", "best"] = "final"
-    """Which weights of the stage before."""
+    """Initial weights: the last of the previous stage, or the best by held-out pass@1 so far."""
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(learning_rate=1e-5))
-    """AdamW and its schedule; starts fresh with the stage."""
+    """AdamW and its schedule; reset at the start of the stage."""
 
     def __post_init__(self) -> None:
-        for key in ("steps", "demonstrations_per_step", "microbatch_tokens", "min_demonstrations"):
-            require(getattr(self, key) >= 1, f"{key} = {getattr(self, key)}: must be at least 1")
+        require_at_least(1, self, "steps", "demonstrations_per_step", "microbatch_tokens", "min_demonstrations")
         require(
             (self.source == "file") == bool(self.file),
-            f'source = {self.source!r} and file = {self.file!r}: a file goes with source = "file", and only with it',
+            f'source = {self.source!r} and file = {self.file!r}: source = "file" needs a file, and only it does',
         )
 
     @property

@@ -1,1 +1,1 @@
-"""Which problems come next, and how scored groups become batches."""
+"""The choice of problems, and batches from scored groups."""

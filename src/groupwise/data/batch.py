@@ -1,9 +1,9 @@
-"""From completions to microbatches: token weights, one denominator per update, and what the model reads.
+"""Microbatches from completions: token weights, one denominator per update, and the model's inputs.
 
 Shapes: B rows, T tokens, N completion tokens of a microbatch back to back, row by row.
 
-The model reads a pack (data/pack.py) or, where it cannot, a rectangle: prompts padded on the left, completions on the
-right, so that every completion starts in one column and the model computes logits for the completion columns alone.
+The model reads a pack (data/pack.py) or, if it cannot, a rectangle: prompts padded on the left, completions on the
+right, so all completions start in the same column and the model computes logits for the completion columns only.
 
     ┌───────────┬────────────────┐
     │  · · p p p│ c c c c · ·    │     p prompt   c completion   · padding
@@ -27,32 +27,32 @@ from groupwise.data.pack import Pack, make_pack, pack_rows
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One completion to learn from, with everything the loss needs to know of it. Tensors are [T] on the CPU."""
+    """One completion to train on, with everything the loss needs. Tensors are [T] on the CPU."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
     problem_index: int = 0
-    """Which problem of the step it belongs to: the rollouts of a problem go into the same update."""
+    """Index of its problem in the step. The rollouts of a problem go into the same update."""
     rollout_index: int = 0
-    """Which of that problem's rollouts it is."""
+    """Index among that problem's rollouts."""
     advantages: Tensor | None = None
     rollout_logprobs: Tensor | None = None
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
     is_learned: bool = True
-    """False: it counts in the denominator and adds nothing (a dead group), so the model need not see it."""
+    """False: it counts in the denominator but adds nothing (a zero-variance group), so the model skips it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one optimizer update learns from."""
+    """The examples of one optimizer update."""
 
     examples: tuple[Example, ...]
-    """Only those with something to learn."""
+    """Only examples with something to learn."""
     token_weights: tuple[float, ...]
-    """Weight of each token of the example of the same index."""
+    """Weight of each token of the example at the same index."""
     denominator: float
-    """Divides the weighted sum; counts all examples of the update, learned from or not."""
+    """Divides the weighted sum. Counts all examples of the update, whether they are learned from or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,18 @@ class Microbatch:
     completion_ids: Tensor
     """[N]"""
     lengths: tuple[int, ...]
-    """Completion tokens of each row."""
+    """Number of completion tokens of each row."""
     weights: Tensor
     """[N]"""
     sequence: Tensor
-    """[N] long: which row."""
+    """[N] long: row of each token."""
     advantages: Tensor | None
-    """[N], as are the next three."""
+    """[N], like the next three."""
     rollout_logprobs: Tensor | None
     old_logprobs: Tensor | None
     ref_logprobs: Tensor | None
     example_indices: tuple[int, ...]
-    """Where each row stood in the list that the microbatches were made from."""
+    """Index of each row in the list that the microbatches were made from."""
 
     @property
     def num_sequences(self) -> int:
@@ -96,11 +96,11 @@ class Microbatch:
 
 
 class Microbatches(Sequence[Microbatch]):
-    """Each is made when it is asked for: while the GPU is busy with the one before."""
+    """Microbatches that are made on access, while the GPU is busy with the previous one."""
 
     def __init__(self, batches: Sequence[Sequence[int]], make: Callable[[Sequence[int]], Microbatch]) -> None:
         self._batches = batches
-        """The rows of each."""
+        """Rows of each microbatch."""
         self._make = make
 
     def __len__(self) -> int:
@@ -125,7 +125,7 @@ def split_updates(
     constant_length: int,
     order_key: Sequence[object],
 ) -> list[Update]:
-    """Deal the problems of a step out to `num_updates` updates, in the order that belongs to `order_key`."""
+    """Distribute the problems of a step over `num_updates` updates, in an order that `order_key` determines."""
     order = shuffled(num_problems, *order_key)
     size, extra = divmod(num_problems, num_updates)
     updates, start = [], 0
@@ -139,7 +139,7 @@ def split_updates(
 
 
 def weigh(examples: Sequence[Example], rule: str, constant_length: int = 0) -> Update:
-    """Per-token weights and the denominator: how a sum over tokens becomes the mean that an algorithm asks for."""
+    """Return per-token weights and the denominator, which turn a sum over tokens into the algorithm's mean."""
     learned = [example for example in examples if example.is_learned and example.completion_ids]
     per_token = [1.0 / len(example.completion_ids) if rule == "sequence_mean" else 1.0 for example in learned]
     if rule == "token_mean":
@@ -159,9 +159,9 @@ def make_microbatches(
     *,
     is_packed: bool = False,
 ) -> Microbatches:
-    """Rectangles of at most `max_tokens` cells, or packs of so many tokens; one row at least.
+    """Make rectangles or packs of at most `max_tokens` cells or tokens, with at least one row each.
 
-    The largest first: if memory fails, it fails early.
+    The largest comes first, so that memory runs out early if it does.
     """
     if is_packed:
         batches = pack_rows([(example.prompt_ids, example.completion_ids) for example in examples], max_tokens)

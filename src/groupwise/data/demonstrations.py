@@ -16,15 +16,15 @@ def from_task(task: Task, problems: Sequence[Problem]) -> list[Demonstration]:
     if not isinstance(task, Demonstrator):
         raise ConfigError(
             f'source = "task": {type(task).__name__} cannot solve its own problems (it has no demonstrate method); '
-            'take source = "file", or "rollouts" after an RL stage'
+            'use source = "file", or "rollouts" after an RL stage'
         )
     return [Demonstration(problem, task.demonstrate(problem)) for problem in problems]
 
 
 def from_rollouts(run: Run, up_to_step: int) -> list[Demonstration]:
-    """The best correct completion of each problem so far: highest reward, then shortest, then earliest.
+    """Return the best correct completion of each problem so far: highest reward, then shortest, then earliest.
 
-    Completions that were cut off are left out, since imitating one would teach to stop in mid-sentence.
+    Truncated completions are left out, because imitating them would teach the model to stop in mid-sentence.
     """
     best: dict[str, tuple[tuple[float, int], Problem, Rollout]] = {}
     for step in run.rollout_steps():
@@ -41,7 +41,10 @@ def from_rollouts(run: Run, up_to_step: int) -> list[Demonstration]:
 
 
 def from_file(path: str) -> list[Demonstration]:
-    """JSONL rows with `prompt` (a text) or `messages` (role, content), and `completion`; repeated rows count once."""
+    """Read JSONL rows with `prompt` (text) or `messages` (role, content), and `completion`.
+
+    Repeated rows count once.
+    """
     demonstrations = {}
     for row in load_rows(path, "train", key="stages.file"):
         messages, completion = _messages(row), row.text("completion")
@@ -52,14 +55,14 @@ def from_file(path: str) -> list[Demonstration]:
 
 
 def refuse_held_out(demonstrations: Sequence[Demonstration], held_out: Sequence[Problem], source: str) -> None:
-    """A demonstration of a held-out problem would make the evaluation worthless."""
+    """Refuse demonstrations of held-out problems, which would make the evaluation worthless."""
     questions = {prompt_text(problem): problem.id for problem in held_out}
     for demonstration in demonstrations:
         question = prompt_text(demonstration.problem)
         if question in questions:
             raise ConfigError(
-                f"{source} has a demonstration of the held-out problem {questions[question]}; remove it, since the "
-                "evaluation would measure memory"
+                f"{source} has a demonstration of the held-out problem {questions[question]}; remove it, or the "
+                "evaluation would measure memorization"
             )
 
 
@@ -71,5 +74,5 @@ def _messages(row: Row) -> tuple[Message, ...]:
     if not is_list or not all(
         isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages
     ):
-        raise row.error("`messages` must be a list of tables with `role` and `content`; mend or remove the row")
+        raise row.error("`messages` must be a list of tables with `role` and `content`; fix or remove the row")
     return tuple(Message(m["role"], m["content"]) for m in messages)

@@ -1,11 +1,11 @@
-"""Completions back to back, the prompt that several of them continue only once before them.
+"""Packs: completions back to back, preceded by the prompt that they continue, which is stored only once.
 
     ┌─────────┬──────────┬──────┬────────────┬───────┬─────────┐
     │ p p p p │ a a a a a│ b b  │ c c c c c c│ q q q │ d d d d │     a, b and c continue p, d continues q
     └─────────┴──────────┴──────┴────────────┴───────┴─────────┘
 
-A token sees the prompt that it continues and what is before it in its own segment. The last token of a completion
-predicts nothing that is learned from, so it is not there.
+A token sees the prompt that it continues and the earlier tokens of its own segment. The last token of a completion
+predicts nothing that is trained on, so it is left out.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from groupwise.data.columns import send, whole_numbers
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tokens of one prompt or one completion."""
+    """The tokens of one prompt or completion."""
 
     start: int
     length: int
     prompt_start: int
     prompt_length: int
-    """Of the tokens that it continues; 0 for a prompt."""
+    """Length of the prompt that it continues; 0 for a prompt."""
     seen_until: int
-    """Where the tokens end that see these: for a prompt, behind the last completion that continues it."""
+    """End of the tokens that see these: for a prompt, the end of the last completion that continues it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Pack:
     positions: Tensor
     """[T]"""
     predicts: Tensor
-    """[N]: where the hidden state stands that each completion token was (or would be) drawn from."""
+    """[N] place of the hidden state that each completion token is predicted from."""
     segments: tuple[Segment, ...]
 
 
@@ -48,10 +48,10 @@ TokenPair = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def pack_rows(pairs: Sequence[TokenPair], max_tokens: int) -> list[list[int]]:
-    """Which rows go into which pack of at most `max_tokens` tokens, completions of one prompt together.
+    """Assign rows to packs of at most `max_tokens` tokens, with completions of one prompt together.
 
-    Packs are about equally large: a last one of few tokens would not fill the GPU. The largest first: if memory fails,
-    it fails early.
+    Packs have similar sizes, because a small last one would not fill the GPU. The largest comes first, so that memory
+    runs out early if it does.
     """
     by_prompt: dict[tuple[int, ...], list[int]] = {}
     for row in sorted(range(len(pairs)), key=lambda row: (-len(pairs[row][1]), row)):
@@ -66,7 +66,7 @@ def pack_rows(pairs: Sequence[TokenPair], max_tokens: int) -> list[list[int]]:
 
 
 def _deal(sizes: Sequence[int], count: int, max_tokens: int) -> list[list[int]] | None:
-    """Sizes dealt out into so many packs of about the same size, largest first; None where one is too large."""
+    """Distribute sizes over `count` packs of similar size, largest first; None if one would be too large."""
     packs: list[list[int]] = [[] for _ in range(count)]
     loads = [0] * count
     for index, size in enumerate(sizes):
@@ -79,7 +79,7 @@ def _deal(sizes: Sequence[int], count: int, max_tokens: int) -> list[list[int]] 
 
 
 def _split(pairs: Sequence[TokenPair], rows: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Completions of one prompt that are too many for one pack."""
+    """Split completions of one prompt that are too many for one pack."""
     parts: list[list[int]] = []
     for row in rows:
         if not parts or _num_tokens(pairs, [*parts[-1], row]) > max_tokens:
@@ -89,12 +89,12 @@ def _split(pairs: Sequence[TokenPair], rows: Sequence[int], max_tokens: int) -> 
 
 
 def _num_tokens(pairs: Sequence[TokenPair], rows: Sequence[int]) -> int:
-    """Of completions of one prompt."""
+    """Return the number of tokens of completions of one prompt."""
     return len(pairs[rows[0]][0]) + sum(max(0, len(pairs[row][1]) - 1) for row in rows)
 
 
 def make_pack(pairs: Sequence[TokenPair], device: torch.device) -> Pack:
-    """Of completions in which those of one prompt stand together."""
+    """Make a pack of completions, where those of one prompt are adjacent."""
     segments: list[Segment] = []
     pieces: list[tuple[int, ...]] = []
     predicts: list[range] = []

@@ -1,8 +1,8 @@
-"""Which problems come next: shuffled passes, easy levels first, or the ones that the policy half solves.
+"""The choice of the next problems: shuffled passes, easy levels first, or problems that the policy half solves.
 
-The order is a hash of (seed, how many problems were drawn so far). The state is that count, the few problems that the
-last draw across two passes held back and, for the pass-rate curriculum, a running pass rate per problem. `state()` is
-plain JSON and goes into checkpoints.
+The order is a hash of (seed, number of problems drawn so far). The state is that number, the few problems that the last
+draw across two passes held back and, for the pass-rate curriculum, a running pass rate per problem. `state()` is plain
+JSON and goes into checkpoints.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ProblemSampler:
         self._levels = self._read_levels() if curriculum.kind == "level" else {}
 
     def draw(self, count: int, stage_step: int) -> list[Problem]:
-        """The next `count` problems; no problem twice, unless there are fewer problems than that."""
+        """Return the next `count` problems. None repeats unless there are fewer problems than that."""
         if self._curriculum.kind == "none":
             return self._draw_pass(count)
         order = shuffled(len(self._problems), self._seed, "curriculum", self._num_drawn)
@@ -37,11 +37,11 @@ class ProblemSampler:
             chosen = [problem for problem in candidates if self._levels[problem.id] <= cap][:count]
         else:
             chosen = self._draw_by_pass_rate(candidates, count)
-        # Fewer problems in reach than the step wants: they come up again, in the same order.
+        # Fewer problems than needed: repeat them in the same order.
         return [chosen[index % len(chosen)] for index in range(count)]
 
     def observe(self, problem_id: str, pass_rate: float) -> None:
-        """Tell how a problem's newest group did."""
+        """Record the pass rate of a problem's newest group."""
         if self._curriculum.kind != "pass_rate":
             return
         memory = self._curriculum.memory
@@ -66,7 +66,7 @@ class ProblemSampler:
         self._pass_rates = dict(state["pass_rates"])
 
     def _draw_pass(self, count: int) -> list[Problem]:
-        """Endless shuffled passes. Where a draw runs into the next pass, what it already holds comes last in there."""
+        """Draw from endless shuffled passes. If a draw crosses into the next pass, its problems come last there."""
         total = len(self._problems)
         drawn: list[int] = []
         while len(drawn) < count:
@@ -91,7 +91,7 @@ class ProblemSampler:
         explore = _interleave(pools["new"], pools["hard"], pools["easy"])
         chosen = pools["active"][: count - num_explore]
         chosen += explore[: count - len(chosen)]
-        # Nothing left to explore: the active pool makes up for it.
+        # Nothing left to explore: fill up from the active pool.
         return chosen + pools["active"][count - num_explore :][: count - len(chosen)]
 
     def _level_cap(self, stage_step: int) -> float:
@@ -105,13 +105,13 @@ class ProblemSampler:
             if not isinstance(level, (int, float)) or isinstance(level, bool):
                 raise ConfigError(
                     f'curriculum.kind = "level": problem {problem.id} has level {level!r}, not a number; '
-                    'choose kind = "pass_rate" for tasks without levels'
+                    'use kind = "pass_rate" for tasks without levels'
                 )
             levels[problem.id] = float(level)
         return levels
 
 
 def _interleave(*pools: list[Problem]) -> list[Problem]:
-    """One from each pool in turn, until all are empty: every pool is looked at from time to time."""
+    """Take one from each pool in turn until all are empty, so every pool is used."""
     longest = max(map(len, pools))
     return [pool[index] for index in range(longest) for pool in pools if index < len(pool)]

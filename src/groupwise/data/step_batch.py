@@ -1,4 +1,4 @@
-"""The rollouts of one step, ready to learn from, and how far the learning has come; in and out of a checkpoint."""
+"""The rollouts of one step and the updates done with them, and their form in a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class StepBatch:
     groups: tuple[ScoredGroup, ...]
     examples: list[Example]
     metrics: dict[str, float]
-    """Of sampling and scoring."""
+    """Metrics of sampling and scoring."""
     num_tokens: int
-    """How many were sampled for it."""
+    """Number of tokens that were sampled for it."""
     updates: list[UpdateStats] = field(default_factory=list)
-    """Those done so far."""
+    """Updates done so far."""
 
 
 def batch_to_json(batch: StepBatch) -> dict[str, Any]:
-    """Floats survive: JSON writes a float32 as a double that reads back to the same float32."""
+    """Convert to JSON values. Floats survive: JSON writes a float32 as a double that reads back unchanged."""
     return {
         "groups": [group_to_json(scored) for scored in batch.groups],
         "examples": [_example_to_json(example) for example in batch.examples],

@@ -1,14 +1,14 @@
-"""The ranks of a run on a Ray cluster: what `torchrun` does, with machines and CPUs that Ray gives.
+"""The ranks of a run on a Ray cluster: what `torchrun` does, on machines that Ray provides.
 
     driver (the command) ──▶ rank × N (an actor each, a GPU or a CPU each) ──▶ the work of a rank, in its main thread
           ▲    │                │
-          │    └─ stop ─▶ desk ◀┘ news (an actor beside the driver: ranks are busy, and could not be called)
+          │    └─ stop ─▶ desk ◀┘ news (an actor beside the driver: busy ranks cannot be called)
 
-A rank finds what `torchrun` would have put into its environment and runs the same code. Signals to the driver reach
-every rank as the SIGTERM that it would have had under `torchrun`. A rank that fails ends the others, and the driver
-says which and why. Actors belong to the driver: however it ends, Ray ends them.
+A rank gets the environment that `torchrun` would set and runs the same code. Signals to the driver reach every rank as
+SIGTERM, as under `torchrun`. A rank that fails ends the others, and the driver reports which and why. Actors belong to
+the driver: however it ends, Ray ends them.
 
-What it does not know: training. Work is any callable that can be pickled.
+This module knows nothing about training. Work is any callable that can be pickled.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ Work = Callable[[Tell], Any]
 
 POLL_S = 0.5
 GRACE_S = 10.0
-"""How long the other ranks may take to notice that one is lost and to say so in the log; then they are ended."""
+"""Time for the other ranks to notice a lost rank and to log it. Then they are ended."""
 CONNECT_S = 10.0
 ROOM_S = 120.0
-"""How long to wait for the cluster to have room."""
+"""Time to wait for free resources in the cluster."""
 SHARED_FOLDER_S = 10.0
-"""How long a file may take to be seen on another machine."""
+"""Time for a file to become visible on another machine."""
 
 
 class RankFailed(RuntimeError):
-    """A rank ended before its time; which, where and why."""
+    """A rank ended unexpectedly. The message says which, where and why."""
 
 
 class ClusterFull(RuntimeError):
-    """Ray has no room for the ranks."""
+    """Ray has no free resources for the ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ class RankPlace:
 @dataclass(frozen=True, slots=True)
 class RankFailure:
     error: BaseException
-    """What the rank raised; Ray's own error where its process died."""
+    """The exception of the rank, or Ray's own error if its process died."""
     has_died: bool
-    """Its process is gone, without an exception."""
+    """Its process died without an exception."""
     traceback: str = ""
 
 
 class Rank:
-    """One rank; runs as a Ray actor, whose calls are made in its main thread, where signals are handled."""
+    """One rank, as a Ray actor. Its methods run in its main thread, where signals are handled."""
 
     def place(self) -> RankPlace:
         import ray
@@ -77,13 +77,13 @@ class Rank:
         return RankPlace(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address())
 
     def offer_port(self) -> int:
-        """One that is free now, for the others to find this rank at."""
+        """Return a free port where the other ranks can reach this one."""
         with socket.socket() as probe:
             probe.bind(("", 0))
             return int(probe.getsockname()[1])
 
     def write_token(self, folder: Path, name: str) -> str:
-        """Why it cannot be written; "" when it was."""
+        """Write a file. Return why that failed, or "" on success."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(name)
@@ -111,7 +111,7 @@ class Rank:
         except OSError as error:
             raise ConfigError(
                 f"{folder}: {error.strerror} on {ray.util.get_node_ip_address()}; start the run in a folder that every "
-                "machine sees under the same path"
+                "machine has under the same path"
             ) from None
         sys.path.extend(path for path in search_path if path not in sys.path)
         threading.Thread(target=_await_stop, args=(desk,), daemon=True).start()
@@ -122,14 +122,14 @@ def _await_stop(desk: Any) -> None:
     import ray
     from ray.exceptions import RayError
 
-    # Without a desk there is no driver either, and Ray ends this process.
+    # Without a desk there is no driver, and Ray ends this process.
     with suppress(RayError):
         ray.get(desk.stop_asked.remote())
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Desk:
-    """Where news for the driver and its wish to stop are left."""
+    """A mailbox for news to the driver and for its request to stop."""
 
     def __init__(self) -> None:
         import asyncio
@@ -172,7 +172,7 @@ class RayRanks:
         self.places: list[RankPlace] = ray.get([actor.place.remote() for actor in actors])
 
     def free_cpus(self) -> dict[str, float]:
-        """What the ranks leave of each machine, by its id. Other users of the cluster are not looked at."""
+        """Return the CPUs of each machine that the ranks leave free, by its id. Other users are ignored."""
         import ray
 
         free = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]}
@@ -181,7 +181,7 @@ class RayRanks:
         return free
 
     def check_folder(self, folder: Path) -> None:
-        """Refuse a folder that not every rank sees as the first one does."""
+        """Refuse a folder that is not shared by all ranks."""
         import ray
 
         name = f".seen-by-all-{uuid.uuid4().hex}"
@@ -194,12 +194,12 @@ class RayRanks:
         blind = sorted({place.address for place, is_seen in zip(self.places, sees, strict=True) if not is_seen})
         if blind:
             raise ConfigError(
-                f"--run-dir {folder}: what is written there on {where} is not seen on {', '.join(blind)}; choose a "
+                f"--run-dir {folder}: a file written there on {where} is not visible on {', '.join(blind)}; choose a "
                 "folder on a disk that all machines share"
             )
 
     def run(self, works: Sequence[Work], on_news: Tell) -> list[Any]:
-        """What each rank's work returns, by rank. A signal meanwhile is passed on to the ranks."""
+        """Run each rank's work and return the results, by rank. Signals are forwarded to the ranks."""
         import ray
 
         port = ray.get(self._actors[0].offer_port.remote())
@@ -248,56 +248,58 @@ class RayRanks:
         if isinstance(failure.error, ConfigError):
             return failure.error
         if not failure.has_died and not type(failure.error).__module__.startswith("groupwise."):
-            print(failure.traceback, file=sys.stderr)  # a stranger's error deserves it
+            print(failure.traceback, file=sys.stderr)  # not one of our own errors, which explain themselves
         who = f"rank {rank} on {self.places[rank].address}"
         what = "its process died" if failure.has_died else type(failure.error).__name__
         how = f"{who} ended before the run could stop and save" if self._is_stopping else f"{who} ended the run"
         why = last_line(failure.error).rstrip(".")
-        return RankFailed(f"{how}: {what}: {why}. What was saved before is good: go on with --resume")
+        return RankFailed(f"{how}: {what}: {why}. Earlier checkpoints are intact: continue with --resume")
 
 
 def rank_environment(rank: int, size: int, address: str, port: int, has_gpu: bool) -> dict[str, str]:
-    """What `torchrun` tells a rank. Ray shows each one its own GPU alone, so that it is always the first."""
+    """Return the environment that `torchrun` would set. Ray shows each rank only its own GPU, so it is GPU 0."""
     table = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "MASTER_ADDR": address, "MASTER_PORT": port}
     return {name: str(value) for name, value in table.items()} | ({} if has_gpu else {"CUDA_VISIBLE_DEVICES": ""})
 
 
 def choose_ranks(asked: int | None, *, num_gpus: float, num_cpus: float, use_gpus: bool) -> tuple[int, dict[str, int]]:
-    """How many ranks there are, and what each takes of the cluster."""
+    """Return the number of ranks and the resources of each."""
     if asked is not None and asked < 1:
         raise ConfigError(f"--ray-ranks {asked}: must be at least 1")
     kind, number = ("GPU", int(num_gpus)) if use_gpus and num_gpus >= 1 else ("CPU", int(num_cpus))
     if asked is None and kind == "CPU":
         why = "the cluster has no GPUs" if use_gpus else 'model.device = "cpu"'
-        raise ConfigError(f"--ray-ranks: {why}, so say how many ranks there are to be, as in --ray-ranks 2")
+        raise ConfigError(f"--ray-ranks: {why}, so set the number of ranks, as in --ray-ranks 2")
     if asked is not None and asked > number:
-        raise ConfigError(f"--ray-ranks {asked}: a rank takes one {kind}, and the cluster has {number}")
+        raise ConfigError(f"--ray-ranks {asked}: a rank needs one {kind}, and the cluster has {number}")
     return asked or number, {"CPU": 1} | ({"GPU": 1} if kind == "GPU" else {})
 
 
 def check_address(address: str) -> None:
-    """Refuse what does not answer: Ray itself would go on trying for many minutes."""
+    """Refuse an address that does not respond: Ray itself would retry for minutes."""
     if address.startswith("ray://"):
-        raise ConfigError(f"--ray-address {address}: is for clients; run the command on a machine of the cluster")
+        raise ConfigError(
+            f"--ray-address {address}: this is an address for clients; run the command on a machine of the cluster"
+        )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        return  # "auto" and the like, which Ray understands
+        return  # "auto" and similar, which Ray handles
     try:
         socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"--ray-address {address}: does not answer ({error}); is it what `ray start --head` printed?"
+            f"--ray-address {address}: does not respond ({error}); is it what `ray start --head` printed?"
         ) from None
 
 
 def to_blame(failures: Mapping[int, RankFailure]) -> int:
-    """The rank that failed first, as far as one can tell: who died, then who raised, then who missed another."""
+    """Return the rank that most likely failed first: one that died, else one that raised an error of its own."""
 
     def order(rank: int) -> int:
         failure = failures[rank]
         return 0 if failure.has_died else 2 if isinstance(failure.error, RankLost) else 1
 
-    return min(failures, key=order)  # of equals the first that was heard of
+    return min(failures, key=order)  # among equals, the first that was reported
 
 
 def last_line(error: BaseException) -> str:
@@ -324,10 +326,10 @@ class _StopRequests:
     def handle(self, number: int, frame: FrameType | None) -> None:
         self._num_signals += 1
         if self._num_signals > 1 and number == signal.SIGINT:
-            raise KeyboardInterrupt  # twice: without waiting
+            raise KeyboardInterrupt  # the second Ctrl-C does not wait
 
     def is_new(self) -> bool:
-        """Whether a signal came since this was asked last."""
+        """Whether a signal came since the last call."""
         is_new, self._num_seen = self._num_signals > self._num_seen, self._num_signals
         return is_new
 
@@ -345,7 +347,7 @@ def _stop_requests() -> Iterator[_StopRequests]:
 
 @contextmanager
 def ray_ranks(asked: int | None, *, address: str | None, use_gpus: bool) -> Iterator[RayRanks]:
-    """Ranks on the cluster at `address`, else on that of RAY_ADDRESS or of this machine, else on one made here."""
+    """Place ranks on the cluster at `address`, else at RAY_ADDRESS or on this machine, else on a new local one."""
     try:
         import ray
     except ImportError:
@@ -354,11 +356,11 @@ def ray_ranks(asked: int | None, *, address: str | None, use_gpus: bool) -> Iter
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
     check_address(address or os.environ.get("RAY_ADDRESS", ""))
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is made here reports to nobody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster that is started here sends no usage statistics
     try:
         ray.init(address=address, logging_level="warning")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ConfigError(f"--ray: there is no cluster that can be used: {last_line(error)}") from error
+        raise ConfigError(f"--ray: no usable cluster: {last_line(error)}") from error
     try:
         has = ray.cluster_resources()
         counts = {"num_gpus": has.get("GPU", 0), "num_cpus": has.get("CPU", 0)}
@@ -366,8 +368,8 @@ def ray_ranks(asked: int | None, *, address: str | None, use_gpus: bool) -> Iter
         group = placement_group([bundle] * size, strategy="PACK")
         if not group.wait(ROOM_S):
             raise ClusterFull(
-                f"--ray: the cluster had no room for {size} ranks with {bundle} each within {ROOM_S:g} s; `ray status` "
-                "shows what is taken"
+                f"--ray: the cluster had no free resources for {size} ranks with {bundle} each within {ROOM_S:g} s; "
+                "`ray status` shows what is in use"
             )
         options = {"num_cpus": bundle["CPU"], "num_gpus": bundle.get("GPU", 0), "max_restarts": 0}
         make = ray.remote(**options)(Rank)
@@ -376,5 +378,5 @@ def ray_ranks(asked: int | None, *, address: str | None, use_gpus: bool) -> Iter
         desk = ray.remote(num_cpus=0, max_restarts=0)(Desk).options(scheduling_strategy=beside).remote()
         yield RayRanks([make.options(scheduling_strategy=place).remote() for place in places], desk, bundle)
     finally:
-        # All of it was this driver's: Ray ends the actors and gives back their room.
+        # Ray ends the driver's actors and frees their resources.
         ray.shutdown()

@@ -1,17 +1,17 @@
-"""A model in shards: each rank holds a slice of every weight, and a layer is whole only while it computes.
+"""A sharded model: each rank holds a slice of every weight, and a layer is whole only while it computes.
 
-FSDP2 (`torch.distributed.fsdp.fully_shard`) does the work. A weight of n rows lies in slices of ⌈n / ranks⌉ rows, the
-last ones shorter or empty. Gradients come back as slices too, summed over ranks and not averaged: the loss is divided
-by one denominator for all of them. Whoever computes with slices (the optimizer) takes plain tensors, by `local`.
+FSDP2 (`torch.distributed.fsdp.fully_shard`) does the work. A weight of n rows is split into slices of ⌈n / ranks⌉ rows,
+the last ones shorter or empty. Gradients are slices too, summed over ranks and not averaged: the loss is divided by one
+denominator for all of them. The optimizer computes with slices as plain tensors, from `local`.
 
-A world of one has `Unsharded`, which leaves the model and all tensors as they are.
+A world of one uses `Unsharded`, which leaves the model and all tensors unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import MethodType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed
@@ -26,66 +26,48 @@ T = TypeVar("T")
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's slice of a sharded tensor, in the same memory; any other tensor itself."""
+    """Return this rank's slice of a sharded tensor, in the same memory; any other tensor unchanged."""
     if not isinstance(tensor, DTensor):
         return tensor
     with torch.no_grad():
         return tensor.to_local()
 
 
-class Shards(Protocol):
-    can_forget: bool
-    """Whether a pass may follow one that was broken off."""
-
-    def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """A forward pass through parts of the model. Inside, what is not in a layer is whole: embedding, norm, head."""
-        ...
-
-    def run_own(self, function: Callable[..., T], *arguments: Any) -> T:
-        """A pass in which the model's own forward is called, once."""
-        ...
-
-    def whole(self, name: str, part: Tensor) -> Tensor:
-        """From the slices of a tensor that is split like weight `name`. On rank 0 in host memory; others get nothing.
-
-        All ranks call it, in one order.
-        """
-        ...
-
-    def part(self, name: str, whole: Tensor) -> Tensor:
-        """This rank's slice of a whole tensor, likewise."""
-        ...
-
-    def forget(self) -> None:
-        """After a pass that was broken off, on all ranks: the next one starts as if it had not been."""
-        ...
-
-
 class Unsharded:
+    """A model that is not sharded. Its docstrings describe the interface, which `Sharded` shares."""
+
     can_forget = True
+    """Whether another pass can run after an interrupted one."""
 
     def run(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a forward pass through parts of the model. Inside, embedding, norm and head are whole."""
         return function(*arguments)
 
     def run_own(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a pass that calls the model's own forward, once."""
         return function(*arguments)
 
     def whole(self, name: str, part: Tensor) -> Tensor:
+        """Gather a tensor that is split like weight `name` on rank 0, in host memory. Other ranks get nothing.
+
+        All ranks call this in the same order.
+        """
         return part
 
     def part(self, name: str, whole: Tensor) -> Tensor:
+        """Return this rank's slice of a whole tensor that is split like weight `name`."""
         return whole
 
     def forget(self) -> None:
-        pass
+        """Reset after an interrupted pass, on all ranks, so the next pass is unaffected."""
 
 
 class Sharded:
     can_forget = hasattr(FSDPModule, "reset_iter_state")
-    """FSDP of torch 2.11 would take the next pass for the rest of the one that was broken off."""
+    """FSDP of torch 2.11 would treat the next pass as the rest of the interrupted one."""
 
     def __init__(self, model: nn.Module, layers: Iterable[nn.Module], world: World, device: torch.device) -> None:
-        """Shards the model in place. Weights that are no floating-point numbers (quantized) stay whole."""
+        """Shard the model in place. Weights that are not floating-point (quantized) stay whole."""
         self._world = world
         self._ignored = {weight for weight in model.parameters() if not weight.is_floating_point()}
         mesh = init_device_mesh(device.type, (world.size,))
@@ -99,7 +81,7 @@ class Sharded:
             sharded.set_gradient_divide_factor(1.0)
             sharded.set_force_sum_reduction_for_comms(True)
         self._model: Any = model
-        # FSDP makes weights whole around the forward of a module, and our passes are not the forward of the root.
+        # FSDP gathers weights around a module's forward, and our passes are not the root's forward.
         model.run_whole = MethodType(_call, model)  # type: ignore[assignment]
         register_fsdp_forward_method(model, "run_whole")
         self._num_rows = {
@@ -113,15 +95,15 @@ class Sharded:
         with together(is_bare=False):
             result = function(*arguments)
             if not torch.is_grad_enabled():
-                # A backward pass would let go of the root's weights. Kept, they would miss the next update.
+                # Without a backward pass, the root's gathered weights would stay and miss the next update.
                 self._model.reshard()
         return result
 
     def whole(self, name: str, part: Tensor) -> Tensor:
-        if name not in self._num_rows or part.dim() == 0:  # not a slice: a step count, a quantized weight
+        if name not in self._num_rows or part.dim() == 0:  # not split: a step count, a quantized weight
             return part
         num_rows = self._num_rows[name]
-        # Messages are of one size: shorter slices are filled up.
+        # All messages have the same size: shorter slices are padded.
         filled = part.new_zeros(-(-num_rows // self._world.size), *part.shape[1:])
         filled[: len(part)] = part
         is_first = self._world.rank == 0
@@ -145,7 +127,7 @@ class Sharded:
 
     @torch.no_grad()
     def fill(self, replica: nn.Module) -> None:
-        """Copy all weights, whole, into a plain model of the same form: one layer after the other, on all ranks."""
+        """Copy all weights, whole, into a plain model of the same form, layer by layer, on all ranks."""
         places = dict(replica.named_parameters())
         units = [(path, module) for path, module in self._model.named_modules() if isinstance(module, FSDPModule)]
         path: str
@@ -154,7 +136,7 @@ class Sharded:
             with together(is_bare=False):
                 module.unshard()
             for name, weight in module.named_parameters(prefix=path):
-                # Those of other modules are still in slices; ignored ones are shared with the replica.
+                # Weights of other modules are still sharded; ignored ones are shared with the replica.
                 if not isinstance(weight, DTensor) and places[name] is not weight:
                     places[name].copy_(weight)
             module.reshard()

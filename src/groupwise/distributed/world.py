@@ -1,8 +1,8 @@
-"""The ranks of a run, as `torchrun` starts them. Everybody decides, each computes a share.
+"""The ranks of a run, as `torchrun` starts them. All ranks make the same decisions, and each computes a share.
 
-All ranks run the same loop on the same data, so that sampler, advantages, denominators and metrics are the same
-everywhere without being sent. What is heavy is shared out and brought together again, by the verbs here. Each is
-called by all ranks in the same order. A world of one is plain functions. How the weights are split: see shards.py.
+All ranks run the same loop on the same data, so sampler, advantages, denominators and metrics are equal everywhere
+without communication. Heavy work is split and gathered with the methods here, which all ranks call in the same order. A
+world of one needs no communication. For how the weights are split, see shards.py.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ SECONDS_TO_LET_GO = 0.25
 
 
 class RankLost(RuntimeError):
-    """Another rank ended before its time. What it wrote to its own output says why."""
+    """Another rank ended unexpectedly. Its own output says why."""
 
 
 @contextmanager
 def together(*, is_bare: bool = True) -> Iterator[None]:
-    """Around what needs all ranks. A bare call to the library underneath fails for one reason: a rank is gone.
+    """Wrap work that needs all ranks, and raise RankLost if one is gone.
 
-    Where other code runs as well (a forward pass with messages inside), only errors of that library are taken for it.
+    A bare call to the communication library fails for that reason only. Where other code runs too (a forward pass that
+    communicates), only errors of the library count.
     """
     try:
         yield
     except RuntimeError as error:
-        # NCCL's errors have a type of their own; gloo's are known by the source file that they name.
+        # NCCL's errors have their own type; gloo's are recognized by the source file in their message.
         if not (is_bare or isinstance(error, torch.distributed.DistError) or "gloo" in str(error)):
             raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise RankLost(
-            f"another rank is gone ({reason}); its own output says why. The newest checkpoint is good: start the ranks "
-            "again with --resume"
+            f"another rank is gone ({reason}); its own output says why. The newest checkpoint is intact: restart the "
+            "ranks with --resume"
         ) from error
 
 
@@ -48,25 +49,25 @@ class World(Protocol):
     rank: int
     size: int
     is_alone: bool
-    """No ranks to talk to, and nothing is sharded. (A launcher may start a single rank, which is not that.)"""
+    """True without a launcher: nothing is sharded. A single rank that a launcher started is not alone."""
 
     def share(self, items: Sequence[T]) -> list[T]:
-        """This rank's part of a list that all ranks have."""
+        """Return this rank's part of a list that all ranks have."""
         ...
 
     def in_step(self, items: Sequence[T]) -> Iterator[tuple[T, bool]]:
-        """This rank's part, as long as anybody's: (item, whether it counts). What fills up is to have no effect.
+        """Yield this rank's part, padded to the longest: (item, whether it counts). Padding must have no effect.
 
-        Each item is taken from the list when its turn comes.
+        Items are taken from the list one by one.
         """
         ...
 
     def gather(self, value: T) -> list[T]:
-        """What each rank has, by rank."""
+        """Return the values of all ranks, in order."""
         ...
 
     def add(self, tensor: Tensor) -> None:
-        """Its sum over the ranks, in place. (Gradients are summed by FSDP on their way back.)"""
+        """Sum a tensor over the ranks, in place. (FSDP sums gradients during the backward pass.)"""
         ...
 
     def close(self) -> None: ...
@@ -103,14 +104,14 @@ class Ranks:
         self.size = torch.distributed.get_world_size()
 
     def share(self, items: Sequence[T]) -> list[T]:
-        # One by one in turn: what is sorted by length is spread evenly.
+        # Every size-th item, which spreads items sorted by length evenly.
         return list(items[self.rank :: self.size])
 
     def in_step(self, items: Sequence[T]) -> Iterator[tuple[T, bool]]:
         mine = items[self.rank :: self.size]
         for index in range(-(-len(items) // self.size)):
             counts = index < len(mine)
-            # The last is the smallest, where they are sorted.
+            # The last item is the smallest if they are sorted.
             yield mine[index] if counts else items[-1], counts
 
     def gather(self, value: T) -> list[T]:
@@ -125,15 +126,16 @@ class Ranks:
 
     def close(self) -> None:
         torch.distributed.destroy_process_group()
-        # Gloo's threads outlive this: torch's caches of sharded tensors hold the group. One that has yet to let go of
-        # the last message's tensors needs Python for it, and aborts the process where Python is already shutting down.
+        # Gloo's threads outlive this, because torch's caches of sharded tensors keep the group alive. A thread that
+        # still
+        # frees the last message's tensors needs Python, and aborts the process if Python is shutting down.
         time.sleep(SECONDS_TO_LET_GO)
 
 
 def join_world() -> World:
-    """The ranks that this process was started among; alone without `torchrun`.
+    """Return the ranks that this process belongs to; alone without `torchrun`.
 
-    A single rank that `torchrun` started shards its weights, into one part: all the code of many ranks on one GPU.
+    A single rank that `torchrun` started still shards its weights, into one part: it runs the code of many ranks.
     """
     is_launched = torch.distributed.is_torchelastic_launched() or int(os.environ.get("WORLD_SIZE", "1")) > 1
     return Ranks() if is_launched else Alone()

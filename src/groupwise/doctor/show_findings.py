@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from groupwise.base.harmless import printable
-from groupwise.base.wrapping import wrapped
+from groupwise.base.text_layout import wrapped
 from groupwise.doctor.chart import StageHistory
 from groupwise.doctor.checks import CHECKS
 from groupwise.doctor.finding import SEVERITY_WORDS, Finding
@@ -23,7 +23,7 @@ def show(name: str, charts: Sequence[StageHistory], findings: Sequence[Finding],
     """Print the vital signs of each stage, then the findings; `--set` lines stand alone and are never split."""
 
     def write(text: str, style: str = "", first: str = "", rest: str | None = None) -> None:
-        lines = wrapped(printable(text), console.width, first, rest)
+        lines = wrapped(printable(text), " " * len(first) if rest is None else rest, console.width, first=first)
         console.print(Text(lines, style=style), soft_wrap=True)
 
     write(f"Doctor: {name}", "bold")

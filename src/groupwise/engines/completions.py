@@ -1,4 +1,4 @@
-"""What all engines do alike: the text of a completion, where a stop string ends it, and what needs no drawing."""
+"""Functions that all engines share: text of a completion, stop strings, and groups that need no sampling."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def completion_text(tokenizer: Any, token_ids: Sequence[int]) -> str:
 
 
 def has_stop(tokenizer: Any, token_ids: Sequence[int], stop_strings: Sequence[str]) -> bool:
-    """Whether the newest token completes a stop string. (That no earlier one did has been asked before.)"""
+    """Whether the newest token completes a stop string. Earlier tokens were checked before."""
     if not stop_strings:
         return False
-    # A token may hold less than a character, so look back a little further than the string is long.
+    # A token may be less than a character, so look back further than the string is long.
     tail = token_ids[-(max(map(len, stop_strings)) * 4 + 8) :]
     text = tokenizer.decode(tail, skip_special_tokens=True)
     return any(stop in text for stop in stop_strings)
@@ -27,15 +27,30 @@ def has_stop(tokenizer: Any, token_ids: Sequence[int], stop_strings: Sequence[st
 def first_stop(
     tokenizer: Any, token_ids: Sequence[int], stop_strings: Sequence[str], num_checked: int = 0
 ) -> int | None:
-    """How many tokens there are once a stop string is complete, None where there is none; some were checked before."""
+    """Return the number of tokens up to the end of the first stop string; None if there is none."""
     ends = range(num_checked + 1, len(token_ids) + 1)
     return next((end for end in ends if has_stop(tokenizer, token_ids[:end], stop_strings)), None)
+
+
+class Assembly:
+    """Collects rollouts in any order and returns each group once it is complete."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self._parts: list[dict[int, Rollout]] = [{} for _ in requests]
+
+    def add(self, request: int, number: int, rollout: Rollout) -> Iterator[tuple[int, Group]]:
+        """Add rollout `number` of a request. Yield (the request, its group) if that completes it."""
+        part = self._parts[request]
+        part[number] = rollout
+        if len(part) == len(self._requests[request].seeds):
+            yield request, Group(self._requests[request].prompt, tuple(part[place] for place in range(len(part))))
 
 
 def undrawn_groups(
     requests: Sequence[Request], sampling: SamplingParams, policy_version: int
 ) -> Iterator[tuple[int, Group]]:
-    """The groups that are complete without drawing: those of no rollouts, and with max_new_tokens = 0 all."""
+    """Yield the groups that need no sampling: those without rollouts, and all if max_new_tokens is 0."""
     empty = Rollout((), (), "", Finish.LENGTH, policy_version)
     for index, request in enumerate(requests):
         if not request.seeds or sampling.max_new_tokens == 0:

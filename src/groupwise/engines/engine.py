@@ -1,4 +1,4 @@
-"""What an engine is."""
+"""The protocol of an engine, and what is asked of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from groupwise.types import Group, Prompt, SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One prompt and as many rollouts as there are seeds. A rollout depends on its prompt, seed and weights alone."""
+    """A prompt with one seed per rollout. A rollout depends on its prompt, its seed and the weights alone."""
 
     prompt: Prompt
     seeds: tuple[int, ...]
@@ -19,10 +19,10 @@ class Request:
 
 class Engine(Protocol):
     peak_bytes: int
-    """The most GPU memory that was in use while it drew, in its last call; 0 where that is not known."""
+    """Peak GPU memory during the last call of `generate`; 0 if unknown."""
 
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        """Yield (index of the request, its group) as groups complete, in any order, each once."""
+        """Yield (index of the request, its group) as groups complete, in any order."""
         ...

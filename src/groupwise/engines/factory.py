@@ -1,7 +1,7 @@
 """Make the engine that a recipe names, on a policy's model.
 
-With one rank the engine samples from the trainer's own modules. Under several ranks the weights are sharded, so each
-rank samples from a plain replica, which is filled before sampling and emptied afterwards.
+With one rank, the engine samples from the trainer's own modules. With several ranks the weights are sharded, so each
+rank samples from a plain replica that is filled before sampling and emptied afterwards.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def make_engine(config: EngineConfig, policy: Policy) -> Engine:
     if policy.world.is_alone:
         return _make_engine(config, policy, policy.model)
     if config.name == "vllm":
-        raise ConfigError('engine.name = "vllm": is for one rank; take engine.name = "native" under torchrun')
+        raise ConfigError('engine.name = "vllm": only works with one rank; use engine.name = "native" under torchrun')
     replica = policy.replica(ReleasableMemory(policy.device) if policy.device.type == "cuda" else HostMemory())
     return RefilledEngine(_make_engine(config, policy, replica.model), replica.filled, replica.num_bytes)
 

@@ -1,10 +1,10 @@
-"""The reference engine: batched sampling with the model's own forward and cache. Slow and obvious: the oracle.
+"""The reference engine: batched sampling with the model's own forward and cache. Slow and simple: the oracle.
 
     prompts, left-padded ──prefill once per prompt──▶ cache ──copy per rollout──▶ decode a token per row, drop rows
-                                                                                  that stopped, until none is left
+                                                                                  that stopped, until no row is left
 
-Contract: a rollout depends on its prompt, its seed and the weights; not on its neighbours (but for the last bit of
-rounding that a matrix product of another size brings). What it does not do: continuous batching, paged cache, graphs.
+Contract: a rollout depends on its prompt, its seed and the weights, not on its neighbours (except for rounding in
+matrix products of different sizes). Not implemented: continuous batching, paged cache, graphs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.engines.completions import completion_text, has_stop
+from groupwise.engines.completions import Assembly, completion_text, has_stop
 from groupwise.engines.engine import Request
 from groupwise.engines.sampling import draw_tokens
 from groupwise.types import Finish, Group, Rollout, SamplingParams
@@ -24,9 +24,10 @@ from groupwise.types import Finish, Group, Rollout, SamplingParams
 
 @dataclass(slots=True)
 class _Row:
-    """A rollout that is being drawn."""
+    """A rollout that is being sampled."""
 
     request: int
+    number: int
     seed: int
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -45,17 +46,18 @@ class ReferenceEngine:
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        rows = [_Row(index, seed) for index, request in enumerate(requests) for seed in request.seeds]
-        rollouts: list[list[Rollout]] = [[] for _ in requests]
+        rows = [
+            _Row(index, number, seed)
+            for index, request in enumerate(requests)
+            for number, seed in enumerate(request.seeds)
+        ]
+        assembly = Assembly(requests)
         yield from ((i, Group(request.prompt, ())) for i, request in enumerate(requests) if not request.seeds)
         for start in range(0, len(rows), self._max_batch_rollouts):
             batch = rows[start : start + self._max_batch_rollouts]
             self._decode(requests, batch, sampling)
             for row in batch:
-                group = rollouts[row.request]
-                group.append(self._finished(row, policy_version))
-                if len(group) == len(requests[row.request].seeds):
-                    yield row.request, Group(requests[row.request].prompt, tuple(group))
+                yield from assembly.add(row.request, row.number, self._finished(row, policy_version))
 
     def _decode(self, requests: Sequence[Request], rows: list[_Row], sampling: SamplingParams) -> None:
         state = self._prefill(requests, rows)
@@ -81,7 +83,7 @@ class ReferenceEngine:
             state.advance(self._model, tokens)
 
     def _prefill(self, requests: Sequence[Request], rows: list[_Row]) -> _DecodeState:
-        """Each prompt goes through the model once; its cache is then copied to each of its rollouts."""
+        """Run each prompt through the model once and copy its cache for each of its rollouts."""
         device = self._model.device
         wanted = sorted({row.request for row in rows})
         prompts = [requests[index].prompt.token_ids for index in wanted]
@@ -111,7 +113,7 @@ class _DecodeState:
     mask: Tensor
     """[B, length so far]"""
     positions: Tensor
-    """[B, 1] of the last token that went in."""
+    """[B, 1] position of the last input token."""
     logits: Tensor
     """[B, V] for the next token."""
 

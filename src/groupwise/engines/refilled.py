@@ -1,4 +1,4 @@
-"""An engine on a model that is filled with the weights of the moment before it draws, and emptied afterwards."""
+"""An engine on a model that is filled with the current weights before sampling and emptied afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from groupwise.types import Group, SamplingParams
 
 class RefilledEngine:
     def __init__(self, engine: Engine, filled: Callable[[], AbstractContextManager[None]], num_bytes: int) -> None:
-        """`filled`: inside, the model has its weights, which take `num_bytes` that torch does not know of."""
+        """`filled`: inside, the model has its weights, which take `num_bytes` that torch does not count."""
         self.peak_bytes = 0
         self._engine = engine
         self._filled = filled
@@ -20,7 +20,7 @@ class RefilledEngine:
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        # Without requests as well: other ranks may have some, and filling takes all of them.
+        # Even without requests: other ranks may have some, and all ranks must take part in filling.
         with self._filled():
             yield from self._engine.generate(requests, sampling, policy_version)
         self.peak_bytes = self._engine.peak_bytes + self._num_bytes if self._engine.peak_bytes else 0

@@ -1,8 +1,8 @@
-"""Drawing one token per row: truncation, the Gumbel trick, and noise that is a pure function.
+"""Sampling of one token per row: truncation, the Gumbel trick, and noise that is a pure function.
 
 The noise added to a logit is a hash of (seed of the rollout, position in the completion, token id). So a completion
-does not depend on its neighbours in the batch nor on how the batch was scheduled, there is no generator state to
-checkpoint, and any engine that computes the same hash draws the same tokens.
+does not depend on its neighbours in the batch or on scheduling, there is no generator state to save, and any engine
+that computes the same hash samples the same tokens.
 
 Shapes: B rows, V vocabulary.
 """
@@ -16,17 +16,17 @@ from groupwise.types import SamplingParams
 
 _MASK = 0xFFFFFFFF
 MAX_NOISE = 16.7
-"""Above the largest noise there is: -log(-log(1 - 2^-24)) = 16.64."""
+"""Upper bound of the noise: -log(-log(1 - 2^-24)) = 16.64."""
 FEW = 10
-"""Less than one in so many tokens that can win: few enough to be handled one by one."""
+"""If fewer than one in this many tokens can win, they are handled one by one."""
 
 
 def draw_tokens(
     logits_BV: Tensor, sampling: SamplingParams, seeds_B: Tensor, positions_B: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(token ids, logprobs) of one draw per row; logprobs are under the very distribution that was drawn from.
+    """Sample one token per row. Return (token ids, logprobs under the sampling distribution).
 
-    Greedy (temperature 0) reports the logprob at temperature 1: what it drew from is a point, which says nothing.
+    Greedy sampling (temperature 0) reports the logprob at temperature 1, because its own distribution is a point.
     """
     if sampling.temperature == 0:
         log_p = logits_BV.float().log_softmax(dim=-1)
@@ -39,14 +39,14 @@ def draw_tokens(
 
 
 def truncate(logits_BV: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
-    """Logits with −inf for what top-k, then top-p, then min-p exclude. The likeliest token always stays."""
+    """Set logits to −inf that top-k, then top-p, then min-p exclude. The likeliest token always stays."""
     if 0 < top_k < logits_BV.shape[1]:
         smallest_kept = logits_BV.topk(top_k, dim=-1).values[:, -1:]
         logits_BV = logits_BV.masked_fill(logits_BV < smallest_kept, -torch.inf)
     if top_p < 1:
         ordered, order = logits_BV.sort(dim=-1, descending=True, stable=True)
         p = ordered.softmax(dim=-1)
-        # A token stays while what lies above it has not yet reached top_p, so the first one always does.
+        # A token stays if the tokens above it have not reached top_p, so the first one always stays.
         is_out = p.cumsum(dim=-1) - p >= top_p
         is_out[:, 0] = False
         logits_BV = logits_BV.masked_fill(torch.zeros_like(is_out).scatter(1, order, is_out), -torch.inf)
@@ -58,10 +58,10 @@ def truncate(logits_BV: Tensor, top_k: int, top_p: float, min_p: float) -> Tenso
 
 
 def _noisy_argmax(log_p_BV: Tensor, keys_B: Tensor) -> Tensor:
-    """The token with the largest log p + noise.
+    """Return the token with the largest log p + noise.
 
-    The noise is bounded: what the likeliest token scores is a lower bound on the winner, and tokens further below it
-    than the largest possible noise cannot win. Where few are left, only they get their noise computed.
+    The noise is bounded. The likeliest token's score is a lower bound for the winner, so tokens further below it than
+    the largest possible noise cannot win. If few tokens are left, noise is computed only for them.
     """
     likeliest = log_p_BV.argmax(dim=-1)
     bound = log_p_BV.gather(1, likeliest[:, None])[:, 0] + _noise(keys_B, likeliest)
@@ -76,7 +76,7 @@ def _noisy_argmax(log_p_BV: Tensor, keys_B: Tensor) -> Tensor:
 
 
 def gumbel_noise(seeds_B: Tensor, positions_B: Tensor, vocab_size: int) -> Tensor:
-    """[B, V] standard Gumbel noise, a function of (seed, position, token id)."""
+    """Return [B, V] standard Gumbel noise, a function of (seed, position, token id)."""
     tokens = torch.arange(vocab_size, device=seeds_B.device, dtype=torch.int64)
     return _noise(_row_keys(seeds_B, positions_B)[:, None], tokens[None, :])
 
@@ -87,20 +87,20 @@ def _row_keys(seeds_B: Tensor, positions_B: Tensor) -> Tensor:
 
 
 def _noise(keys: Tensor, tokens: Tensor) -> Tensor:
-    """Of each pair of a row's key and a token, broadcast."""
+    """Return the noise of each pair of a row's key and a token, broadcast."""
     bits = _mix_in_place(_to_int32(keys) ^ _to_int32(_mix(tokens * 0x9E3779B9 & _MASK)))
-    # 23 bits and a half: the largest value below 1 that float32 still tells from 1, so the logs stay finite.
+    # 23 bits and a half: the largest value is still below 1 in float32, so the logs stay finite.
     uniform = bits.bitwise_right_shift_(9).bitwise_and_(0x7FFFFF).float().add_(0.5).div_(2**23)
     return uniform.log_().neg_().log_().neg_()
 
 
 def _to_int32(x: Tensor) -> Tensor:
-    """The low 32 bits, as a signed number: half the memory to go through, and products wrap by themselves."""
+    """Return the low 32 bits as a signed number: half the memory traffic, and products wrap around."""
     return ((x ^ 0x80000000) - 0x80000000).to(torch.int32)
 
 
 def _mix_in_place(x: Tensor) -> Tensor:
-    """`_mix` on the bits of int32 numbers. A shift copies the sign, so what it shifts in is masked out."""
+    """Do `_mix` on int32 numbers. A right shift copies the sign, so the shifted-in bits are masked."""
     scratch = torch.empty_like(x)
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32), (16, 1)):
         torch.bitwise_right_shift(x, shift, out=scratch)
@@ -111,7 +111,7 @@ def _mix_in_place(x: Tensor) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A 32-bit avalanche hash (the low-bias constants of Wellons' hash prospector) on non-negative int64 tensors."""
+    """Return a 32-bit avalanche hash (low-bias constants of Wellons' hash prospector) of non-negative int64 tensors."""
     x = x ^ (x >> 16)
     x = (x * 0x7FEB352D) & _MASK
     x = x ^ (x >> 15)

@@ -1,12 +1,12 @@
-"""`groupwise compare`: two results on the same problems, paired problem by problem. It reads files, never a model.
+"""`groupwise compare`: two results on the same problems, paired by problem. It reads files and never loads a model.
 
 A side is a result folder of `groupwise eval`, or a run directory: the held-out completions of its newest evaluation, or
-with RUN@STEP of the one after that step. Sides that were asked other questions, or judged by another verifier, are
-refused; sides that were sampled otherwise are compared, and the difference is told.
+of the one after STEP with RUN@STEP. Sides with different problems or verifiers are refused. Sides with different
+sampling settings are compared, and the difference is noted.
 
-Each problem has one value a side, the share of its completions that are correct; problems that one side lacks or could
-not judge are left out and counted. The interval of the mean difference is over problems (`stats.paired_interval`). With
-one completion a problem on both sides the test is McNemar's, else a paired bootstrap.
+Each problem has one value per side: the share of its completions that are correct. Problems that one side lacks or
+could not judge are left out and counted. The interval of the mean difference is over problems
+(`stats.paired_interval`). With one completion per problem on both sides the test is McNemar's, else a paired bootstrap.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from groupwise.runs.results import Scores, is_result, read_groups, read_result
 from groupwise.types import Problem, ScoredGroup
 
 WHERE_DATA_IS = frozenset({"train", "held_out", "hub_config", "train_split", "held_out_split", "source"})
-"""Options of tasks that say where problems lie. The problems themselves are compared, so these may differ."""
+"""Task options that locate the data. They may differ, because the problems themselves are compared."""
 CLEAR_SHARE = 0.5
-"""A problem counts as solved where more than this share of its completions is correct."""
+"""A problem counts as solved if more than this share of its completions is correct."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Side:
     options: Mapping[str, Any]
     verifier: str
     data: str | None
-    """Fingerprint of the whole split; None for a run, which has none."""
+    """Fingerprint of the whole split; None for a run."""
     sampling: Mapping[str, Any]
     groups: Mapping[str, ScoredGroup]
     scores: Scores
-    """Those of the result; none for a run."""
+    """Scores of the result; empty for a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class Comparison:
     second: str
     num_problems: int
     left_out: int
-    """Problems that are not on both sides, or that one side could not judge."""
+    """Problems that are missing on one side or could not be judged there."""
     first_value: float
-    """pass@1 on the problems that both have."""
+    """pass@1 on the shared problems."""
     second_value: float
     difference: float
     low: float
@@ -69,17 +69,17 @@ class Comparison:
     test: str
     """mcnemar or paired_bootstrap."""
     gained: tuple[Flip, ...]
-    """Solved by the second alone."""
+    """Solved only by the second."""
     lost: tuple[Flip, ...]
-    """Solved by the first alone."""
+    """Solved only by the first."""
     scores: Mapping[str, tuple[float, float]]
-    """All scores that both results have, each over its own problems: for a look at what else changed."""
+    """All scores that both results have, each over its own problems, to see what else changed."""
     notes: tuple[str, ...]
-    """What was asked differently."""
+    """Differences in sampling settings."""
 
     @property
     def verdict(self) -> str:
-        """In a sentence."""
+        """The result as a sentence."""
         if self.low > 0:
             found = f"{self.second} is better than {self.first}"
         elif self.high < 0:
@@ -98,7 +98,7 @@ def read_side(named: str) -> Side:
     if is_result(path):
         result = read_result(path)
         if not result.is_finished:
-            raise ConfigError(f"{path}: the evaluation is not finished; give the same `groupwise eval` command again")
+            raise ConfigError(f"{path}: the evaluation is not finished; run the same `groupwise eval` command again")
         name, options = str(result.task["name"]), result.task["options"]
         data = str(result.data["fingerprint"])
         groups = _by_id(read_groups(path))
@@ -108,7 +108,7 @@ def read_side(named: str) -> Side:
         return _read_run(Path(folder), int(step))
     if (path / layout.RECIPE).is_file():
         return _read_run(path, None)
-    raise ConfigError(f"{named}: neither a result of `groupwise eval`, nor a run directory (or RUN@STEP)")
+    raise ConfigError(f"{named}: neither a result of `groupwise eval` nor a run directory (or RUN@STEP)")
 
 
 def _read_run(path: Path, step: int | None) -> Side:
@@ -125,7 +125,7 @@ def _read_run(path: Path, step: int | None) -> Side:
         "max_new_tokens": evaluation.get("max_new_tokens", 0),
     }
     task = recipe["task"]
-    # A process score says how sound the reasoning is; it does not decide what is correct.
+    # A process score rates the reasoning; it does not decide what is correct.
     verifier = str(run.info["verifier"]).partition(" + ")[0]
     groups = _by_id(run.eval_rollouts(chosen))
     return Side(f"{path}@{chosen}", task["name"], task.get("options", {}), verifier, None, sampling, groups, {})
@@ -141,7 +141,7 @@ def compare(first: Side, second: Side) -> Comparison:
     shares = {key: (first.groups[key].pass_rate, second.groups[key].pass_rate) for key in shared}
     judged = {key: (a, b) for key, (a, b) in shares.items() if a is not None and b is not None}
     if not judged:
-        raise ConfigError(f"{first.name} and {second.name} share no problem that both could judge; nothing to compare")
+        raise ConfigError(f"{first.name} and {second.name} share no judged problem; nothing to compare")
     differences = [b - a for a, b in judged.values()]
     low, high = paired_interval(differences)
     gained, lost = _flips(judged, first.groups)
@@ -167,11 +167,12 @@ def compare(first: Side, second: Side) -> Comparison:
 
 
 def refuse_different(first: Side, second: Side) -> None:
-    """ConfigError where a difference of scores would not be one of models."""
+    """Raise a ConfigError if a difference in scores would not be a difference between models."""
 
     def refuse(what: str, one: Any, other: Any) -> ConfigError:
         return ConfigError(
-            f"cannot compare {first.name} and {second.name}: {what} {one!r:.80} and {other!r:.80}; evaluate both alike"
+            f"cannot compare {first.name} and {second.name}: {what} {one!r:.80} and {other!r:.80}; evaluate both "
+            "in the same way"
         )
 
     if first.task != second.task:
@@ -193,7 +194,7 @@ def refuse_different(first: Side, second: Side) -> None:
 def _flips(
     judged: Mapping[str, tuple[float, float]], groups: Mapping[str, ScoredGroup]
 ) -> tuple[tuple[Flip, ...], tuple[Flip, ...]]:
-    """Problems that the second alone solves, and the first alone; the largest changes first."""
+    """Return (problems that only the second solves, problems that only the first solves), largest changes first."""
     flips = [
         Flip(key, before, after, _question(groups[key].group.prompt.problem))
         for key, (before, after) in judged.items()
@@ -221,6 +222,6 @@ def _question(problem: Problem) -> str:
 
 
 def _points(difference: float, plus: str = "+") -> str:
-    """A difference of shares in points; the minus is a real one, and -0.0 is none."""
+    """Format a difference of shares in points, with a true minus sign and without -0.0."""
     value = round(100 * difference, 1) + 0.0
     return f"−{-value:.1f}" if value < 0 else f"{plus}{value:.1f}"

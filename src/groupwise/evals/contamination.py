@@ -1,11 +1,11 @@
-"""Which problems of an evaluation were, or nearly were, in a training set. Nothing here imports torch.
+"""Contamination: problems of an evaluation that are, or nearly are, in a training set. Does not import torch.
 
-Exact: the same words in the same order, whatever the case, spacing and punctuation. Near: most of a problem's runs of
-SHINGLE_WORDS words occur in one training problem. Runs that many problems share say nothing about any of them (an
-instruction, a template's phrases) and are not counted; a problem made of such runs alone cannot be near to anything.
+Exact: the same words in the same order, ignoring case, spacing and punctuation. Near: most of a problem's runs of
+SHINGLE_WORDS words occur in one training problem. Runs that many problems share (an instruction, a template) are not
+counted, so a problem of only such runs is not near to anything.
 
-Linear in the two texts together: only problems that share a rare run are ever compared. A translation or a paraphrase
-is not found.
+Time is linear in the total text, because only problems that share a rare run are compared. Translations and paraphrases
+are not found.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from groupwise.types import Problem
 
 SHINGLE_WORDS = 5
 NEAR_SHARE = 0.8
-"""Of an evaluation problem's rare runs that one training problem must have."""
+"""Share of an evaluation problem's rare runs that one training problem must contain."""
 MAX_SHARED = 0.01
-"""A run in more than this share of the evaluation's problems, or of the training problems, is common ..."""
+"""A run in more than this share of the evaluation's problems, or of the training problems, is common."""
 MIN_SHARED = 4
-"""... and one in at most so many of them never is."""
+"""A run in at most this many problems is never common."""
 MIN_RARE = 5
-"""Fewer rare runs are too little to be near by."""
+"""A problem needs this many rare runs to be near to another."""
 SHOWN_CHARS = 160
 
 # Signs count: "59 + 28" and "59 - 28" are two problems. Punctuation, brackets and dollars do not.
@@ -37,12 +37,12 @@ _WORD = re.compile(r"\w+|[-+*/^=<>|%]")
 class Overlap:
     kind: Literal["exact", "near"]
     problem_id: str
-    """Of the evaluation."""
+    """Id of the evaluation's problem."""
     training_id: str
     share: float
-    """Of the problem's rare runs that the training problem has; 1 where it is exact."""
+    """Share of the problem's rare runs that the training problem contains; 1 if exact."""
     problem: str
-    """How it begins."""
+    """Beginning of its text."""
     training: str
 
 
@@ -51,7 +51,7 @@ class Contamination:
     num_problems: int
     num_training: int
     overlaps: tuple[Overlap, ...]
-    """At most one for each problem of the evaluation: the closest."""
+    """The closest training problem of each problem of the evaluation, if any."""
 
     @property
     def num_exact(self) -> int:
@@ -80,7 +80,7 @@ def find_contamination(problems: Sequence[Problem], training: Sequence[Problem])
         same[words].append(index)
     runs = [_runs(words) for words in texts]
     known = set().union(*runs)
-    # By text: whose it is, which problems are the same, and the runs that are in some problem.
+    # By text: the training problem, its exact copies, and its runs that occur in any problem.
     candidates: dict[str, tuple[Problem, Sequence[int], set[str]]] = {}
     for candidate in training:
         words = _words(candidate)
@@ -101,7 +101,7 @@ def find_contamination(problems: Sequence[Problem], training: Sequence[Problem])
 
 
 def _index_rare_runs(runs: Sequence[set[str]], training: Sequence[set[str]]) -> tuple[dict[str, list[int]], list[int]]:
-    """Which problems have each run that is not common, and how many such runs each problem has.
+    """Return the problems that contain each rare run, and the number of rare runs of each problem.
 
     An evaluation of a few problems does not show its template; the training problems do.
     """
@@ -126,7 +126,7 @@ def _words(problem: Problem) -> tuple[str, ...]:
 
 
 def _runs(words: tuple[str, ...]) -> set[str]:
-    """All runs of SHINGLE_WORDS words; a shorter text is one run."""
+    """Return all runs of SHINGLE_WORDS words. A shorter text is one run."""
     count = max(1, len(words) - SHINGLE_WORDS + 1)
     return {" ".join(words[start : start + SHINGLE_WORDS]) for start in range(count)}
 

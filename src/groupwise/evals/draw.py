@@ -1,7 +1,7 @@
-"""Completions for an evaluation, one scored group after the other as they are ready.
+"""Completions for an evaluation: their requests, and scored groups as they complete.
 
-The dice of a completion depend on the seed, the problem and its number alone: not on the order, on what else is drawn,
-or on whether the evaluation was interrupted.
+The random stream of a completion depends on the seed, the problem and the completion's number alone: not on the order,
+on what else is sampled, or on interruptions.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from groupwise.scoring.scorer import Scorer, ScoringBatch
 from groupwise.types import Group, Prompt, SamplingParams, Score, ScoredGroup
 
 GROUPS_AHEAD = 4
-"""So many groups may wait for their scores while others are drawn; what waits is lost to a kill, and drawn again."""
+"""Groups that may wait for their scores while others are sampled. A kill loses them, and they are sampled again."""
 
 
-def make_requests(prompts: Sequence[Prompt], n: int, seed: int) -> list[Request]:
+def make_requests(prompts: Sequence[Prompt], n: int, seed: int, stream: str = "eval") -> list[Request]:
+    """Return a request for `n` completions of each prompt. `stream` separates evaluations that share a seed."""
     return [
-        Request(prompt, tuple(seed_of(seed, "eval", prompt.problem.id, number) for number in range(n)))
+        Request(prompt, tuple(seed_of(seed, stream, prompt.problem.id, number) for number in range(n)))
         for prompt in prompts
     ]
 
@@ -28,7 +29,7 @@ def make_requests(prompts: Sequence[Prompt], n: int, seed: int) -> list[Request]
 def draw_scored(
     engine: Engine, scorer: Scorer, requests: Sequence[Request], sampling: SamplingParams
 ) -> Iterator[ScoredGroup]:
-    """In the order in which the engine completes them."""
+    """Yield scored groups in the order in which the engine completes them."""
     waiting: deque[tuple[Group, ScoringBatch]] = deque()
     for _, group in engine.generate(requests, sampling, 0):
         batch = ScoringBatch(scorer)
@@ -46,6 +47,6 @@ def _take(waiting: deque[tuple[Group, ScoringBatch]]) -> ScoredGroup:
 
 
 def scored_group(group: Group, scores: tuple[Score, ...]) -> ScoredGroup:
-    """With the scores' own rewards, and nothing to learn from them."""
+    """Return a group with the scores' own rewards and no advantages."""
     rewards = tuple(score.reward for score in scores)
     return ScoredGroup(group, scores, rewards, (0.0,) * len(scores), len(set(rewards)) > 1)

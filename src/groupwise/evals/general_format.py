@@ -1,4 +1,4 @@
-"""Format-following on a small general set: simple requests whose form can be checked by rule. Nothing imports torch.
+"""Format-following on a small general set: simple requests whose form can be checked by rule. Does not import torch.
 
 Only the form is judged, not what is said: a model that was trained on one task should still answer in one word, write a
 list of three, or return JSON when it is asked to. It is a task like any other, so that `groupwise eval` runs it.
@@ -17,7 +17,7 @@ from groupwise.rewards.format import excerpt
 from groupwise.types import Message, Problem, Score, Verdict
 
 REQUESTS: tuple[tuple[str, str, Any], ...] = (
-    # (request, rule, what the rule is given)
+    # (request, rule, argument of the rule)
     ("What is the capital of France? Answer in one word.", "words", 1),
     ("Which colour do you get from blue and yellow? Answer in one word, with nothing else.", "words", 1),
     ("Name an animal that lives in the sea. Reply with a single word.", "words", 1),
@@ -51,7 +51,7 @@ REQUESTS: tuple[tuple[str, str, Any], ...] = (
     ("Put the name of any planet between the tags <planet> and </planet>, and write nothing else.", "inside",
      ["<planet>", "</planet>"]),
     ("Write a short greeting that ends with the word END.", "ends_with", "END"),
-    # Easier ones, so that small models have something to lose as well.
+    # Easier requests, so small models can regress too.
     ("Ask me a question about my weekend. Write the question only.", "ends_with", "?"),
     ("Write one short sentence about dogs.", "sentences", 1),
     ("Write a sentence with the word river in it.", "contains", "river"),
@@ -106,7 +106,7 @@ def _is_json_list(text: str, count: int) -> bool:
 
 
 def _num_sentences(text: str) -> int:
-    """Those that end as sentences do; a text that goes on after the last end has one more."""
+    """Count sentences. Text after the last sentence end counts as one more."""
     ends = [match.end() for match in _SENTENCE_END.finditer(text)]
     return len(ends) + (not ends or ends[-1] < len(text))
 
@@ -135,7 +135,7 @@ _RULES: Mapping[str, Callable[[str, Any], bool]] = {
 
 @dataclass(frozen=True)
 class GeneralFormat:
-    """Simple requests whose form is checked by rule, whatever is said: a guard, not for training."""
+    """Simple requests whose form is checked by rule, ignoring the content. A guard, not for training."""
 
     verifier: ClassVar[str] = "general-format/1"
 

@@ -1,7 +1,7 @@
-"""Guards: whether the model still is the model that it was, away from the task.
+"""Guards: checks that a model keeps its abilities outside the task.
 
-Perplexity on general text (general_text.py) and format-following on a small general set (general_format.py). Both are
-measured at the start of a run and with each held-out evaluation after it; `judge` compares the two.
+They measure perplexity on general text (general_text.py) and format-following on a small general set
+(general_format.py), at the start of a run and with each held-out evaluation. `judge` compares the two readings.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from groupwise.scoring.scorer import LocalScorer, ScoreFunction
 from groupwise.types import SamplingParams
 
 MAX_TOKENS = 4096
-"""Of the passages that go through the model at once: memory only."""
+"""Passage tokens that go through the model at once. Only affects memory."""
 FORMAT_TOKENS = 64
-"""Longest completion of a format request; all of them ask for less."""
+"""Maximum length of a completion of a format request. All requests need less."""
 
 
 def check_guards_fit(config: GuardsConfig, prompts: Prompts, context_tokens: int) -> None:
-    """ConfigError where the model's context is too short for the format requests."""
+    """Raise a ConfigError if the model's context is too short for the format requests."""
     if not config.max_format_drop:
         return
     try:
@@ -43,7 +43,7 @@ def check_guards_fit(config: GuardsConfig, prompts: Prompts, context_tokens: int
 
 
 GuardReadings = Mapping[str, float]
-"""What is guarded and what was found: `perplexity` on general text, `format_share` of general requests."""
+"""`perplexity` on general text and `format_share` of general requests, those that are guarded."""
 
 
 def read_guards(
@@ -52,7 +52,7 @@ def read_guards(
     engine: Engine,
     interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> GuardReadings:
-    """Measure what is guarded, with the weights as they are."""
+    """Measure what is guarded, with the current weights."""
     readings = {}
     with interruptible():
         if config.max_perplexity_ratio:
@@ -63,30 +63,30 @@ def read_guards(
 
 
 def judge(config: GuardsConfig, before: GuardReadings, now: GuardReadings) -> list[str]:
-    """A sentence for each guard that is broken."""
+    """Return a sentence for each broken guard."""
     broken = []
     if config.max_perplexity_ratio:
         old, new = before["perplexity"], now["perplexity"]
-        # Asked so that NaN is the worst perplexity there is, not one that cannot be compared.
+        # Written so that NaN counts as the worst perplexity.
         if not new <= config.max_perplexity_ratio * old:
             broken.append(
-                f"perplexity on general text went from {old:.2f} to {new:.2f}, which is more than "
+                f"perplexity on general text rose from {old:.2f} to {new:.2f}, more than "
                 f"{config.max_perplexity_ratio:g} times as much (guards.max_perplexity_ratio)"
             )
     if config.max_format_drop:
         old, new = before["format_share"], now["format_share"]
         if old - new > config.max_format_drop:
             broken.append(
-                f"general requests whose form is followed went from {old:.1%} to {new:.1%}, which is down by more than "
+                f"the share of followed general requests fell from {old:.1%} to {new:.1%}, by more than "
                 f"{config.max_format_drop:.1%} (guards.max_format_drop)"
             )
     return broken
 
 
 def perplexity_estimate(policy: Policy) -> Estimate:
-    """exp of the mean over passages of their nats a token, each passage given its own first token.
+    """Return exp of the mean over passages of their nats per token, each conditioned on its first token.
 
-    A passage that does not fit the model's context is cut. The interval is a bootstrap over passages.
+    A passage that exceeds the model's context is truncated. The interval is a bootstrap over passages.
     """
     examples = []
     for passage in PASSAGES:
@@ -103,7 +103,7 @@ def _exp(nats: float) -> float:
 
 
 def _format_share(policy: Policy, engine: Engine) -> float:
-    """Greedy, so that two readings of the same weights are the same."""
+    """Return the share of followed requests. Greedy, so readings of the same weights are equal."""
     task, prompts = GeneralFormat(), Prompts(policy.tokenizer)
     requests = make_requests([prompts[problem] for problem in task.problems("held_out")], 1, 0)
     scorer = LocalScorer(ScoreFunction(task))

@@ -1,7 +1,7 @@
-"""Held-out pass@1 while training, with its interval.
+"""Held-out pass@1 during training, with its interval.
 
-The random streams depend on the seed and the problem alone, so every evaluation of a run asks the same questions with
-the same dice, and differences between evaluations are the policy's.
+The random streams depend on the seed and the problem alone. So every evaluation of a run has the same problems and
+streams, and differences between evaluations come from the policy.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from groupwise.base.seeds import seed_of
 from groupwise.base.stats import mean, mean_interval, wilson_interval
 from groupwise.config import Recipe, RlStage
-from groupwise.engines.engine import Engine, Request
+from groupwise.engines.engine import Engine
+from groupwise.evals.draw import make_requests, scored_group
 from groupwise.models.chat import Prompts
 from groupwise.models.policy import Policy
 from groupwise.scoring.rollouts import Clock, sample_and_score
 from groupwise.scoring.scorer import Scorer
 from groupwise.scoring.shaping import is_truncated
-from groupwise.types import EvalRecord, Group, Problem, SamplingParams, Score, ScoredGroup, Verdict
+from groupwise.types import EvalRecord, Problem, SamplingParams, ScoredGroup, Verdict
 
 
 def evaluate(
@@ -31,21 +31,14 @@ def evaluate(
     prompts: Prompts,
     interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[EvalRecord, list[ScoredGroup]]:
-    """The record (step and stage left for the caller to fill in) and what was sampled.
+    """Evaluate. Return (the record, whose step and stage the caller sets, what was sampled).
 
-    `interruptible` wraps the sampling alone: a signal must not fall between the weights and their moving average.
+    `interruptible` wraps the sampling only: a signal must not interrupt the swap of weights and moving average.
     """
     start = time.perf_counter()
     config = recipe.evaluation
-    requests = [
-        Request(
-            prompts[problem],
-            tuple(
-                seed_of(recipe.seed, "held_out", problem.id, number) for number in range(config.rollouts_per_problem)
-            ),
-        )
-        for problem in problems[: config.num_problems or None]
-    ]
+    asked = [prompts[problem] for problem in problems[: config.num_problems or None]]
+    requests = make_requests(asked, config.rollouts_per_problem, recipe.seed, "held_out")
     sampling = SamplingParams(
         max_new_tokens=eval_max_new_tokens(recipe),
         temperature=config.temperature,
@@ -53,17 +46,12 @@ def evaluate(
     )
     with policy.averaged() if config.use_ema else nullcontext(), interruptible():
         pairs = sample_and_score(engine, scorer, requests, sampling, policy.version, policy.world, Clock())
-    groups = [_scored(group, scores) for group, scores in pairs]
+    groups = [scored_group(group, scores) for group, scores in pairs]
     return _summarize(groups, config.rollouts_per_problem, config.temperature, time.perf_counter() - start), groups
 
 
-def _scored(group: Group, scores: tuple[Score, ...]) -> ScoredGroup:
-    rewards = tuple(score.reward for score in scores)
-    return ScoredGroup(group, scores, rewards, (0.0,) * len(scores), max(rewards) != min(rewards))
-
-
 def eval_max_new_tokens(recipe: Recipe) -> int:
-    """As written, or the longest that the recipe's RL stages sample."""
+    """Return the recipe's value, or the largest max_new_tokens of its RL stages."""
     from_stages = [stage.sampling.max_new_tokens for stage in recipe.stages if isinstance(stage, RlStage)]
     return recipe.evaluation.max_new_tokens or max(from_stages, default=256)
 
@@ -73,7 +61,7 @@ def _summarize(groups: Sequence[ScoredGroup], num_rollouts: int, temperature: fl
     scores = [score for scored in groups for score in scored.scores]
     rollouts = [rollout for scored in groups for rollout in scored.group.rollouts]
     judged = [score for score in scores if not score.is_error]
-    # One completion a problem is a plain share; several are a mean over problems of their shares.
+    # One completion per problem gives a plain share; several give a mean over problems of shares.
     low, high = wilson_interval(sum(shares), len(shares)) if num_rollouts == 1 else mean_interval(shares)
     return EvalRecord(
         step=0,

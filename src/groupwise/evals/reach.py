@@ -1,11 +1,11 @@
-"""Time to accuracy: how many seconds of training it took until held-out pass@1 first reached a score.
+"""Time to accuracy: seconds of training until held-out pass@1 first reached a score.
 
-Contract: reads run directories alone. Runs whose recipes differ in nothing but the seed are one row; its interval is
-Student's over those runs. Seconds are the sum of the steps' own times up to that evaluation; evaluating, saving and
-loading are left out and told apart, because one may evaluate as often as one likes.
+Contract: only run directories are read. Runs whose recipes differ only in the seed form one row, with Student's
+interval over them. Seconds are the sum of the steps' times up to that evaluation. Evaluating, saving and loading are
+excluded and reported separately, because their frequency is a free choice.
 
-The first evaluation above a score is lucky more often than unlucky: with few held-out problems, scores are reached a
-little early. The table says how many problems there were.
+The first evaluation above a score is more often lucky than unlucky: with few held-out problems, scores are reached a
+little early. The table shows the number of problems.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Reached:
 
     run: str
     step: int | None
-    """None: not reached."""
+    """None if the score was not reached."""
     train_s: float
-    """Until then; where it was not reached, all there was."""
+    """Seconds until then; if it was not reached, of the whole run."""
     aside_s: float
-    """Besides, on evaluating and saving."""
+    """Additional seconds for evaluating and saving."""
     tokens: float
-    """Sampled until then."""
+    """Tokens sampled until then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ReachRow:
     label: str
     device: str
     num_problems: int
-    """Of the held-out evaluation."""
+    """Problems of the held-out evaluation."""
     score: float
     runs: tuple[Reached, ...]
 
@@ -51,7 +51,7 @@ class ReachRow:
 
     @property
     def seconds(self) -> tuple[float, float, float] | None:
-        """(mean, low, high) over the runs, where all of them reached it; one run has no interval."""
+        """(mean, low, high) over the runs if all reached the score. A single run has no interval."""
         if self.num_reached < len(self.runs):
             return None
         values = [run.train_s for run in self.runs]
@@ -64,7 +64,7 @@ class ReachRow:
 
 
 def time_to_scores(paths: Sequence[Path], scores: Sequence[float]) -> list[ReachRow]:
-    """A row for each recipe and score, in the order given."""
+    """Return a row for each recipe and score, in the given order."""
     rows = by_experiment(Run(run_dir) for given in paths for run_dir in _runs_of(given))
     return [
         _row(label, runs, score) for label, runs in zip(_labels(rows), rows, strict=True) for score in sorted(scores)
@@ -72,14 +72,14 @@ def time_to_scores(paths: Sequence[Path], scores: Sequence[float]) -> list[Reach
 
 
 def _runs_of(path: Path) -> list[Path]:
-    """Of a sweep all its runs; else the run itself."""
+    """Return all runs of a sweep, or the run itself."""
     if not (path / layout.SWEEP).is_file():
         return [path]
     return sorted(recipe.parent for recipe in path.glob(f"{layout.SWEEP_RUNS}/*/*/{layout.RECIPE}"))
 
 
 def _labels(rows: Sequence[Sequence[Run]]) -> list[str]:
-    """The recipe's name; with the folder of its runs, or its one run, where two recipes have one name."""
+    """Return the recipes' names, with the folder of their runs where two recipes have the same name."""
     names = [str(runs[0].recipe.get("name", "?")) for runs in rows]
     return [
         f"{name} ({_place(runs)})" if names.count(name) > 1 else name for name, runs in zip(names, rows, strict=True)
@@ -94,7 +94,9 @@ def _place(runs: Sequence[Run]) -> str:
 def _row(label: str, runs: Sequence[Run], score: float) -> ReachRow:
     devices = {str(run.info.get("machine", {}).get("device_name", "unknown")) for run in runs}
     if len(devices) > 1:
-        raise RunReadError(f"{label}: its runs are from {' and '.join(sorted(devices))}, whose seconds do not compare")
+        raise RunReadError(
+            f"{label}: its runs are from {' and '.join(sorted(devices))}, whose seconds are not comparable"
+        )
     counts = {record.num_problems for run in runs for record in run.evals()}
     return ReachRow(label, devices.pop(), max(counts, default=0), score, tuple(_reached(run, score) for run in runs))
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from groupwise.base.seeds import seed_of
 from groupwise.config import ConfigError, ModelConfig
 from groupwise.engines.engine import Request
 from groupwise.engines.native.native_engine import NativeEngine
+from groupwise.evals.subject import open_subject
 from groupwise.models.chat import check_fits, encode_prompt
-from groupwise.models.fused import fuse
-from groupwise.models.load import load_model, stop_token_ids
+from groupwise.models.load import load_model
+from groupwise.models.policy import Policy
 from groupwise.rewards.extract import AnswerMark, final_answer
 from groupwise.rewards.math.equality import is_equal
 from groupwise.scoring.scorer import PooledScorer, ScoreFunction
@@ -22,6 +24,8 @@ from groupwise.types import Message, Problem, Rollout, SamplingParams, Score, Ve
 from groupwise.workers import Limits
 
 BestOf = Literal["none", "majority", "verifier"]
+MAX_NEW_TOKENS = 512
+"""Tokens per completion where the caller and the context set no limit."""
 MARKS: tuple[AnswerMark, ...] = ("boxed", "hashes", "tag", "final", "number")
 
 
@@ -29,9 +33,9 @@ MARKS: tuple[AnswerMark, ...] = ("boxed", "hashes", "tag", "final", "number")
 class Sampled:
     rollout: Rollout
     answer: str | None
-    """What the completion gives as its answer, by the first mark that is in it."""
+    """The completion's answer, by the first mark found in it."""
     score: Score | None
-    """Where a verifier was asked."""
+    """Set if a verifier was used."""
 
     def to_json(self) -> dict[str, Any]:
         table: dict[str, Any] = {
@@ -49,27 +53,50 @@ class Sampled:
 @dataclass(frozen=True, slots=True)
 class Choice:
     index: int
-    """Of the completion that is chosen."""
+    """Index of the chosen completion."""
     why: str
 
 
-def sample(path: str, question: str, *, n: int, sampling: SamplingParams, seed: int) -> list[Rollout]:
-    """`n` completions of a question, each from a random stream of its own."""
+def sample(
+    model: str,
+    question: str,
+    *,
+    n: int,
+    temperature: float = 1.0,
+    max_new_tokens: int | None = None,
+    seed: int = 0,
+    checkpoint: str | None = None,
+) -> list[Rollout]:
+    """Sample `n` completions of a question, each from its own random stream.
+
+    `model` is anything that `groupwise eval` takes; `checkpoint` is for a run directory. By default a completion is as
+    long as the context allows, up to MAX_NEW_TOKENS.
+    """
     if n < 1:
         raise ConfigError(f"--n {n}: must be at least 1")
-    loaded = load_model(ModelConfig(path=path), seed)
-    fuse(loaded.model)
-    prompt = encode_prompt(loaded.tokenizer, Problem("question", (Message("user", question),), ""))
-    check_fits([prompt], sampling.max_new_tokens, loaded.context_tokens)
-    stops = stop_token_ids(loaded.tokenizer, loaded.model)
-    engine = NativeEngine(loaded.model, loaded.tokenizer, stops, n)
+    policy, stop_strings = _open(model, checkpoint, seed)
+    prompt = encode_prompt(policy.tokenizer, Problem("question", (Message("user", question),), ""))
+    if max_new_tokens is None:
+        max_new_tokens = max(1, min(MAX_NEW_TOKENS, policy.context_tokens - len(prompt.token_ids)))
+    check_fits([prompt], max_new_tokens, policy.context_tokens)
+    sampling = SamplingParams(max_new_tokens=max_new_tokens, temperature=temperature, stop_strings=stop_strings)
+    engine = NativeEngine(policy.model, policy.tokenizer, policy.stop_token_ids, n)
     request = Request(prompt, tuple(seed_of(seed, "sample", question, number) for number in range(n)))
     ((_, group),) = engine.generate([request], sampling, 0)
     return list(group.rollouts)
 
 
+def _open(model: str, checkpoint: str | None, seed: int) -> tuple[Policy, tuple[str, ...]]:
+    """Return the policy, and the strings that end a completion of it."""
+    path = Path(model).expanduser()
+    if checkpoint is None and (not path.is_dir() or (path / "config.json").is_file()):
+        return Policy(load_model(ModelConfig(path=model), seed), ema_decay=0.0), ()
+    subject = open_subject(model, checkpoint)
+    return subject.policy, subject.recipe.evaluation.stop_strings if subject.recipe else ()
+
+
 def judge(rollouts: Sequence[Rollout], question: str, task: Task | None, fields: Mapping[str, Any]) -> list[Sampled]:
-    """With the answer that each gives and, where there is a task, its score on the problem that `fields` describe."""
+    """Extract each rollout's answer and, with a task, score it on the problem that `fields` describe."""
     scores: list[Score | None] = [None] * len(rollouts)
     if task is not None:
         if not isinstance(task, RowScorer):
@@ -88,12 +115,12 @@ def judge(rollouts: Sequence[Rollout], question: str, task: Task | None, fields:
 
 
 def choose(sampled: Sequence[Sampled], best_of: BestOf) -> Choice | None:
-    """The completion to show; None where none has an answer, or none is right."""
+    """Return the completion to show; None if none has an answer or none is correct."""
     if best_of == "none":
         return None
     if best_of == "verifier":
         if any(entry.score is None for entry in sampled):
-            raise ConfigError("--best-of verifier: name the task whose verifier is to judge, with --task")
+            raise ConfigError("--best-of verifier: name the task whose verifier to use, with --task")
         right = [i for i, entry in enumerate(sampled) if entry.score and entry.score.verdict is Verdict.CORRECT]
         return Choice(right[0], f"{len(right)} of {len(sampled)} are judged correct") if right else None
     votes: list[list[int]] = []
@@ -107,6 +134,6 @@ def choose(sampled: Sequence[Sampled], best_of: BestOf) -> Choice | None:
             same.append(index)
     if not votes:
         return None
-    # The largest group; of equal ones that whose first completion came first.
+    # The largest group; among equals, the one that appeared first.
     best = max(votes, key=len)
     return Choice(best[0], f"{len(best)} of {len(sampled)} give the answer {sampled[best[0]].answer!r}")

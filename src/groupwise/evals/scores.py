@@ -1,12 +1,12 @@
-"""From scored groups to scores with intervals. Nothing here imports torch.
+"""Scores with intervals, from scored groups. This module does not import torch.
 
-The unit of every interval is the problem: completions of one problem are not independent. A score is a mean over
-problems of one value each. Where all values are 0 or 1 it is a plain share, with Wilson's interval; where they lie
-between, "plus four" (`stats.mean_interval`); for what is no share (lengths, rewards) a bootstrap over problems.
+The unit of every interval is the problem, because completions of one problem are not independent. A score is a mean
+over problems of one value each. If all values are 0 or 1, it is a share with Wilson's interval; if they are between,
+"plus four" (`stats.mean_interval`); for other quantities (lengths, rewards), a bootstrap over problems.
 
-How votes are counted. All completions that the verifier calls correct give one answer, the right one. Wrong ones give
-the answer that the task's marks find in them, compared as text after `normalize`. Those without an answer do not vote.
-Completions that could not be judged are left out of everything but the error rates.
+Votes: all completions that the verifier calls correct vote for one answer, the right one. Wrong completions vote for
+the answer that the task's marks find, compared as text after `normalize`. Completions without an answer do not vote.
+Completions that could not be judged count in the error rates only.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from groupwise.runs.results import Estimate, Scores
 from groupwise.types import Finish, Score, ScoredGroup, Verdict
 
 BREAKDOWNS = ("level", "subject")
-"""Keys of `Problem.meta` by which scores are also given."""
+"""Keys of `Problem.meta` for which scores are broken down."""
 MAX_PARTS = 50
-"""A key with more values than this is no breakdown."""
+"""A key with more values than this gets no breakdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The completions of one problem, counted."""
+    """Counts over the completions of one problem."""
 
     judged: int
     correct: int
     wrong: tuple[int, ...]
-    """How many give each wrong answer."""
+    """Number of completions for each wrong answer."""
     silent: int
     shares: Mapping[str, float]
-    """Of all its completions: truncated_share, unparsed_share, error_share, timed_out_share."""
+    """Shares of all completions: truncated_share, unparsed_share, error_share, timed_out_share."""
     mean_tokens: float
     mean_reward: float
-    """NaN where none could be judged."""
+    """NaN if none could be judged."""
 
 
 def tally(scored: ScoredGroup, marks: Sequence[AnswerMark]) -> Tally:
@@ -71,21 +71,21 @@ def tally(scored: ScoredGroup, marks: Sequence[AnswerMark]) -> Tally:
 
 def _answer(text: str, marks: Sequence[AnswerMark]) -> str | None:
     found = final_answer(text, marks)
-    # A text too long for any answer has no normal form; it still differs from all others.
+    # A text that is too long for an answer has no normal form, but still differs from all others.
     return None if found is None else normalize(found.text) or found.text.strip()
 
 
 def score_groups(
     groups: Sequence[ScoredGroup], *, n: int, ks: Iterable[int], marks: Sequence[AnswerMark]
 ) -> tuple[dict[str, Estimate], dict[str, dict[str, Scores]]]:
-    """The scores over all groups, and by level and subject where the problems have them.
+    """Return scores over all groups, and by level and subject if the problems have them.
 
-    `n`: completions that each problem was given; `marks`: where the task looks for answers.
+    `n`: completions per problem. `marks`: where the task looks for answers.
     """
-    # In the order of ids: groups come in the order in which they were completed, which must not move a bootstrap.
+    # Sorted by id, because the order of completion must not change a bootstrap.
     ordered = sorted(groups, key=lambda scored: scored.group.prompt.problem.id)
     tallies = [tally(scored, marks) for scored in ordered]
-    # A task whose completions hold no marked answer (programs, queries) has no majority to speak of.
+    # Without marked answers (programs, queries) there is no majority.
     has_votes = any(entry.wrong for entry in tallies) or any(
         score.verdict is Verdict.CORRECT and final_answer(rollout.text, marks) is not None
         for scored in ordered
@@ -108,7 +108,7 @@ def score_groups(
 
 
 def _by_number(key: str) -> tuple[int, int, str]:
-    """Levels in their order, names by the alphabet."""
+    """Sort levels by number and names by the alphabet."""
     return (0, int(key), "") if key.isdecimal() else (1, 0, key)
 
 
@@ -135,7 +135,7 @@ def summarize(tallies: Sequence[Tally], *, n: int, ks: Sequence[int], has_votes:
 
 
 def share_estimate(values: Sequence[float], num_problems: int | None = None) -> Estimate:
-    """The mean of values between 0 and 1, one per problem."""
+    """Return the mean of values between 0 and 1, one per problem."""
     left_out = 0 if num_problems is None else num_problems - len(values)
     if all(value in (0.0, 1.0) for value in values):
         low, high = wilson_interval(sum(values), len(values))
@@ -144,6 +144,6 @@ def share_estimate(values: Sequence[float], num_problems: int | None = None) -> 
 
 
 def mean_estimate(values: Sequence[float], num_problems: int | None = None) -> Estimate:
-    """The mean of any values, one per problem."""
+    """Return the mean of any values, one per problem."""
     left_out = 0 if num_problems is None else num_problems - len(values)
     return Estimate(mean(values), *bootstrap_interval(values), len(values), "bootstrap", left_out)

@@ -1,8 +1,8 @@
-"""What is evaluated: from what a person names to a policy, and to what tells its weights from all others.
+"""The subject of an evaluation: its policy and a fingerprint of its weights, from the name that a user gives.
 
-- a run directory, or one of its checkpoints: its recipe's model with those weights, adapters included
-- a folder with adapter_config.json: its base model with the adapter merged in (needs peft)
-- anything that model.path of a recipe may be: a hub id, a folder (also an exported or merged one), a .gguf file, tiny-…
+- a run directory or one of its checkpoints: the recipe's model with those weights, adapters included
+- a folder with adapter_config.json: its base model with the adapter merged (needs peft)
+- anything that a recipe's model.path can be: a hub id, a folder (also exported or merged), a .gguf file, tiny-…
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from groupwise.runs.reader import Run
 
 ADAPTER = "adapter_config.json"
 _FILES_THAT_MATTER = (".safetensors", ".json", ".jinja", ".model", ".txt")
-"""Of a folder: weights, configuration, tokenizer, chat template. Not its README."""
+"""Files of a folder that are fingerprinted: weights, configuration, tokenizer, chat template. Not its README."""
 
 
 @dataclass(frozen=True)
 class Subject:
     policy: Policy
     recipe: Recipe | None
-    """What trained it, where it is a run."""
+    """The recipe that trained it, if it is a run."""
     model: dict[str, Any]
-    """As result.json has it: path, checkpoint, fingerprint."""
+    """path, checkpoint and fingerprint, as in result.json."""
 
 
 def open_subject(
     named: str, checkpoint: str | None = None, template_options: Mapping[str, Any] | None = None
 ) -> Subject:
-    """`checkpoint` is "best" (the default), "last" or a name, and for a run directory alone.
+    """Open a subject. For a run directory, `checkpoint` is "best" (the default), "last" or a name.
 
-    `template_options` are model.chat_template_options, for what is no run: that has its own.
+    `template_options` are model.chat_template_options for a model that is not a run. A run has its own.
     """
     path = Path(named).expanduser()
     options = dict(template_options or {})
@@ -50,7 +50,7 @@ def open_subject(
     if path.parent.name == layout.CHECKPOINTS and (path.parents[1] / layout.RECIPE).is_file() and checkpoint is None:
         return _open_run(path.parents[1], path.name, options)
     if checkpoint is not None:
-        raise ConfigError(f"--checkpoint {checkpoint}: is for a run directory, and {named} is none")
+        raise ConfigError(f"--checkpoint {checkpoint}: only works with a run directory, and {named} is not one")
     if (path / ADAPTER).is_file() and not (path / "config.json").is_file():
         return _open_adapter(path, options)
     loaded = load_model(ModelConfig(path=named, chat_template_options=options), 0)
@@ -67,17 +67,17 @@ def _plain(loaded: LoadedModel, path: str, mark: str, options: Mapping[str, Any]
 def _open_run(run_dir: Path, wanted: str, options: Mapping[str, Any]) -> Subject:
     if options:
         raise ConfigError(
-            f"--chat-template-option {next(iter(options))}: {run_dir} is a run, which is asked as it was trained; "
-            "leave it out"
+            f"--chat-template-option {next(iter(options))}: {run_dir} is a run, which is evaluated as it was trained; "
+            "remove the option"
         )
     recipe = make_recipe(Run(run_dir).recipe)
     store = CheckpointStore(run_dir / layout.CHECKPOINTS, recipe.checkpoints.keep_last)
-    # Before the model is loaded: a wrong name is answered at once.
+    # Before the model is loaded, so a wrong name fails at once.
     found = find_checkpoint(store, wanted)
-    # It may be evaluated on another machine than it was trained on.
+    # It may be evaluated on a different machine.
     policy = load_policy(replace(recipe, model=replace(recipe.model, device="auto")))
     tensors, _ = store.load(found)
-    # As for an export: where the run evaluated the moving average of its weights, that is what was best.
+    # As in an export: if the run evaluated the moving average of its weights, that was the best.
     group = "ema" if wanted == "best" and recipe.evaluation.use_ema else "weights"
     policy.load_weights(tensors[group])
     parts = [fingerprint_files([found / f"{group}.safetensors"])]
@@ -108,7 +108,7 @@ def _open_adapter(folder: Path, options: Mapping[str, Any]) -> Subject:
 
 
 def fingerprint_model(named: str, model: Any) -> str:
-    """Of the files; of a hub id its name and commit; of a tiny model its name and size, since its weights are made."""
+    """Return a fingerprint of the files; for a hub id, its name and commit; for a tiny model, name and config."""
     path = Path(named).expanduser()
     if path.is_dir():
         return fingerprint_folder(path)
@@ -123,7 +123,7 @@ def fingerprint_folder(folder: Path) -> str:
 
 
 def fingerprint_files(paths: Iterable[Path]) -> str:
-    """16 hex digits of names and contents."""
+    """Return 16 hex digits from names and contents."""
     digest = hashlib.sha256()
     for path in sorted(paths):
         with path.open("rb") as file:

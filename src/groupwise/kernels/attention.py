@@ -1,4 +1,4 @@
-"""Attention over a cache of blocks. Training has the same arithmetic over packs (kernels/packed.py), so the two agree.
+"""Attention over a cache of blocks. Training uses the same arithmetic over packs (kernels/packed.py), so both agree.
 
 Shapes: T packed tokens, B rows that decode one token, H heads, K key-value heads, D head size. The cache is [blocks,
 block size, K, D] for keys and for values; a row's table lists its blocks in order.
@@ -16,10 +16,10 @@ from torch import Tensor
 from groupwise.kernels.pointwise import EXACT, turn
 
 TILE = 64
-"""Keys that are read at once."""
+"""Keys that are read at a time."""
 QUERY_TILE = 64
 CHUNK = 256
-"""Keys whose sums are made by themselves and then joined in order: the unit in which a sequence may be split."""
+"""Keys that are summed separately and then joined in order: the unit by which a sequence can be split."""
 NUM_SMS = 132
 
 LOWEST: tl.constexpr = tl.constexpr(-1e30)
@@ -28,7 +28,7 @@ LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr):
-    """Scores in the logarithm to base 2."""
+    """Return attention scores as logarithms to base 2."""
     x = tl.dot(q, tl.trans(k)) * scale
     if HAS_SOFTCAP:
         x = softcap * (2 / (1 + tl.exp(-2 * x / softcap)) - 1)
@@ -37,11 +37,11 @@ def scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr):
 
 @triton.jit
 def absorb(x, v, peak, total, acc):
-    """One tile more. The running peak is a whole number, so that all rescaling is by powers of two, which is exact.
+    """Add one tile. The running peak is an integer, so all rescaling is by powers of two, which is exact.
 
-    Probabilities are rounded to the values' type before the product; with exact rescaling they round alike whatever
-    the peak was when their tile came. Their sum is a product too, with ones: `tl.sum` adds in an order that depends on
-    the shape of the tile, and so would differ between a row that decodes and one of a pack.
+    Probabilities are rounded to the values' type before the product. With exact rescaling they round the same way
+    whatever the peak was at their tile. Their sum is a product with ones, because `tl.sum` adds in an order that
+    depends on the shape of the tile and would differ between a decoding row and a pack.
     """
     new_peak = tl.maximum(peak, tl.ceil(tl.max(x, 1)))
     p = tl.where(x > LOWEST / 2, tl.exp2(x - new_peak[:, None]), 0.0).to(v.dtype)
@@ -54,7 +54,7 @@ def absorb(x, v, peak, total, acc):
 
 @triton.jit
 def join_sums(peak, total, acc, peak_2, total_2, acc_2):
-    """Two chunks as one. Chunks are always joined in order, so a split sequence gives the same bits as a whole one."""
+    """Join two chunks. Chunks are always joined in order, so a split sequence gives the same bits as a whole one."""
     new_peak = tl.maximum(peak, peak_2)
     shrink, shrink_2 = tl.exp2(peak - new_peak), tl.exp2(peak_2 - new_peak)
     total = total * shrink + total_2 * shrink_2
@@ -64,7 +64,7 @@ def join_sums(peak, total, acc, peak_2, total_2, acc_2):
 
 @triton.jit
 def _rotated(ptr, offset, d, cos, sin, mask, D: tl.constexpr):
-    """Heads at `offset` + d, turned by the rotary embedding."""
+    """Load heads at `offset` + d and rotate them by the rotary embedding."""
     own = tl.load(ptr + offset + d, mask=mask, other=0.0)
     pair = tl.load(ptr + offset + (d + D // 2) % D, mask=mask, other=0.0)
     return turn(own, tl.where(d < D // 2, -pair, pair), cos, sin)
@@ -77,9 +77,9 @@ def _decode_attention(
     BLOCK: tl.constexpr, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, GP: tl.constexpr,
     CHUNKS: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, HAS_SOFTCAP: tl.constexpr, HAS_ROTARY: tl.constexpr,
 ):  # fmt: skip
-    """One row, one key-value head and its G query heads; all chunks of the sequence, or one of CHUNKS.
+    """Process one row and one key-value head with its G query heads: all chunks of the sequence, or one of CHUNKS.
 
-    Whoever reads the newest token also stores its key and value in the cache. A row that is done reads nothing.
+    The program that reads the newest token also stores its key and value in the cache. A finished row reads nothing.
     """
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     G: tl.constexpr = H // K
@@ -167,7 +167,7 @@ def _join_chunks(
 
 
 SPLIT_BELOW = 2 * NUM_SMS
-"""With fewer pairs of row and head a sequence is split, so that there is a program for each processor."""
+"""With fewer pairs of row and head, sequences are split so that every processor has a program."""
 DECODE_WARPS, DECODE_STAGES = 2, 3
 
 
@@ -176,10 +176,10 @@ def decode_attention(
     *, scale: float, softcap: float, window: int, rotary: tuple[Tensor, Tensor] | None = None,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """[B, H, D] from query [B, H, D], key and value [B, K, D] of the newest token; `cache` is (keys, values).
+    """Return [B, H, D] from query [B, H, D], key and value [B, K, D] of the newest token; `cache` is (keys, values).
 
-    The rows are those of `slots.order`. With `rotary` (cos and sin of all positions, [P, D]) query and key come as the
-    projections gave them, and are turned on the way.
+    The rows are those of `slots.order`. With `rotary` (cos and sin of all positions, [P, D]), query and key are passed
+    unrotated and rotated here.
     """
     rows, heads, size = query.shape
     keys, values = cache
@@ -215,7 +215,7 @@ def _rotate_and_store(
     q_ptr, k_ptr, v_ptr, cos_ptr, sin_ptr, position_ptr, place_ptr, q_out, k_cache, v_cache,
     q_stride, k_stride, v_stride, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
-    """One token, one head: a query is turned, a key is turned and stored in the cache, a value is stored."""
+    """Process one token and head: rotate a query, rotate a key and store it in the cache, or store a value."""
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     d = tl.arange(0, DP)
     mask = d < D
@@ -236,7 +236,7 @@ def _rotate_and_store(
 def rotate_and_store(
     query: Tensor, key: Tensor, value: Tensor, cache: Any, positions: Tensor, places: Tensor, rotary: Any, out: Tensor
 ) -> None:
-    """Queries [T, H, D] turned into `out`; keys [T, K, D], turned, and values into the cache at `places`."""
+    """Write rotated queries [T, H, D] to `out`; write rotated keys [T, K, D] and values to the cache at `places`."""
     tokens, heads, size = query.shape
     keys, values = cache
     _rotate_and_store[(tokens, heads + key.shape[1])](
@@ -253,12 +253,12 @@ def _prefill_attention(
     BLOCK: tl.constexpr, H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     QT: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr, HAS_SOFTCAP: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries of one sequence, one head. Keys and values are in the cache, where they were just put."""
+    """Process one tile of queries of one sequence and head. Keys and values are already in the cache."""
     tile, head = tl.program_id(0), tl.program_id(1)
     row = tl.load(row_ptr + tile)
-    start = tl.load(start_ptr + tile)  # of the tile in the packed queries
-    position = tl.load(position_ptr + tile)  # of its first token in its sequence
-    length = tl.load(length_ptr + tile)  # tokens in it
+    start = tl.load(start_ptr + tile)  # start of the tile in the packed queries
+    position = tl.load(position_ptr + tile)  # position of its first token in its sequence
+    length = tl.load(length_ptr + tile)  # number of its tokens
     kv: tl.constexpr = H // K
     i, d, t = tl.arange(0, QT), tl.arange(0, DP), tl.arange(0, TILE)
     q_mask = (i[:, None] < length) & (d[None, :] < D)
@@ -294,7 +294,7 @@ def prefill_attention(
     query: Tensor, cache: Any, tables: Tensor, tiles: tuple[Tensor, Tensor, Tensor, Tensor],
     *, scale: float, softcap: float, window: int, out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """[T, H, D] from packed queries [T, H, D]; `tiles` is (row, start, position, length) of each tile of queries."""
+    """Return [T, H, D] from packed queries [T, H, D]; `tiles` is (row, start, position, length) of each query tile."""
     _, heads, size = query.shape
     keys, values = cache
     out = torch.empty_like(query) if out is None else out

@@ -1,4 +1,4 @@
-"""Drawing a token per row from logits, on the GPU: the same hash of (seed, position, token) as `engines.sampling`.
+"""Sampling of a token per row on the GPU, with the same hash of (seed, position, token) as `engines.sampling`.
 
 Shapes: B rows, V vocabulary.
 """
@@ -26,11 +26,11 @@ def _mix(x):
 
 @triton.jit
 def _minus_log_uniform(bits):
-    """-log u of u = (b + 1/2) / 2^23, where b is the upper 23 bits."""
-    # By way of the bits of a float from 1 to 2, which is exact and spares a conversion.
+    """Return -log u for u = (b + 1/2) / 2^23, where b is the upper 23 bits."""
+    # Through the bits of a float from 1 to 2, which is exact and avoids a conversion.
     u = ((bits >> 9) | 0x3F800000).to(tl.float32, bitcast=True) - 1.0 + 1.0 / 16777216.0
     log2 = tl.inline_asm_elementwise("lg2.approx.f32 $0, $1;", "=f,f", [u], dtype=tl.float32, is_pure=True, pack=1)
-    # The fast logarithm is not good near 1, where the winners are: a few terms of the series there.
+    # The fast logarithm is inaccurate near 1, where the winners are: use terms of the series there.
     w = 1.0 - u
     return tl.where(w < 0.015625, w * (1.0 + w * (0.5 + w * (1.0 / 3.0 + w * 0.25))), log2 * -0.6931471805599453)
 
@@ -41,7 +41,7 @@ def _draw_tiles(
     tiles,
     IS_GREEDY: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Of one row and one tile of the vocabulary: the sum of exponentials, and the best of logit + noise."""
+    """Reduce one row and one tile of the vocabulary: sum of exponentials, and the best logit + noise."""
     row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
     n = tile * N + tl.arange(0, N)
     mask = n < vocab
@@ -79,7 +79,7 @@ def _finish_draw(
     token_ptr, position_ptr, count_ptr, limit_ptr, is_done_ptr, out_token_ptr, out_logprob_ptr,
     inverse_temperature, vocab, tiles, out_stride, num_stops, T: tl.constexpr, STOPS: tl.constexpr,
 ):  # fmt: skip
-    """Joins the tiles of a row, and moves the row on by one token unless it is done."""
+    """Join the tiles of a row, and advance the row by one token unless it is done."""
     row = tl.program_id(0).to(tl.int64)
     t = tl.arange(0, T)
     mask = t < tiles
@@ -91,7 +91,7 @@ def _finish_draw(
     best = tl.load(best_ptr + place, mask=mask, other=-float("inf"))
     index = tl.load(index_ptr + place, mask=mask, other=2147483647)
     token = tl.min(tl.where(best == tl.max(best, 0), index, vocab - 1), 0)
-    token = tl.minimum(token, vocab - 1)  # should logits not be numbers
+    token = tl.minimum(token, vocab - 1)  # in case of NaN logits
     logprob = tl.load(logits_ptr + row * vocab + token) * inverse_temperature - lse
     slot = tl.load(slot_ptr + row)
     if tl.load(is_done_ptr + slot) == 0:
@@ -109,7 +109,7 @@ def _finish_draw(
 
 
 def draw_and_advance(logits: Tensor, slots: Any, stops: Tensor, temperature: float) -> None:
-    """Draw a token for each of the `len(logits)` rows of `slots.order`, and move their slots on."""
+    """Sample a token for each of the `len(logits)` rows of `slots.order` and advance their slots."""
     batch, vocab = logits.shape
     tiles = triton.cdiv(vocab, VOCAB_TILE)
     device = logits.device

@@ -1,6 +1,6 @@
 """One step of AdamW on 8-bit moments: decode, update, encode, and write the model's weight, in one pass over memory.
 
-What `models/moments.py` does on the CPU, and tested against it. A program takes some blocks of 256 values.
+The same as `models/moments.py` on the CPU, and tested against it. A program processes some blocks of 256 values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SMALLEST = 1e-28
 
 
 def step_codes_cuda(master: Tensor, gradient: Tensor, weight: Tensor | None, codes: Any, sizes: Any) -> None:
-    """`weight`: where the new weights go, rounded; None where the model computes with the master itself."""
+    """Do one step. `weight` receives the rounded new weights; None if the model computes with the master itself."""
     for tensor in (master, gradient, master if weight is None else weight):
         assert tensor.is_contiguous()
     blocks = len(codes.first)
@@ -27,7 +27,7 @@ def step_codes_cuda(master: Tensor, gradient: Tensor, weight: Tensor | None, cod
             master, gradient, master if weight is None else weight,
             codes.first, codes.first_scales, codes.second, codes.second_scales,
             master.numel(), blocks,
-            # 1 - beta here, not there: a float32 has 1 - 0.999 wrong by 1e-5 of it.
+            # 1 - beta is computed here in double precision: in float32, 1 - 0.999 has a relative error of 1e-5.
             1 - sizes.beta1, sizes.beta2, 1 - sizes.beta2, sizes.epsilon, sizes.shrink, sizes.size, sizes.root_bias,
             HAS_WEIGHT=weight is not None, R=BLOCKS_PER_PROGRAM, B=BLOCK, SMALLEST=SMALLEST,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Linear maps of one input as one: their weights side by side in memory, each still a parameter of its own."""
+"""Linear layers that share an input, joined into one product: adjacent in memory, each still its own parameter."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """The LoRA adapters of the maps: each adds up · (down · x) × scaling."""
+    """The LoRA adapters of the layers: each adds up · (down · x) × scaling."""
 
     down: Tensor
-    """[maps × rank, inputs]"""
+    """[layers × rank, inputs]"""
     up: Tensor
     """[outputs, rank]"""
     scaling: float
@@ -26,14 +26,14 @@ class Joined:
     weight: Tensor
     bias: Tensor | None
     sizes: list[int]
-    """Outputs of each map."""
+    """Outputs of each layer."""
     adapter: Adapter | None
     parts: dict[str, list[Any]]
-    """The parameters of each map: weight, bias, and of adapters down and up; those that there are."""
+    """The parameters of each layer by kind: weight, and where they exist bias, down and up."""
 
 
 def lay_side_by_side(modules: Sequence[nn.Module]) -> None:
-    """Projections of one input, adjacent in memory, so that whoever samples can run them as one product."""
+    """Make projections of one input adjacent in memory, so they can run as one product."""
     for parts in _parts(modules).values():
         if all(isinstance(part, nn.Parameter) and part.is_floating_point() for part in parts):
             joined = torch.cat([part.data for part in parts])
@@ -42,7 +42,7 @@ def lay_side_by_side(modules: Sequence[nn.Module]) -> None:
 
 
 def join(modules: Sequence[nn.Module]) -> Joined | None:
-    """The maps as one, where they are bf16 matrices, with or without adapters, adjacent in memory; else None."""
+    """Join bf16 matrices, with or without adapters, that are adjacent in memory; None if they are not."""
     parts = _parts(modules)
     joined = {name: _joined(tensors) for name, tensors in parts.items()}
     if not parts or any(tensor is None for tensor in joined.values()):
@@ -51,13 +51,13 @@ def join(modules: Sequence[nn.Module]) -> Joined | None:
 
 
 def join_copies(modules: Sequence[nn.Module]) -> Joined:
-    """The same of maps that are `is_plain` and lie anywhere in memory: their weights are copied side by side."""
+    """Join layers that are `is_plain` and anywhere in memory, by copying their weights."""
     parts = _parts(modules)
     return _make(modules, parts, {name: torch.cat([part.detach() for part in each]) for name, each in parts.items()})
 
 
 def is_plain(modules: Sequence[Any]) -> bool:
-    """Whether these are matrices, with or without adapters, and those without dropout."""
+    """Whether all layers are matrices, with or without adapters, and no adapter has dropout."""
     dropouts = [one for module in modules for one in getattr(module, "lora_dropout", {}).values()]
     return bool(_parts(modules)) and not any(isinstance(one, nn.Dropout) and one.p for one in dropouts)
 
@@ -70,14 +70,14 @@ def _make(modules: Sequence[Any], parts: dict[str, list[Any]], joined: dict[str,
 
 
 def _parts(modules: Sequence[Any]) -> dict[str, list[Any]]:
-    """Weights, biases and adapters of all the maps, by what they are; nothing where one of them is of another kind."""
+    """Return the weights, biases and adapters of all layers by kind; empty if a layer is of another type."""
     linears = [getattr(module, "base_layer", module) for module in modules]
     if any(type(linear) is not nn.Linear for linear in linears):
         return {}
     parts: dict[str, list[Any]] = {"weight": [linear.weight for linear in linears]}
     if any(linear.bias is not None for linear in linears):
         parts["bias"] = [linear.bias for linear in linears]
-    # An adapter that is switched off leaves the matrix that it stands beside.
+    # A disabled adapter leaves only the matrix.
     if any(linear is not module and not _is_off(module) for linear, module in zip(linears, modules, strict=True)):
         if not all(_has_plain_adapter(module) for module in modules) or len({_scaling(m) for m in modules}) > 1:
             return {}
@@ -95,7 +95,7 @@ def _is_off(module: Any) -> bool:
 
 
 def _has_plain_adapter(module: Any) -> bool:
-    """One adapter of two matrices, switched on, beside a base that it is not merged into."""
+    """Whether the module has exactly one enabled, unmerged adapter of two matrices."""
     if not hasattr(module, "lora_A") or module.disable_adapters or module.merged or len(module.active_adapters) != 1:
         return False
     name = module.active_adapters[0]

@@ -1,9 +1,9 @@
-"""What stands between the products of a decoder layer in training, a whole layer's worth at a time, and its backward.
+"""The operations between the matrix products of a decoder layer in training, and their backward passes.
 
-Forward, the arithmetic is that of `kernels.pointwise` and `kernels.attention`. Backward, what is cheap to make again
-(norms, the gated activation) is made again, in the kernel that needs it for the gradient anyway.
+The forward arithmetic is that of `kernels.pointwise` and `kernels.attention`. In the backward pass, what is cheap to
+recompute (norms, the gated activation) is recomputed in the kernel that needs it for the gradient.
 
-Numbers of tokens are not specialized on: each new kind of number (odd, a multiple of 16) would compile a kernel again.
+Kernels are not specialized on the number of tokens, because each new kind (odd, a multiple of 16) would be compiled.
 
 Shapes: T tokens, S hidden size, F width of the feed-forward block, H heads, K key-value heads, D head size.
 """
@@ -20,11 +20,11 @@ from groupwise.kernels.pointwise import EXACT, norm_warps, rms_norm_kernel, silu
 from groupwise.kernels.products import apply_joined, padded_rows, split_sums
 
 NORM_PROGRAMS = 528
-"""Programs that each sum a part of a norm's weight gradient: four for each processor of an H200."""
+"""Programs that each sum part of a norm's weight gradient: four per processor of an H200."""
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """[T, S], or of each head by itself [T, H, D]."""
+    """Return the norm of [T, S], or of each head separately for [T, H, D]."""
     size = x.shape[-1]
     x = x.contiguous()
     out = torch.empty_like(x)
@@ -37,7 +37,7 @@ def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """(x + y, its norm), [T, S]."""
+    """Return (x + y, its norm), [T, S]."""
     tokens, size = x.shape
     total, out = torch.empty_like(x), torch.empty_like(x)
     padded = triton.next_power_of_2(size)
@@ -81,9 +81,9 @@ def _norm_backward(
 def norm_backward(
     grad: Tensor, x: Tensor, weight: Tensor, eps: float, around: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(gradient of x, the norm again, gradient of the weight in fp32).
+    """Return (gradient of x, the recomputed norm, gradient of the weight in fp32).
 
-    `around` is the gradient that x has on its way around the norm, the residual's.
+    `around` is the gradient of x through the residual path around the norm.
     """
     x, size = x.contiguous(), x.shape[-1]
     rows = x.numel() // size
@@ -105,7 +105,7 @@ def _turn_heads(
     q_from, k_from, v_from, q_to, k_to, v_to,
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HALF: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """Some tokens, one head: queries and keys are turned, values are copied. Rows stand `_from` and `_to` apart."""
+    """Process some tokens of one head: rotate queries and keys, copy values. `_from` and `_to` are row strides."""
     token, head = tl.program_id(0) * N + tl.arange(0, N), tl.program_id(1)
     h = tl.arange(0, HALF)
     mask = (token[:, None] < num_tokens) & (h[None, :] < D // 2)
@@ -137,9 +137,9 @@ def _turn_heads(
 def turn_heads(
     heads: tuple[Tensor, Tensor, Tensor], rotary: tuple[Tensor, Tensor], out: tuple[Tensor, Tensor, Tensor], sign: float
 ) -> None:
-    """Query [T, H, D] and key [T, K, D] turned by cos and sin [T, D], value [T, K, D] copied, into `out`.
+    """Write query [T, H, D] and key [T, K, D], rotated by cos and sin [T, D], and value [T, K, D] to `out`.
 
-    The tokens of each may stand apart. With sign -1 they are turned back: a rotation's transpose.
+    Tokens may be strided. Sign -1 rotates back, which is the transpose of a rotation.
     """
     query, key, _ = heads
     tokens, num_heads, size = query.shape
@@ -169,7 +169,7 @@ def _gate_backward(grad_ptr, joined_ptr, djoined_ptr, out_ptr, count, size, N: t
 
 
 def gate_backward(grad: Tensor, joined: Tensor) -> tuple[Tensor, Tensor]:
-    """(gradient of gate and up side by side [T, 2 F], silu(gate) × up again [T, F])."""
+    """Return (gradient of gate and up side by side [T, 2 F], recomputed silu(gate) × up [T, F])."""
     djoined, out = torch.empty_like(joined), torch.empty_like(grad)
     count = grad.numel()
     _gate_backward[(triton.cdiv(count, 1024),)](grad, joined, djoined, out, count, grad.shape[1], N=1024, num_warps=4)
@@ -177,14 +177,14 @@ def gate_backward(grad: Tensor, joined: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def gate(joined: Tensor) -> Tensor:
-    """silu(gate) × up [T, F], of gate and up side by side [T, 2 F]."""
+    """Return silu(gate) × up [T, F] from gate and up side by side [T, 2 F]."""
     out = torch.empty(joined.shape[0], joined.shape[1] // 2, device=joined.device, dtype=joined.dtype)
     silu_mul_joined(joined, out)
     return out
 
 
 def project(x: Tensor, joined: Joined) -> Tensor:
-    """[T, N]"""
+    """Return the joined layers' outputs [T, N]."""
     count = x.shape[0]
     rows = padded_rows(count, joined.weight)
     if rows > count:
@@ -195,12 +195,12 @@ def project(x: Tensor, joined: Joined) -> Tensor:
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """total [N, M] += leftᵀ · right, from left [T, N] and right [T, M]; in fp32 from beginning to end."""
+    """Compute total [N, M] += leftᵀ · right from left [T, N] and right [T, M], in fp32 throughout."""
     torch.addmm(total, left.t(), right, out_dtype=torch.float32, out=total)
 
 
 class TritonOps:
-    """These functions as one object."""
+    """The functions of this module as one object."""
 
     norm = staticmethod(norm)
     add_norm = staticmethod(add_norm)

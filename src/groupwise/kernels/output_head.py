@@ -1,4 +1,4 @@
-"""The output head with logits in fp32: the products are summed in fp32 anyway, and bf16 rounds to 1/16 or worse.
+"""The output head with logits in fp32. Products are summed in fp32 anyway, and bf16 rounds to 1/16 or worse.
 
 Shapes: N rows, D hidden size, V vocabulary.
 """
@@ -6,43 +6,31 @@ Shapes: N rows, D hidden size, V vocabulary.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor, nn
+from torch import Tensor
 
 from groupwise.kernels.products import split_sums
 
 VOCAB_TILE = 4096
 
 
-def has_plain_head(model: Any) -> bool:
-    """Whether the head is one bf16 matrix and nothing else: no bias, adapter, quantization or soft cap."""
-    head = model.get_output_embeddings()
-    config = model.config.get_text_config()
-    is_scaled = any(
-        getattr(config, name, None) for name in ("final_logit_softcapping", "logit_scale", "logits_scaling")
-    )
-    is_matrix = type(head) is nn.Linear and head.bias is None and head.weight.dtype == torch.bfloat16
-    return is_matrix and head.weight.is_cuda and not is_scaled
-
-
 def fp32_logits(hidden: Tensor, weight: Tensor, out: Tensor) -> Tensor:
-    """[N, V] in fp32 from hidden states [N, D] and the head's weight [V, D], both bf16. No gradient."""
+    """Return [N, V] in fp32 from hidden states [N, D] and the head's weight [V, D], both bf16. No gradient."""
     return torch.mm(hidden, weight.t(), out_dtype=torch.float32, out=out)
 
 
 @triton.jit
 def _measure(logits_ptr, id_ptr, logprob_ptr, total_ptr, entropy_ptr, inverse_temperature, vocab, V: tl.constexpr):
-    """One row: log Σ exp x, and Σ p x for the entropy, with a running peak."""
+    """Measure one row: log Σ exp x, and Σ p x for the entropy, with a running peak."""
     row = tl.program_id(0).to(tl.int64)
     v = tl.arange(0, V)
     peak = tl.full((V,), -1e30, tl.float32)
     total = tl.zeros((V,), tl.float32)
     moment = tl.zeros((V,), tl.float32)
-    # Each lane has a peak of its own; they are joined once, at the end.
+    # Each lane has its own peak; they are joined once at the end.
     for start in range(0, vocab, V):
         x = tl.load(logits_ptr + row * vocab + start + v, mask=start + v < vocab, other=-float("inf"))
         x = x * inverse_temperature
@@ -74,7 +62,7 @@ def _slope(logits_ptr, id_ptr, total_ptr, grad_ptr, out_ptr, inverse_temperature
 
 
 class TritonRows:
-    """`algo.logprobs.Rows` in one pass over the logits each."""
+    """`algo.logprobs.Rows` with one pass over the logits per method."""
 
     def measure(self, logits: Tensor, token_ids: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
         rows, vocab = logits.shape

@@ -1,9 +1,9 @@
-"""Attention within a pack (data/pack.py), for training: prompts that several completions continue are there once.
+"""Attention within a pack (data/pack.py), for training. A prompt that several completions continue is stored once.
 
-Forward it is the arithmetic of `kernels.attention`, so that learner and engine agree. Backward there are two kernels:
-one goes through the tiles of queries and sums over keys, the other through the tiles of keys and sums over queries. A
-key of a prompt is seen by all tokens up to the end of the completions that continue it, a key of a completion by what
-comes after it in its segment: in a pack, both are one stretch of tokens. Nothing is added atomically, so that the same
+The forward arithmetic is that of `kernels.attention`, so trainer and engine agree. The backward pass has two kernels:
+one iterates over tiles of queries and sums over keys, the other iterates over tiles of keys and sums over queries. A
+key of a prompt is seen by all tokens up to the end of the completions that continue it, and a key of a completion by
+the later tokens of its segment. In a pack, both are one contiguous range. There are no atomic additions, so the same
 pack gives the same bits.
 
 Shapes: T tokens, H heads, K key-value heads, D head size.
@@ -26,17 +26,17 @@ from groupwise.kernels.pointwise import EXACT
 KEY_TILE = 64
 """Keys whose gradients one program sums."""
 SHORT_SEGMENT = 16
-"""Room is made for segments of so many tokens on average, or more."""
+"""Buffers have room for segments of at least this many tokens on average."""
 
 
 QueryTile = tuple[int, int, int, int, int]
-"""Start in the pack, position, length, start of the prompt that it continues, length of that."""
+"""Start in the pack, position, length, start of the prompt that it continues, length of that prompt."""
 KeyTile = tuple[int, int, int]
-"""Start in the pack, length, where the tokens end that see them."""
+"""Start in the pack, length, end of the tokens that see them."""
 
 
 def find_tiles(segments: Sequence[Any]) -> tuple[list[QueryTile], list[KeyTile]]:
-    """The work on a pack of data/pack.py. What takes longest comes first, so that it is not left for the end."""
+    """Return the tiles of a pack, those that take longest first."""
     queries: list[QueryTile] = []
     keys: list[KeyTile] = []
     for part in segments:
@@ -61,24 +61,24 @@ class PackedTiles:
 
 
 class TileRoom:
-    """Room for the tiles of any pack of so many tokens, always in the same place: for kernels that are recorded once.
+    """Buffers at fixed addresses for the tiles of any pack of a given size, for recorded kernels.
 
-    What is not needed of it is tiles of no tokens.
+    Unused entries are tiles without tokens.
     """
 
     def __init__(self, tokens: int, device: torch.device) -> None:
         self.positions = torch.zeros(tokens, dtype=torch.int32, device=device)
-        # Each segment may end in a tile that is not full.
+        # Each segment may end with a partial tile.
         self._table = torch.zeros(8, tokens // QUERY_TILE + tokens // SHORT_SEGMENT, dtype=torch.int32, device=device)
         self.queries, self.keys = self._table[:5].unbind(), self._table[5:].unbind()
 
     def fill(self, segments: Sequence[Any], positions: Tensor) -> bool:
-        """False where there are more tiles than room."""
+        """Fill in the tiles of a pack. Return False if there are too many."""
         queries, keys = find_tiles(segments)
         most = self._table.shape[1]
         if len(queries) > most or len(keys) > most:
             return False
-        # Pinned, so that the copy waits behind what the GPU is busy with, and the host does not.
+        # Pinned, so the copy is queued without blocking the host.
         table = torch.zeros(8, most, dtype=torch.int32, pin_memory=True)
         table[:5, : len(queries)] = _table(queries)
         table[5:, : len(keys)] = _table(keys)
@@ -102,7 +102,7 @@ def _packed_attention(
     H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, DP: tl.constexpr,
     QT: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries, one head; the logarithm of the sum is stored for the backward pass."""
+    """Process one tile of queries and head. The log-sum-exp is stored for the backward pass."""
     tile, head = tl.program_id(0), tl.program_id(1)
     start = tl.load(start_ptr + tile)
     position = tl.load(position_ptr + tile)
@@ -143,7 +143,7 @@ def _packed_attention(
 def _dot_rows(
     out_ptr, grad_ptr, dot_ptr, num_tokens, H: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, N: tl.constexpr
 ):
-    """Σ out · grad of each token and head."""
+    """Compute Σ out · grad of each token and head."""
     n, head = tl.program_id(0) * N + tl.arange(0, N), tl.program_id(1)
     d = tl.arange(0, DP)
     mask = (n[:, None] < num_tokens) & (d[None, :] < D)
@@ -237,7 +237,7 @@ def _key_gradients(
 def attend_packed(
     query: Tensor, key: Tensor, value: Tensor, tiles: PackedTiles | TileRoom, scale: float, window: int
 ) -> tuple[Tensor, Tensor]:
-    """([T, H, D], logarithms of the sums to base 2 [H, T]) from query [T, H, D], key and value [T, K, D]."""
+    """Return ([T, H, D], log-sum-exps to base 2 [H, T]) from query [T, H, D], key and value [T, K, D]."""
     tokens, heads, size = query.shape
     out = torch.empty_like(query)
     lse = torch.empty(heads, tokens, device=query.device, dtype=torch.float32)
@@ -253,7 +253,7 @@ def attend_packed_backward(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, tiles: PackedTiles | TileRoom,
     scale: float, window: int,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of query, key and value."""
+    """Return the gradients of query, key and value."""
     tokens, heads, size = query.shape
     kv_heads, padded = key.shape[1], triton.next_power_of_2(size)
     dot = torch.empty_like(lse)
@@ -291,7 +291,7 @@ class _PackedAttention(torch.autograd.Function):
 def packed_attention(
     query: Tensor, key: Tensor, value: Tensor, tiles: PackedTiles, *, scale: float, window: int
 ) -> Tensor:
-    """[T, H, D] from query [T, H, D], key and value [T, K, D], with gradients."""
+    """Return [T, H, D] from query [T, H, D], key and value [T, K, D], with gradients."""
     result: Tensor = _PackedAttention.apply(
         query.contiguous(), key.contiguous(), value.contiguous(), tiles, scale, window
     )

@@ -1,7 +1,7 @@
-"""What stands between the matrix products: norm, rotary embedding, gated activation, with their backward passes.
+"""The operations between matrix products: norm, rotary embedding and gated activation, with their backward passes.
 
-Forward, each rounds where eager torch rounds, and works row by row, so that a token's result does not depend on how
-many others there are: the engine and the learner run this very code.
+Each forward rounds where eager torch rounds and works row by row, so a token's result does not depend on the number of
+other tokens. The engine and the trainer run the same code.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import triton.language as tl
 from torch import Tensor
 
 EXACT = {"enable_fp_fusion": False}
-"""For kernels whose results must agree: no product and sum joined into one operation that rounds once, here so and in
-another kernel otherwise."""
+"""For kernels whose results must agree: the compiler must not fuse a product and a sum, which would round once in some
+kernels and twice in others."""
 
 # ---- RMS norm ----
 
@@ -25,7 +25,10 @@ def rms_norm_kernel(
     x_ptr, y_ptr, w_ptr, sum_ptr, out_ptr, size, eps, heads, x_stride,
     HAS_SUM: tl.constexpr, ONE_PLUS: tl.constexpr, N: tl.constexpr,
 ):  # fmt: skip
-    """One row of x; with HAS_SUM of x + y, which is stored as well. A row is one of `heads` in a row of x_stride."""
+    """Normalize one row of x, or with HAS_SUM of x + y, which is stored too.
+
+    `heads` rows share a stride of x_stride.
+    """
     row = tl.program_id(0).to(tl.int64)
     n = tl.arange(0, N)
     mask = n < size
@@ -44,7 +47,7 @@ def rms_norm_kernel(
 
 
 def norm_warps(padded: int) -> int:
-    """The same for all who call the kernel: the order of a sum depends on it."""
+    """Return the number of warps. All callers use it, because the order of a sum depends on it."""
     return 4 if padded <= 2048 else 8
 
 
@@ -52,7 +55,7 @@ def norm_warps(padded: int) -> int:
 def _rms_norm_backward(
     grad_ptr, x_ptr, w_ptr, dx_ptr, dw_ptr, rows, size, eps, per_program, ONE_PLUS: tl.constexpr, N: tl.constexpr
 ):
-    """Some rows each; the weight's gradient is summed over them and stored as one partial sum per program."""
+    """Process some rows; the weight's gradient is stored as one partial sum per program."""
     program = tl.program_id(0)
     n = tl.arange(0, N)
     mask = n < size
@@ -108,13 +111,13 @@ class _RmsNorm(torch.autograd.Function):
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, one_plus: bool) -> Tensor:
-    """As Llama's, or with `one_plus` as Gemma's."""
+    """Return the norm as in Llama, or with `one_plus` as in Gemma."""
     result: Tensor = _RmsNorm.apply(x, weight, eps, one_plus)
     return result
 
 
 def add_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float, out: Tensor) -> None:
-    """x += y, and `out` is its norm (as Llama's). [T, D], for sampling: no gradient."""
+    """Compute x += y and `out` = norm of x, as in Llama. [T, D], for sampling: no gradient."""
     tokens, size = x.shape
     padded = triton.next_power_of_2(size)
     rms_norm_kernel[(tokens,)](
@@ -124,7 +127,7 @@ def add_norm(x: Tensor, y: Tensor | None, weight: Tensor, eps: float, out: Tenso
 
 
 def head_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The norm of each head by itself: [T, H, D], whose rows of heads may stand apart. No gradient."""
+    """Return the norm of each head separately: [T, H, D], whose rows may be strided. No gradient."""
     tokens, heads, size = x.shape
     out = torch.empty(tokens, heads, size, device=x.device, dtype=x.dtype)
     padded = triton.next_power_of_2(size)
@@ -140,7 +143,7 @@ def head_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 @triton.jit
 def turn(own, pair, cos, sin):
-    """own · cos + pair · sin, each product rounded before the sum, as eager torch does."""
+    """Return own · cos + pair · sin, each product rounded before the sum, as in eager torch."""
     return (own * cos).to(own.dtype) + (pair * sin).to(own.dtype)
 
 
@@ -197,7 +200,7 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_query: Tensor, grad_key: Tensor) -> tuple[Tensor, Tensor, None, None]:
         cos, sin = ctx.saved_tensors
-        # A rotation's transpose is the rotation back.
+        # The transpose of a rotation rotates back.
         query, key = _run_rotate(_with_unit_stride(grad_query), _with_unit_stride(grad_key), cos, sin, -1.0)
         return query, key, None, None
 
@@ -207,7 +210,7 @@ def _with_unit_stride(x: Tensor) -> Tensor:
 
 
 def rotate(query: Tensor, key: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Query [B, H, T, D], key [B, K, T, D], cos and sin [B, T, D]; the last dimension is contiguous."""
+    """Rotate query [B, H, T, D] and key [B, K, T, D] by cos and sin [B, T, D]. The last dimension is contiguous."""
     q, k = _Rotate.apply(query, key, cos, sin)
     return q, k
 
@@ -239,7 +242,7 @@ def _silu_mul_joined(joined_ptr, out_ptr, count, size, N: tl.constexpr):
 
 
 def silu_mul_joined(joined: Tensor, out: Tensor) -> None:
-    """`out` [T, N] from gate and up side by side, [T, 2 N]. No gradient."""
+    """Compute `out` [T, N] from gate and up side by side, [T, 2 N]. No gradient."""
     count = out.numel()
     _silu_mul_joined[(triton.cdiv(count, 1024),)](joined, out, count, out.shape[1], N=1024, num_warps=4, **EXACT)
 
@@ -279,6 +282,6 @@ class _SiluMul(torch.autograd.Function):
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
-    """silu(gate) × up."""
+    """Return silu(gate) × up."""
     result: Tensor = _SiluMul.apply(gate, up)
     return result

@@ -1,7 +1,7 @@
-"""Matrix products for few rows, where the library's are slow or a step more is wanted at the end of them.
+"""Matrix products for few rows, where the library's are slow or another operation can be fused at their end.
 
-Each output is one sum over K in order, 16 products at a time, as in the library's kernels when K is not split: the bits
-are the same for all of these, so which one runs is a question of speed alone.
+Each output is one sum over K in order, 16 products at a time, as in the library's kernels when K is not split. All of
+them give the same bits, so the choice between them only affects speed.
 
 Shapes: M rows, K inputs, N outputs; x [M, K], weights [N, K].
 """
@@ -21,12 +21,12 @@ from groupwise.kernels.joined import Joined
 from groupwise.kernels.pointwise import EXACT
 
 FEW_ROWS, FEW_ROWS_SMALL, SMALL = 64, 128, 1 << 21
-"""Up to so many rows ours, or so many where the weight is small; beyond, the library's."""
+"""Our kernels run up to this many rows, or up to FEW_ROWS_SMALL for a small weight; else the library's."""
 FEW_OUTPUTS = 256
-"""Up to here (the lower half of an adapter) ours for any number of rows."""
+"""Up to this many outputs (the down matrix of an adapter), our kernels run for any number of rows."""
 LONG_SUM, MIN_ROWS = 4096, 160
-"""With a sum this long and fewer rows the library, not allowed to split it, picks a kernel ten times too slow; so the
-rows are padded. The bits of those that count are the same."""
+"""For a sum this long and fewer rows, the library, which may not split the sum, picks a kernel that is ten times
+slower. So rows are padded. The bits of the real rows are the same."""
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -78,7 +78,7 @@ def _adapt(
     t_ptr, up_ptr, out_ptr, scaling, M, N, end_1, end_2, t_stride,
     R: tl.constexpr, RP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """A tile of outputs belongs to one map, which has its own part of t."""
+    """Add adapters to one tile of outputs, which belongs to one layer and its part of t."""
     m = tl.program_id(1) * BM + tl.arange(0, BM)
     n = tl.program_id(0) * BN + tl.arange(0, BN)
     r = tl.arange(0, RP)
@@ -101,7 +101,7 @@ def _shared_bytes(device: int) -> int:
 
 
 def _stages(tile_bytes: int, most: int, device: torch.device) -> int:
-    """How many tiles can be on their way at once."""
+    """Return how many tiles can be in flight at once."""
     room = _shared_bytes(device.index or 0) * 0.9
     return max(2, min(most, int(room // tile_bytes)))
 
@@ -111,19 +111,19 @@ def _step(inputs: int) -> int:
 
 
 def is_ours(rows: int, weight: Tensor) -> bool:
-    """Whether a product of this size is run by our kernels."""
+    """Whether our kernels run a product of this size."""
     few = FEW_ROWS_SMALL if weight.numel() < SMALL else FEW_ROWS
     return weight.shape[1] % 16 == 0 and (rows <= few or weight.shape[0] <= FEW_OUTPUTS)
 
 
 def padded_rows(rows: int, weight: Tensor) -> int:
-    """How many rows to run for `rows`."""
+    """Return the number of rows to run for `rows`."""
     is_slow = weight.shape[1] >= LONG_SUM and not is_ours(rows, weight)
     return max(rows, MIN_ROWS) if is_slow else rows
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """`out` [M, N] = x · weightᵀ + bias."""
+    """Compute `out` [M, N] = x · weightᵀ + bias."""
     rows, inputs = x.shape
     outputs = weight.shape[0]
     if not is_ours(rows, weight):
@@ -132,7 +132,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None
         else:
             torch.addmm(bias, x, weight.t(), out=out)
         return
-    # Narrow tiles of outputs, so that there is a program for each processor.
+    # Narrow tiles of outputs, so every processor has a program.
     tile, step = (16, _step(inputs)) if outputs <= 4096 else (64, min(64, _step(inputs)))
     _product[(triton.cdiv(outputs, tile), triton.cdiv(rows, 64))](
         x, weight, bias, out, rows, outputs, inputs, BM=64, BN=tile, BK=step, HAS_BIAS=bias is not None,
@@ -141,7 +141,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None
 
 
 def gated(x: Tensor, gate: Tensor, up: Tensor, out: Tensor) -> None:
-    """`out` [M, N] = silu(x · gateᵀ) × (x · upᵀ), for few rows (`is_ours`)."""
+    """Compute `out` [M, N] = silu(x · gateᵀ) × (x · upᵀ), for few rows (`is_ours`)."""
     rows, inputs = x.shape
     outputs = gate.shape[0]
     tile, step = 128 if outputs > 4096 else 16, min(64, _step(inputs))
@@ -152,7 +152,7 @@ def gated(x: Tensor, gate: Tensor, up: Tensor, out: Tensor) -> None:
 
 
 def apply_joined(x: Tensor, joined: Joined, out: Tensor) -> None:
-    """`out` [M, N]: all the maps of x, side by side."""
+    """Compute `out` [M, N]: the outputs of all layers, side by side."""
     product(x, joined.weight, joined.bias, out)
     adapter = joined.adapter
     if adapter is None:
@@ -170,7 +170,7 @@ def apply_joined(x: Tensor, joined: Joined, out: Tensor) -> None:
 
 @contextmanager
 def split_sums() -> Iterator[None]:
-    """Inside, the library may split the sums of a product. For gradients: a sum over all tokens, and few outputs."""
+    """Inside, the library may split the sums of products: for gradients, which sum over all tokens."""
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = (False, True)
     try:
         yield

@@ -1,7 +1,13 @@
-"""The seam to transformers' modules: attention of ours, handed to a model through its attention interface.
+"""The seam to transformers: our attention, which a model calls through transformers' `AttentionInterface`.
 
-A forward pass runs with a *step*, which knows where keys and values are and what each query may see. Without one the
-model has the attention that it came with.
+A forward pass runs with a *step*, which knows where keys and values are and what each query may see. Outside of
+`attending` the model has its own attention.
+
+The current step is a global of this module, for two reasons. transformers finds an attention function by name and
+passes it only its own arguments, so an extra argument would have to survive the forward of every architecture. And
+gradient checkpointing calls attention again during the backward pass, on a GPU in autograd's own thread, where a
+context variable of the caller is not visible. So one model attends at a time per process, and the step must stay set
+until the backward pass is done.
 """
 
 from __future__ import annotations
@@ -18,25 +24,25 @@ NAME = "groupwise-native"
 
 class AttentionStep(Protocol):
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
-        """[B, T, H, D] from query [B, H, T, D], key and value [B, K, T, D]; stores key and value on the way."""
+        """Return [B, T, H, D] from query [B, H, T, D], key and value [B, K, T, D]. Store key and value."""
         ...
 
 
 class AttentionForm:
-    """What varies between models and layers."""
+    """Settings of attention that differ between models and layers."""
 
     __slots__ = ("scale", "softcap", "window")
 
     def __init__(self, scale: float, softcap: float, window: int) -> None:
         self.scale = scale
         self.softcap = softcap
-        """0 is none."""
+        """0: none."""
         self.window = window
-        """How many tokens back a query sees, itself included; 0 is all."""
+        """How many tokens back a query sees, itself included; 0: all."""
 
 
 class UnsupportedModel(ValueError):
-    """This model computes attention in a way that the native engine does not; the message says which engine does."""
+    """The native engine cannot compute this model's attention. The message names an engine that can."""
 
 
 _current: AttentionStep | None = None
@@ -44,7 +50,7 @@ _current: AttentionStep | None = None
 
 @contextmanager
 def attending(model: Any, step: AttentionStep | None = None) -> Iterator[None]:
-    """Inside, the model's attention is ours. The step may be set, and changed, by `attend_with`."""
+    """Inside, the model uses our attention. `attend_with` sets and changes the step."""
     config = model.config.get_text_config()
     before = config._attn_implementation
     config._attn_implementation = NAME
@@ -57,16 +63,9 @@ def attending(model: Any, step: AttentionStep | None = None) -> Iterator[None]:
 
 
 def attend_with(step: AttentionStep | None) -> None:
-    """For the forward passes from here on, and for what gradient checkpointing computes again in their backward."""
+    """Set the step for the next forward passes and for what gradient checkpointing recomputes in their backward."""
     global _current
     _current = step
-
-
-def window_of(attention: Any) -> int:
-    """As an attention module hands it to the interface: Mistral's is in the config, Llama has none."""
-    if type(attention).__name__ == "MistralAttention":
-        return attention.config.sliding_window or 0
-    return getattr(attention, "sliding_window", None) or 0
 
 
 def current_step() -> AttentionStep | None:
@@ -79,7 +78,7 @@ def _attention(
     **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     if _current is None:
-        raise RuntimeError("our attention was called without a step")
+        raise RuntimeError("attention was called without a step")
     if s_aux is not None:
         raise UnsupportedModel('attention sinks are not supported here; set engine.name = "reference"')
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -88,7 +87,7 @@ def _attention(
 
 
 def _no_mask(*arguments: Any, **named: Any) -> None:
-    """The step knows what each query may see."""
+    """Build no mask: the step knows what each query may see."""
     return None
 
 

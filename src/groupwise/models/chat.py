@@ -1,7 +1,7 @@
-"""Between text and token ids: a problem becomes a prompt, a demonstration ids, and ids the text of each token.
+"""Conversion between text and token ids: problems to prompts, demonstrations to ids, and ids to the text of each token.
 
-Token ids are the truth: a rollout is trained on the ids that were sampled and is never encoded again from its text.
-Nothing here knows models or devices, and nothing cuts a prompt short: a prompt that does not fit is an error.
+Token ids are authoritative: a rollout is trained on the ids that were sampled and never encoded again from its text.
+Prompts are never truncated; a prompt that does not fit is an error.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from groupwise.config.build import ConfigError
 from groupwise.types import Problem, Prompt
 
 _INCOMPLETE = "\ufffd"
-"""What decoding gives for bytes that are not a character yet."""
+"""Character that decoding returns for an incomplete sequence of bytes."""
 
 
 def set_template_options(tokenizer: Any, options: Mapping[str, Any], path: str) -> None:
-    """Written into the template, which then has them wherever the tokenizer goes."""
+    """Write options into the chat template, so they stay with the tokenizer."""
     if not options:
         return
     given = tokenizer.chat_template
@@ -27,24 +27,24 @@ def set_template_options(tokenizer: Any, options: Mapping[str, Any], path: str) 
     for name in options:
         if not any(re.search(rf"\b{re.escape(name)}\b", text) for text in templates.values()):
             raise ConfigError(
-                f"model.chat_template_options.{name}: the chat template of {path} reads no such name; leave it out"
+                f"model.chat_template_options.{name}: the chat template of {path} does not use this name; remove it"
             )
-    # What JSON calls true, false, a number or a text, Jinja does, too.
+    # JSON's true, false, numbers and strings are valid in Jinja.
     opening = "".join(f"{{%- set {name} = {json.dumps(value)} %}}" for name, value in options.items())
     changed = {name: opening + text for name, text in templates.items()}
     tokenizer.chat_template = changed if isinstance(given, dict) else changed["default"]
 
 
 def encode_prompt(tokenizer: Any, problem: Problem) -> Prompt:
-    """The problem's messages through the chat template, up to where the assistant's turn begins."""
+    """Encode a problem's messages with the chat template, up to the start of the assistant's turn."""
     messages = [{"role": message.role, "content": message.content} for message in problem.messages]
-    # Without return_dict=False, transformers 5 answers with a BatchEncoding and not with the ids.
+    # Without return_dict=False, transformers 5 returns a BatchEncoding instead of ids.
     token_ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
     return Prompt(problem=problem, token_ids=tuple(int(token_id) for token_id in token_ids))
 
 
 class Prompts:
-    """Problems as the model sees them, each encoded once."""
+    """A cache of encoded prompts."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -57,17 +57,17 @@ class Prompts:
 
 
 def encode_completion(tokenizer: Any, text: str, stop_id: int) -> tuple[int, ...]:
-    """The ids of a demonstration's completion, with the stop token that a rollout would have ended with.
+    """Return the ids of a demonstration's completion, with the stop token that ends a rollout.
 
-    Special tokens spelled out in the text are encoded as those tokens: the text should not end with the stop token.
+    Special tokens spelled out in the text are encoded as such, so the text should not end with the stop token.
     """
     return (*tokenizer.encode(text, add_special_tokens=False), stop_id)
 
 
 class Pieces:
-    """The text of each token, special ones spelled out: together they are the text of the completion.
+    """The text of each token, special ones spelled out. Joined, they are the text of the completion.
 
-    A token is decoded once, behind another one: some tokenizers drop the space in front of a first token.
+    A token is decoded behind another token, because some tokenizers drop the space before the first one.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -79,11 +79,11 @@ class Pieces:
     def of(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         pieces: list[str] = []
         open_ids: list[int] = []
-        """Tokens that hold parts of a character which is not complete yet."""
+        """Tokens of a character that is still incomplete."""
         for token_id in token_ids:
             piece = self._piece(token_id)
             pieces.append(piece)
-            if _INCOMPLETE not in piece:  # nor can it complete what came before
+            if _INCOMPLETE not in piece:  # and it cannot complete the tokens before it
                 open_ids = []
                 continue
             open_ids.append(token_id)
@@ -112,7 +112,7 @@ class Pieces:
 
 
 def check_fits(prompts: Iterable[Prompt], max_new_tokens: int, context_tokens: int) -> None:
-    """ConfigError unless the longest prompt leaves room for the longest completion."""
+    """Raise a ConfigError unless the longest prompt leaves room for the longest completion."""
     longest = max(prompts, key=lambda prompt: len(prompt.token_ids), default=None)
     if longest is None:
         return
@@ -121,9 +121,9 @@ def check_fits(prompts: Iterable[Prompt], max_new_tokens: int, context_tokens: i
         return
     room = context_tokens - length
     fix = (
-        f"lower max_new_tokens to {room} or less, or leave the long prompts out"
+        f"lower max_new_tokens to {room} or less, or remove the long prompts"
         if room > 0
-        else "the prompt alone leaves no room: shorten it, leave it out, or take a model with a longer context"
+        else "the prompt alone leaves no room: shorten or remove it, or use a model with a longer context"
     )
     raise ConfigError(
         f"max_new_tokens = {max_new_tokens}: the longest prompt has {length} tokens (problem {longest.problem.id!r}), "

@@ -1,18 +1,17 @@
-"""Checkpoints that a kill, a full disk or a flipped bit cannot turn into a silently wrong resume.
+"""Checkpoints that survive a kill, a full disk and a flipped bit: a damaged one is never resumed from.
 
     save:  .tmp-NAME/ ← tensors, state.json   fsync each
                       ← manifest.json (hash and size of each)   fsync, fsync the folder
            rename to NAME/, fsync the parent, then prune
-    load:  the newest folder whose every file is what its manifest says
+    load:  the newest folder whose files all match their manifest
 
-Contract: at every instant of a save the newest checkpoint that verifies is the one before or the complete new one. A
-save that fails raises `CheckpointError` and leaves what was there. One process writes (the run's lock sees to that);
-any number may read meanwhile, and reading changes nothing. Files are safetensors and JSON: loading runs no code.
+Contract: at any moment of a save, the newest checkpoint that verifies is the previous one or the complete new one. A
+failed save raises `CheckpointError` and leaves existing checkpoints unchanged. One process writes (the run's lock
+ensures that); any number may read at the same time. Files are safetensors and JSON, so loading runs no code. What a
+checkpoint contains is up to the trainer.
 
-It does not know what is in a checkpoint: policy, optimizer, sampler and batch in flight are the trainer's to name.
-
-Two kinds of name. `step-000012` is the run after step 12. `step-000012-update-003` lies inside step 12, with 3 of its
-updates done: newer than `step-000011`, older than `step-000012`.
+Names: `step-000012` is the run after step 12. `step-000012-update-003` is inside step 12, after 3 of its updates: newer
+than `step-000011`, older than `step-000012`.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 TAGS = "tags.json"
 FORMAT = 2
-"""Of the manifest. A reader refuses a format it does not know."""
+"""Version of the manifest. A reader refuses other versions."""
 PIECE_BYTES = 16 << 20
-"""Of a file, hashed by a thread of its own: one core takes longer over gigabytes than a disk."""
+"""Piece of a file that one thread hashes. A single core would be slower than the disk."""
 HASHING_THREADS = 8
 STAGE_BYTES = 64 << 20
-"""Pinned, and two of them: what comes from a GPU through these takes a fifth of the time that it takes to ordinary
+"""Size of each of two pinned buffers. Copying from a GPU through them takes a fifth of the time of copying to ordinary
 memory (docs/lab-log.md)."""
 
 _NAME = re.compile(r"step-(\d{6,})(?:-update-(\d{3,}))?")
 _PART = re.compile(r"[A-Za-z0-9._-]+")
 _TEMPORARY = ".tmp-"
 _REPLACED = ".replaced-"
-"""Prefix of a checkpoint that is being replaced by one of the same name. Until that is done it still counts."""
+"""Prefix of a checkpoint that is being replaced by one of the same name. It counts until the new one is in place."""
 
 
 class CheckpointError(RuntimeError):
@@ -59,12 +58,12 @@ class CheckpointError(RuntimeError):
 
 
 def checkpoint_name(step: int, update: int | None = None) -> str:
-    """After `step`, or inside it after `update` of its updates."""
+    """Return the name of a checkpoint after `step`, or inside it after `update` of its updates."""
     return f"step-{step:06d}" if update is None else f"step-{step:06d}-update-{update:03d}"
 
 
 def checkpoint_order(name: str) -> tuple[int, bool, int]:
-    """Sorts names from old to new; ValueError for a name of another shape."""
+    """Return a key that sorts names from old to new. Raise a ValueError for any other name."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(f"{name!r} is not the name of a checkpoint; make it with checkpoint_name(step, update)")
@@ -74,7 +73,7 @@ def checkpoint_order(name: str) -> tuple[int, bool, int]:
 
 class CheckpointStore:
     def __init__(self, root: Path, keep_last: int, on_skip: Callable[[Path, str], None] | None = None) -> None:
-        """`on_skip(path, reason)` hears of what was passed over: what does not verify, what could not be removed."""
+        """`on_skip(path, reason)` is called for checkpoints that do not verify or cannot be removed."""
         if keep_last < 1:
             raise ValueError(f"keep_last = {keep_last}: keep at least 1, or a crash loses the run")
         self.root = Path(root)
@@ -106,17 +105,20 @@ class CheckpointStore:
             _write_files(temporary, tensors, state_bytes)
             self._put_in_place(temporary, path)
         except (OSError, SafetensorError) as error:
-            # Only for errors. A kill cannot clean up either, and the next save removes what it left.
+            # A kill leaves the folder behind, and the next save removes it.
             shutil.rmtree(temporary, ignore_errors=True)
             raise CheckpointError(
                 f"could not write the checkpoint {path}: {error}. Older checkpoints are untouched; "
-                "make room or mend the folder, then resume the run"
+                "free space or fix the folder, then resume the run"
             ) from error
         self._prune(name, protected)
         return path
 
     def newest_valid(self) -> Path | None:
-        """The newest checkpoint that verifies, every byte of it read; `on_skip` hears of newer ones that do not."""
+        """Return the newest checkpoint that verifies, reading every byte.
+
+        Newer ones that do not are given to `on_skip`.
+        """
         for path in reversed(self._candidates()):
             reason = self.verify(path)
             if reason is None:
@@ -125,16 +127,16 @@ class CheckpointStore:
         return None
 
     def verify(self, path: Path) -> str | None:
-        """Why this checkpoint cannot be trusted, or None when every file is what its manifest says."""
+        """Return why this checkpoint cannot be trusted, or None if all files match its manifest."""
         try:
             files = _read_manifest(path)
             for name, entry in files.items():
                 file = path / name
                 size = file.stat().st_size
                 if size != entry["size_bytes"]:
-                    return f"{name} has {size} bytes, its manifest says {entry['size_bytes']}"
+                    return f"{name} has {size} bytes, but its manifest says {entry['size_bytes']}"
                 if _hash_of(file) != entry["sha256_of_pieces"]:
-                    return f"{name} is not what was written: its sha256 differs"
+                    return f"{name} was changed after it was written: its sha256 differs"
         except FileNotFoundError as error:
             return f"{Path(error.filename).name} is missing"
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -142,7 +144,7 @@ class CheckpointStore:
         return None
 
     def load(self, path: Path, check: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """The tensors, on the CPU, and the state. `check=False` only right after `newest_valid` has read it all."""
+        """Return (tensors on the CPU, state). Use `check=False` only right after `newest_valid`."""
         reason = self.verify(path) if check else None
         if reason is not None:
             raise CheckpointError(f"checkpoint {path} cannot be loaded: {reason}")
@@ -155,14 +157,14 @@ class CheckpointStore:
         return tensors, state
 
     def names(self) -> list[str]:
-        """The checkpoints there are, valid or not, from old to new."""
+        """Return the names of all checkpoints, valid or not, from old to new."""
         return [path.name for path in self._candidates() if not path.name.startswith(_REPLACED)]
 
     def rewind(self, name: str) -> Path:
-        """Forget the checkpoints after `name`: a run resumed from it must not, at its next crash, jump to them.
+        """Remove the checkpoints after `name` and their tags, so a later crash cannot jump ahead to them.
 
-        Their tags go too. For the one process that writes, before its first save. Returns where `name` lies now, which
-        is not where `newest_valid` found it if a kill had come between the two renames of a replacement.
+        Called by the writing process before its first save. Return the path of `name`, which has changed since
+        `newest_valid` if a kill interrupted a replacement between its two renames.
         """
         name = name.removeprefix(_REPLACED)
         newest_kept = checkpoint_order(name)
@@ -179,18 +181,18 @@ class CheckpointStore:
         return self.root / name
 
     def mark(self, name: str, tag: str) -> None:
-        """Let `tag` ("best") mean this checkpoint and no other; while it does, it is not pruned."""
+        """Move `tag` ("best") to this checkpoint. A tagged checkpoint is not pruned."""
         if not (self.root / name).is_dir():
             raise CheckpointError(f"there is no checkpoint {self.root / name} to tag as {tag!r}")
         self._write_tags({**(self._tags() or {}), tag: name})
 
     def tagged(self, tag: str) -> Path | None:
-        """The checkpoint that `tag` means; None when there is none. Not verified."""
+        """Return the checkpoint with this tag, not verified; None if there is none."""
         name = (self._tags() or {}).get(tag)
         return self.root / name if name is not None and (self.root / name).is_dir() else None
 
     def _candidates(self) -> list[Path]:
-        """From old to new. A checkpoint set aside while another takes its name comes before that other."""
+        """Return all checkpoints from old to new. One that is being replaced comes before its replacement."""
         try:
             paths = list(self.root.iterdir())
         except (FileNotFoundError, NotADirectoryError):
@@ -208,7 +210,8 @@ class CheckpointStore:
         aside = self.root / f"{_REPLACED}{path.name}"
         is_replacing = path.exists()
         if is_replacing:
-            # A folder cannot be renamed over a full one. Between the two renames `newest_valid` finds the one aside.
+            # A folder cannot be renamed over a full one. Between the two renames, `newest_valid` finds the one set
+            # aside.
             os.rename(path, aside)
         try:
             os.rename(temporary, path)
@@ -222,7 +225,7 @@ class CheckpointStore:
             self._remove(aside)
 
     def _settle(self) -> None:
-        """Finish or undo what a killed save left: folders half written or half removed, one set aside."""
+        """Clean up after a killed save: partial folders, and a checkpoint that was set aside."""
         for path in sorted(self.root.iterdir()):
             if path.name.startswith(_TEMPORARY):
                 shutil.rmtree(path)
@@ -236,15 +239,15 @@ class CheckpointStore:
     def _prune(self, saved: str, protected: Collection[str]) -> None:
         tags = self._tags()
         if tags is None:
-            return  # Which checkpoints are tagged is not known: keep them all rather than lose the best one.
-        # Those after `saved` are not counted: they are of a future that this run has left, and would push out its own.
+            return  # The tags cannot be read: keep everything rather than lose the best checkpoint.
+        # Checkpoints after `saved` are from before a rewind and must not push out newer ones.
         names = [name for name in self.names() if checkpoint_order(name) <= checkpoint_order(saved)]
         for name in names[: -self._keep_last]:
             if name not in protected and name not in tags.values():
                 self._remove(self.root / name)
 
     def _remove(self, path: Path) -> None:
-        # Renamed first: a kill half way through must not leave something that looks like a damaged checkpoint.
+        # Renamed first, so a kill during removal leaves nothing that looks like a damaged checkpoint.
         trash = self.root / f"{_TEMPORARY}removed-{path.name.removeprefix('.')}"
         try:
             os.rename(path, trash)
@@ -253,7 +256,7 @@ class CheckpointStore:
             self._on_skip(path, f"could not be removed: {error}")
 
     def _tags(self) -> dict[str, str] | None:
-        """None when the file is there but cannot be read."""
+        """Return the tags; None if the file exists but cannot be read."""
         path = self.root / TAGS
         try:
             tags = {str(tag): str(name) for tag, name in json.loads(path.read_bytes()).items()}
@@ -275,13 +278,13 @@ class CheckpointStore:
 
 
 class CheckpointReader(CheckpointStore):
-    """The store as the other ranks see it: one rank writes, and all can read."""
+    """The store on ranks that do not write: saving does nothing."""
 
     def save(self, *arguments: Any, **named: Any) -> Path:
         return self.root
 
     def newest_valid(self) -> Path | None:
-        return None  # the one that writes looks, and says
+        return None  # the writing rank decides and shares its choice
 
     def mark(self, name: str, tag: str) -> None:
         pass
@@ -289,7 +292,7 @@ class CheckpointReader(CheckpointStore):
 
 def _write_files(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state_bytes: bytes) -> None:
     pieces: dict[str, list[Future[bytes]]] = {}
-    # Hashed while the disk takes it.
+    # Hashing runs while the disk writes.
     with ThreadPoolExecutor(HASHING_THREADS) as pool:
         for part, named in tensors.items():
             path = folder / f"{part}.safetensors"
@@ -314,7 +317,7 @@ def _write_bytes(path: Path, data: bytes) -> None:
 
 
 def _separate(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors as safetensors takes them: on the CPU, contiguous, none sharing memory with another (tied weights)."""
+    """Return tensors as safetensors needs them: on the CPU, contiguous, without shared memory (tied weights)."""
     separate = {}
     storages = set()
     for name, plain in zip(named, _on_cpu([tensor.detach() for tensor in named.values()]), strict=True):
@@ -327,7 +330,7 @@ def _separate(named: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Contiguous; copies of those on a GPU."""
+    """Return contiguous tensors in host memory, copied from the GPU where necessary."""
     copies = [
         torch.empty(tensor.shape, dtype=tensor.dtype) if tensor.is_cuda else tensor.contiguous() for tensor in tensors
     ]
@@ -339,7 +342,7 @@ def _on_cpu(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def _copy_through(stages: Sequence[Tensor], moves: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Piece by piece: one stage is emptied while the next one fills."""
+    """Copy through two buffers: one is emptied while the other fills."""
     filled: tuple[Tensor, Tensor, torch.cuda.Event | None] | None = None
     for source, target in moves:
         both = (_bytes_of(source.contiguous()), _bytes_of(target))
@@ -364,7 +367,7 @@ def _empty(stage: Tensor, target: Tensor, arrived: torch.cuda.Event | None) -> N
 
 
 def _encode_state(state: Mapping[str, Any]) -> bytes:
-    """JSON that Python reads back as it was, but for tuples, which become lists. NaN and infinities are kept."""
+    """Encode as JSON that Python reads back unchanged, NaN and infinities included. Tuples become lists."""
     _check_keys(dict(state), "state")
     try:
         return json.dumps(dict(state), ensure_ascii=True).encode("ascii")
@@ -373,7 +376,7 @@ def _encode_state(state: Mapping[str, Any]) -> bytes:
 
 
 def _check_keys(value: Any, where: str) -> None:
-    # json.dumps would turn the key 1 into "1" without a word, and a resumed run would not find it.
+    # json.dumps would silently turn the key 1 into "1", which a resumed run would not find.
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
@@ -388,12 +391,12 @@ def _check_keys(value: Any, where: str) -> None:
 def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
     manifest = json.loads((path / MANIFEST).read_bytes())
     if manifest["format"] != FORMAT:
-        raise ValueError(f"format {manifest['format']!r} is not known; this version reads {FORMAT}")
+        raise ValueError(f"format {manifest['format']!r} is unknown; this version reads {FORMAT}")
     files: dict[str, dict[str, Any]] = manifest["files"]
     if not isinstance(files, dict) or STATE not in files:
         raise ValueError(f"it does not list {STATE}")
     for name in files:
-        # A manifest may come from elsewhere: it names files of its own folder and nothing else.
+        # A manifest is not trusted: it may only name files of its own folder.
         if not _PART.fullmatch(name):
             raise ValueError(f"it lists {name!r}, which is not a plain file name")
     return files

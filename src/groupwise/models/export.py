@@ -1,8 +1,8 @@
-"""A run's weights, or a model → a plain Hugging Face folder that transformers loads, adapters merged in.
+"""Export of a run's weights, or of a model, as a plain Hugging Face folder with adapters merged.
 
-What is written computes what the policy computed. So under `model.quantization` adapters are merged into the weights as
-they were quantized, made dense, and not into those that the run was started from: adapters learn to make up for what
-quantization did, and held-out scores were those of the two together.
+The exported model computes what the policy computed. So under `model.quantization` adapters are merged into the
+quantized weights, made dense, and not into the original ones: adapters learn to compensate for quantization, and
+held-out scores were measured with both together.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from groupwise.runs.reader import Run
 
 
 def export_run(run_dir: Path, out: Path, *, checkpoint: str = "best", use_ema: bool = False) -> None:
-    """`checkpoint` is "best", "last" or a name. The folder appears whole or not at all.
+    """Export a checkpoint of a run: "best", "last" or a name. The folder appears complete or not at all.
 
-    Where the run evaluated the moving average of its weights, "best" is the best average, and that is what is written.
+    If the run evaluated the moving average of its weights, "best" exports the best average.
     """
     refuse_full(out)
     recipe = make_recipe(Run(run_dir).recipe)
@@ -33,13 +33,13 @@ def export_run(run_dir: Path, out: Path, *, checkpoint: str = "best", use_ema: b
     is_best_average = checkpoint == "best" and recipe.evaluation.use_ema
     group = "ema" if use_ema or is_best_average else "weights"
     if group not in tensors:
-        raise ConfigError(f"--ema: {run_dir} keeps no moving average; model.ema_decay was 0")
+        raise ConfigError(f"--ema: {run_dir} has no moving average; model.ema_decay was 0")
     policy.load_weights(tensors[group])
     save_folder(policy, out)
 
 
 def export_model(given: str, out: Path) -> None:
-    """Any model that a recipe can name, as a folder: a GGUF file is dequantized once, and then loads quickly."""
+    """Export any model that a recipe can name. A GGUF file is dequantized once and then loads quickly."""
     refuse_full(out)
     save_folder(load_model(ModelConfig(path=given), 0), out)
 
@@ -52,7 +52,7 @@ def refuse_full(out: Path) -> None:
 def find_checkpoint(store: CheckpointStore, wanted: str) -> Path:
     if wanted == "best":
         path = store.tagged("best")
-        missing = "the run has no best checkpoint: it was never evaluated, or keep_best is off; take --checkpoint last"
+        missing = "the run has no best checkpoint: it was never evaluated, or keep_best is off; use --checkpoint last"
     elif wanted == "last":
         path = store.newest_valid()
         missing = f"{store.root} holds no valid checkpoint"
@@ -65,11 +65,11 @@ def find_checkpoint(store: CheckpointStore, wanted: str) -> Path:
 
 
 def save_folder(policy: Policy | LoadedModel, out: Path) -> None:
-    """Write to a folder beside it and rename."""
+    """Write to a temporary folder beside `out`, then rename it."""
     temporary = out.with_name(f".tmp-{out.name}-{os.getpid()}")
     out.parent.mkdir(parents=True, exist_ok=True)
     try:
-        # The state dict is given by hand: merged, and without the names that adapters put in between.
+        # An explicit state dict: merged, and without the names that adapters insert.
         policy.model.save_pretrained(temporary, state_dict=merged_state_dict(policy.model))
         policy.tokenizer.save_pretrained(temporary)
         if out.exists():

@@ -1,11 +1,13 @@
-"""Our own forms of norms, rotary embedding, activation and attention in a model, for bf16 on a GPU.
+"""Fused norms, rotary embedding, activation and attention for a model in bf16 on a GPU.
 
-They are there for training and for sampling alike, so that the two agree: a token goes through the same arithmetic,
-whether it is one of a batch that decodes or one of a packed batch that is learned from. (The matrix products between
-them gave the same bits for 1 to 8,192 rows as long as K is not split, which is switched off here.)
+Training and sampling use the same fused forms, so their logprobs agree: a token goes through the same arithmetic in a
+decode batch and in a packed training batch. (Matrix products give the same bits for 1 to 8,192 rows as long as K is not
+split, so splitting is switched off here.)
 
-A form is used only where it gives what the model's own code gives on a random input; a model that we do not know keeps
-its own code.
+A form is used only where it reproduces the model's own code on a random input. `fuse` changes state outside of its
+argument, because transformers offers no other way in: it replaces `forward` of single modules, wraps
+`apply_rotary_pos_emb` in the modeling module that the model's class is from, which all models of that class share, and
+sets two options of torch's matrix products for the whole process.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from torch import Tensor, nn
 from groupwise.data.pack import Pack
 from groupwise.kernels.joined import lay_side_by_side
 from groupwise.kernels.seam import AttentionForm, attend_with
+from groupwise.models.families import fits_packed_attention, has_silu
+from groupwise.models.gradient_sums import GradientSums
+from groupwise.models.head import has_plain_head
 from groupwise.models.placement import device_bytes
 from groupwise.models.recorded import RecordedLayers, filled
 from groupwise.models.straight import Heads, run_layer, straight_layers, straighten
@@ -29,12 +34,11 @@ from groupwise.models.straight import Heads, run_layer, straight_layers, straigh
 T = TypeVar("T")
 
 
-def fuse(model: Any) -> bool:
-    """Put our forms into a model, for good. Whether it can learn from packed sequences, with our attention."""
+def fuse(model: Any, sums: GradientSums | None = None) -> bool:
+    """Put fused forms into a model, permanently. Return whether it can train on packed sequences."""
     if model.device.type != "cuda" or model.dtype != torch.bfloat16:
         return False
     from groupwise.kernels.layer_training import TritonOps
-    from groupwise.kernels.output_head import has_plain_head
 
     torch.backends.cuda.preferred_blas_library("cublaslt")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = (False, False)
@@ -42,7 +46,7 @@ def fuse(model: Any) -> bool:
         for module in model.modules():
             forward = _fast_norm(module) or _fast_mlp(module) or _unsplit_linear(module)
             if forward is not None:
-                # A bound method and not a closure: a deep copy of the model binds it to its own module.
+                # A bound method, not a closure: a deep copy of the model binds it to its own module.
                 module.forward = types.MethodType(forward, module)
         for module in model.modules():
             for names in (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")):
@@ -51,15 +55,12 @@ def fuse(model: Any) -> bool:
     for place in _rotary_places(model):
         if not isinstance(place.apply_rotary_pos_emb, partial):
             place.apply_rotary_pos_emb = partial(_fast_rotary, place.apply_rotary_pos_emb)
-    straighten(model, TritonOps())
-    config = model.config.get_text_config()
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    has_softcap = bool(getattr(config, "attn_logit_softcapping", None))
-    return has_plain_head(model) and not has_softcap and head_dim % 8 == 0 and head_dim <= 256
+    straighten(model, TritonOps(), sums)
+    return has_plain_head(model) and fits_packed_attention(model.config.get_text_config())
 
 
 _norm_forms: dict[type, bool | None] = {}
-"""Class → whether its weight is an offset from 1; None where our kernel does not do what it does."""
+"""Class → whether its weight is an offset from 1; None if our kernel computes something else."""
 _mlp_forms: dict[type, bool] = {}
 
 
@@ -85,9 +86,8 @@ def _fast_norm(module: Any) -> Callable[[Any, Tensor], Tensor] | None:
 def _fast_mlp(module: Any) -> Callable[[Any, Tensor], Tensor] | None:
     from groupwise.kernels.pointwise import silu_mul
 
-    activation = getattr(module, "act_fn", None)
     has_parts = all(hasattr(module, name) for name in ("gate_proj", "up_proj", "down_proj"))
-    if not has_parts or not (isinstance(activation, nn.SiLU) or type(activation).__name__ == "SiLUActivation"):
+    if not has_parts or not has_silu(module):
         return None
 
     def forward(self: Any, x: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ def _fast_mlp(module: Any) -> Callable[[Any, Tensor], Tensor] | None:
 
 
 def _unsplit_linear(module: Any) -> Callable[[Any, Tensor], Tensor] | None:
-    """A product with a long sum, padded where it has few rows."""
+    """Return a forward that pads a product with a long sum and few rows (see LONG_SUM in kernels/products.py)."""
     from groupwise.kernels.products import LONG_SUM, MIN_ROWS
 
     if type(module) is not nn.Linear or module.in_features < LONG_SUM or module.weight.dtype != torch.bfloat16:
@@ -148,7 +148,7 @@ def _is_same(ours: Tensor, theirs: Tensor) -> bool:
 
 
 class PackedStep:
-    """Attention within a pack: each token sees the prompt that it continues, and what is before it in its segment."""
+    """Attention within a pack: a token sees the prompt it continues and the earlier tokens of its segment."""
 
     def __init__(self, tiles: Any) -> None:
         self._tiles = tiles
@@ -177,7 +177,7 @@ def step_over(pack: Pack) -> PackedStep:
 
 
 class StepRoom:
-    """A step over any pack of so many tokens, whose tiles stay in one place."""
+    """A step over any pack of a given size, whose tiles keep their address."""
 
     def __init__(self, tokens: int, device: torch.device) -> None:
         from groupwise.kernels.packed import TileRoom
@@ -190,7 +190,10 @@ class StepRoom:
 
 
 def packed_hidden(model: Any, pack: Pack) -> Tensor:
-    """[N, D]: the hidden states that each completion token was (or would be) drawn from. Inside `attending(model)`."""
+    """Return [N, D]: the hidden state that each completion token is predicted from.
+
+    Call it inside `attending(model)`.
+    """
     attend_with(step_over(pack))
     hidden: Tensor = model.get_decoder()(
         input_ids=pack.token_ids[None], position_ids=pack.positions[None], use_cache=False
@@ -199,7 +202,7 @@ def packed_hidden(model: Any, pack: Pack) -> Tensor:
 
 
 class PackedDecoder:
-    """The same for a model whose layers are all straight, and whole on this device: recorded, where that pays."""
+    """`packed_hidden` for an unsharded model whose layers are all straight; passes are recorded where that pays."""
 
     def __init__(self, model: Any) -> None:
         self._decoder = model.get_decoder()
@@ -217,7 +220,7 @@ class PackedDecoder:
         return self._recorded.most_tokens
 
     def forget(self) -> None:
-        """After a pass that may not have fitted: the next one is not recorded."""
+        """Call this after a pass that may have run out of memory: the next one is not recorded."""
         self._recorded.forget()
 
     def __call__(self, pack: Pack) -> Tensor:
@@ -238,7 +241,7 @@ class PackedDecoder:
 
 
 class GraphRecorder:
-    """Records work as a CUDA graph. All graphs share one pool of memory, since no two of them run at once."""
+    """Records work as CUDA graphs. All share one memory pool, because no two run at the same time."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -247,14 +250,14 @@ class GraphRecorder:
 
     @property
     def num_bytes(self) -> int:
-        """Of memory that recordings use, and torch counts as free."""
+        """Memory that recordings use but torch counts as free."""
         if self._unused_bytes is None:
             ours = [part for part in torch.cuda.memory_snapshot() if tuple(part["segment_pool_id"]) == self._pool]
             self._unused_bytes = sum(part["total_size"] - part["allocated_size"] for part in ours)
         return self._unused_bytes
 
     def take_peak_bytes(self) -> int:
-        """The most memory that tensors and recordings had at once, since this was last asked."""
+        """Return the peak memory of tensors and recordings since the last call."""
         peak = max(self._peak_bytes, torch.cuda.max_memory_allocated() + self.num_bytes)
         self._peak_bytes = 0
         torch.cuda.reset_peak_memory_stats()
@@ -276,7 +279,7 @@ class GraphRecorder:
         self._peak_bytes = before
         self._unused_bytes = None
         self.settle()
-        self._unused_bytes = None  # more of it, once the caller lets go of what it does not need
+        self._unused_bytes = None  # more is unused once the caller drops what it does not need
         return graph.replay, result
 
     def begin_anew(self) -> None:
@@ -285,7 +288,10 @@ class GraphRecorder:
         torch.cuda.empty_cache()
 
     def settle(self) -> None:
-        """Once a recording is made: what torch counted as allocated for it is the pool's, and would count twice."""
+        """Call this once a recording is made.
+
+        What torch counted as allocated belongs to the pool and would count twice.
+        """
         if self._unused_bytes is None:
             self._peak_bytes = max(self._peak_bytes, torch.cuda.memory_allocated() + self.num_bytes)
             torch.cuda.reset_peak_memory_stats()

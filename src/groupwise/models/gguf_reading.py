@@ -1,9 +1,9 @@
-"""GGUF files read in a fraction of the time: inside `read_quickly`, one reader serves all of transformers.
+"""Fast reading of GGUF files: inside `read_quickly`, one reader serves all of transformers.
 
-transformers reads a file three times over (configuration, tokenizer, weights), each time a vocabulary entry by entry
-through numpy's memmap, whose every access makes an object; and gguf dequantizes sixteen rows at a time. Here the file
-is read once, as a plain array over the same mapping, and tensors are dequantized in large pieces on all cores, by
-gguf's own functions. What comes out is the same to the bit.
+transformers reads a file three times (configuration, tokenizer, weights), each time the vocabulary entry by entry
+through numpy's memmap, where every access makes an object. gguf dequantizes sixteen rows at a time. Here the file is
+read once, as a plain array over the same mapping, and tensors are dequantized in large pieces on all cores by gguf's
+own functions. The result is the same bit for bit.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 import numpy
 
 PIECE_BLOCKS = 1 << 14
-"""Blocks (of 32 or 256 weights) that are dequantized at once: large enough for numpy, small enough for many cores."""
+"""Blocks (of 32 or 256 weights) dequantized at once: large enough for numpy, small enough for many cores."""
 
 
 TIED_DISTANCE = 0.15
-"""As a share of the norm. Q5_0 and Q8_0 of one matrix differ by 0.04 (Qwen2.5-Coder-0.5B), two matrices by 1 or so."""
+"""Share of the norm. Q5_0 and Q8_0 of one matrix differ by 0.04 (Qwen2.5-Coder-0.5B), two matrices by about 1."""
 TIED_ROWS = 256
-"""Of a head, that are looked at where the weights are not read."""
+"""Rows of a head that are compared if the weights are not read."""
 
 
 def has_tied_head(path: str) -> bool:
-    """Whether a file's output head is its embedding: left out, or the same quantized another way, by its first rows."""
+    """Whether a file's output head is its embedding: missing, or equal in its first rows but for the quantization."""
     import gguf
 
     tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
@@ -43,7 +43,7 @@ def has_tied_head(path: str) -> bool:
 
 @contextmanager
 def read_quickly() -> Iterator[None]:
-    """Not for several threads: what transformers imports from gguf is exchanged meanwhile."""
+    """Replace what transformers imports from gguf. Not thread-safe."""
     import gguf
 
     class PlainReader(gguf.GGUFReader):
@@ -64,12 +64,12 @@ def read_quickly() -> Iterator[None]:
 
 
 def dequantize(data: Any, kind: Any) -> Any:
-    """As gguf.dequantize."""
+    """Do what gguf.dequantize does, faster."""
     from gguf import GGML_QUANT_SIZES, quants
 
     blocks_of = getattr(getattr(quants, kind.name, None), "dequantize_blocks", None)
     block_weights, block_bytes = GGML_QUANT_SIZES[kind]
-    if blocks_of is None or block_weights == 1:  # not quantized, or in a way that gguf has no such function for
+    if blocks_of is None or block_weights == 1:  # not quantized, or gguf has no function for its blocks
         return quants.dequantize(data, kind)
     blocks = numpy.asarray(data).reshape(-1, block_bytes)
     out = numpy.empty((len(blocks), block_weights), dtype=numpy.float32)

@@ -1,4 +1,4 @@
-"""The output head of a model by itself: hidden states in, logprobs out, without the logits of all tokens at once."""
+"""The output head of a model: hidden states in, logprobs out, without the logits of all tokens at once."""
 
 from __future__ import annotations
 
@@ -9,31 +9,41 @@ from torch import Tensor, nn
 
 from groupwise.algo.logprobs import CHUNK_BYTES, Rows, chunk_tokens_of, chunked_logprobs, head_logprobs
 from groupwise.data.batch import Rectangle
+from groupwise.models.families import has_plain_logits, logit_factor, logit_softcap
+from groupwise.models.gradient_sums import GradientSums
+from groupwise.models.memory_limits import CHUNK_SHARE
 from groupwise.models.placement import device_bytes
 
-CHUNK_SHARE = 1 / 128
-"""Of a GPU's memory, for the fp32 logits of a chunk."""
+
+def has_plain_head(model: Any) -> bool:
+    """Whether the head is a single bf16 matrix on a GPU: no bias, adapter, quantization, scale or soft cap."""
+    head = model.get_output_embeddings()
+    is_matrix = type(head) is nn.Linear and head.bias is None and head.weight.dtype == torch.bfloat16
+    return is_matrix and head.weight.is_cuda and has_plain_logits(model.config.get_text_config())
 
 
 class Head:
-    """Of a causal language model of transformers, whose logits are a function of the last hidden states."""
+    """The head of a causal language model whose logits are a function of the last hidden states."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, sums: GradientSums) -> None:
+        self._sums = sums
         config = model.config.get_text_config()
         self._chunk_bytes = CHUNK_BYTES
         if model.device.type == "cuda":
-            # Larger chunks make better products, where there is memory for them.
+            # Larger chunks make faster products, if there is memory for them.
             share = int(device_bytes(model.device) * CHUNK_SHARE)
             self._chunk_bytes = min(max(CHUNK_BYTES, share), 4 * CHUNK_BYTES)
-        self._softcap = getattr(config, "final_logit_softcapping", None)
-        self._factor = getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1)
+        self._softcap = logit_softcap(config)
+        self._factor = logit_factor(config)
 
     def logprobs(self, model: Any, hidden: Tensor, token_ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """(logprobs with gradient, entropies without) of tokens [N], drawn from hidden states [N, D]."""
+        """Return (logprobs with gradient, entropies without) of tokens [N], predicted from hidden states [N, D]."""
         head = model.get_output_embeddings()
         if type(head) is nn.Linear and head.bias is None and not self._softcap and self._factor == 1:
             size = chunk_tokens_of(head.weight.shape[0], self._chunk_bytes)
-            return head_logprobs(hidden, head.weight, token_ids, temperature, size, _rows(hidden))
+            return head_logprobs(
+                hidden, head.weight, token_ids, temperature, size, _rows(hidden), self._sums.of(head.weight)
+            )
         vocab = model.config.get_text_config().vocab_size
         return chunked_logprobs(lambda part: self._finish(head(part)), hidden, token_ids, temperature, vocab)
 
@@ -43,7 +53,7 @@ class Head:
 
     @torch.no_grad()
     def is_right(self, model: Any) -> bool:
-        """Whether the model's own forward gives these logits: some models do more to them than we know of."""
+        """Whether the model's own forward gives the same logits. Some models do more to them than this class knows."""
         ids = torch.arange(1, 5, device=model.device)[None]
         output = model(input_ids=ids, use_cache=False)
         hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
@@ -60,7 +70,7 @@ def _rows(hidden: Tensor) -> Rows | None:
 
 
 def padded_hidden(model: Any, inputs: Rectangle) -> Tensor:
-    """[N, D]: the hidden states that each completion token was (or would be) drawn from."""
+    """Return [N, D]: the hidden state that each completion token is predicted from."""
     hidden: Tensor = model.get_decoder()(
         input_ids=inputs.input_ids,
         attention_mask=inputs.attention_mask,
@@ -73,7 +83,7 @@ def padded_hidden(model: Any, inputs: Rectangle) -> Tensor:
 
 
 def own_logits(model: Any, inputs: Rectangle) -> Tensor:
-    """[N, V]: the model's own logits, all at once, for models whose head we do not know."""
+    """Return [N, V]: the model's own logits, all at once, for models with an unknown head."""
     output = model(
         input_ids=inputs.input_ids,
         attention_mask=inputs.attention_mask,

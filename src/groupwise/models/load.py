@@ -1,18 +1,16 @@
-"""From a recipe's `model.path` to a model and a tokenizer that can be sampled from and trained.
+"""Load the model and tokenizer that a recipe's `model.path` names.
 
-    tiny-…          made here from the seed (see tiny.py)
-    X.gguf          dequantized once, to plain floating-point weights
+    tiny-…          made from the seed (see tiny.py)
+    X.gguf          dequantized once, into plain floating-point weights
     ./folder        Hugging Face format: config.json, *.safetensors and the tokenizer's files
     org/name        the same, from the hub
 
-Contract: what comes back is complete (no weight was left at a random value), on its device, in its dtype, in eval mode,
-and knows at least one stop token. Whatever cannot be loaded is a ConfigError that names the key, the value and the fix.
-No code from a checkpoint is ever run: neither remote code nor pickled weights.
+Contract: the returned model is complete (no weight keeps a random value), on its device, in its dtype, in eval mode,
+and has at least one stop token. A model that cannot be loaded is a ConfigError that names the key, the value and the
+fix. Code from a checkpoint is never run: neither remote code nor pickled weights.
 
-With `model.quantization` linear layers are quantized on their way to the device, wherever they come from: see
-quantized.py.
-
-Adapters are added by lora.py. The engine's and the trainer's settings are not looked at here.
+With `model.quantization`, linear layers are quantized while they are moved to the device (quantized.py). Adapters are
+added by lora.py.
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from groupwise.base.hub import hub_or_cache, is_hub_name
 from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import ModelConfig
 from groupwise.models.chat import set_template_options
@@ -49,7 +48,7 @@ FALLBACK_CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] | capitalize + ': ' + message['content'] + '\n\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
-"""For a tokenizer without a chat template, as base models have: `User: …`, a blank line, `Assistant:`."""
+"""Used if a tokenizer has no chat template, as with base models: `User: …`, a blank line, `Assistant:`."""
 
 _STOP_NAMES = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
@@ -61,20 +60,20 @@ class LoadedModel:
     """A transformers causal language model."""
     tokenizer: Any
     context_tokens: int
-    """Positions that the model was made for: prompt and completion together."""
+    """Maximum length of prompt and completion together."""
     device: torch.device
     dtype: torch.dtype
 
 
 def load_model(config: ModelConfig, seed: int) -> LoadedModel:
-    """`seed` moves the weights of a `tiny-…` model and nothing else."""
+    """Load a model. `seed` only affects the weights of a `tiny-…` model."""
     device = _choose_device(config.device)
     dtype = _choose_dtype(config.dtype, device)
     model, tokenizer = _load(config, dtype, seed)
     prepare_template(tokenizer, config)
     if not stop_token_ids(tokenizer, model):
         raise ConfigError(
-            f"model.path = {config.path!r}: neither the tokenizer nor the model names an end-of-text token, so that no "
+            f"model.path = {config.path!r}: neither the tokenizer nor the model defines an end-of-text token, so no "
             "completion could end; set eos_token in tokenizer_config.json"
         )
     if config.quantization != "none":
@@ -86,6 +85,7 @@ def load_model(config: ModelConfig, seed: int) -> LoadedModel:
 
 
 def prepare_template(tokenizer: Any, config: ModelConfig) -> None:
+    """Set a fallback chat template where there is none, and the recipe's template options."""
     if tokenizer.chat_template is None:
         logger.warning("%s: the tokenizer has no chat template; prompts are written as `User: …`", config.path)
         tokenizer.chat_template = FALLBACK_CHAT_TEMPLATE
@@ -93,7 +93,11 @@ def prepare_template(tokenizer: Any, config: ModelConfig) -> None:
 
 
 def recompute_activations(model: Any, which: Literal[False, True, "mlp"]) -> None:
-    """Enable gradient checkpointing of whole layers or of their feed-forward parts; `set_training` switches it on."""
+    """Enable gradient checkpointing of whole layers or of their feed-forward blocks. `set_training` switches it on.
+
+    A feed-forward block gets another class in place, which is what makes transformers recompute it. A wrapper module
+    would be more explicit, but would rename the weights in checkpoints and exports.
+    """
     if which is True:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if which != "mlp":
@@ -102,11 +106,11 @@ def recompute_activations(model: Any, which: Literal[False, True, "mlp"]) -> Non
     parts = [layer.mlp for layer in layers if isinstance(getattr(layer, "mlp", None), nn.Module)]
     if not parts or len(parts) < len(layers):
         raise ConfigError(
-            f"model.gradient_checkpointing = 'mlp': the layers of {type(model).__name__} have no part of that name; "
-            "take true, which recomputes whole layers"
+            f"model.gradient_checkpointing = 'mlp': the layers of {type(model).__name__} have no such block; "
+            "use true, which recomputes whole layers"
         )
     for part in parts:
-        # As the layers of transformers do it: around `__call__`, so that `forward` may still be replaced (fused.py).
+        # Around `__call__`, as in the layers of transformers, so fused.py may still replace `forward`.
         kind: Any = type(part)
         part.__class__ = _checkpointed(kind)
         part.gradient_checkpointing = True
@@ -119,11 +123,11 @@ def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
 
 
 def set_training(model: nn.Module, is_training: bool) -> None:
-    """Switch on what training alone needs: gradient checkpointing, where enabled, and the dropout of adapters.
+    """Switch on what only training needs: gradient checkpointing, where enabled, and the dropout of adapters.
 
-    Everything else stays in eval mode. A policy with dropout would not be the one that was sampled from; but
-    transformers recomputes activations only in layers in training mode, so those layers alone, not what is in them, are
-    put there. Likewise feed-forward parts that `recompute_activations` has chosen.
+    Everything else stays in eval mode, because dropout in the model would change the policy that was sampled from.
+    transformers recomputes activations only in modules in training mode, so exactly those modules are put there,
+    without their children.
     """
     model.eval()
     if not is_training:
@@ -135,8 +139,10 @@ def set_training(model: nn.Module, is_training: bool) -> None:
 
 
 def stop_token_ids(tokenizer: Any, model: Any) -> tuple[int, ...]:
-    """Every token that ends a completion. The first is the one that ends the assistant's turn in the chat template,
-    where there is one: demonstrations end with it."""
+    """Return every token that ends a completion.
+
+    The first one ends the assistant's turn in the chat template, if it has one. Demonstrations end with it.
+    """
     known: list[Any] = [tokenizer.eos_token_id]
     from_model = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     known.extend(from_model if isinstance(from_model, (list, tuple)) else [from_model])
@@ -148,12 +154,12 @@ def stop_token_ids(tokenizer: Any, model: Any) -> tuple[int, ...]:
 
 
 def pad_token_id(tokenizer: Any, stop_ids: Iterable[int]) -> int:
-    """What fills a rectangle of token ids; always masked, so that a stop token serves where no padding was defined."""
+    """Return the id that pads token ids. It is always masked, so a stop token will do if no padding is defined."""
     return int(next(iter(stop_ids)) if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
 
 def _turn_end(tokenizer: Any, stops: list[int]) -> int | None:
-    """The last stop token that the template writes after an assistant's message."""
+    """Return the last stop token that the template writes after an assistant's message."""
     if tokenizer.chat_template is None:
         return None
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -175,13 +181,13 @@ def _choose_device(name: str) -> torch.device:
             f"model.device = {name!r}: unknown; {nearest(name, ('auto', 'cpu', 'cuda', 'cuda:0'))}"
         ) from None
     if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"model.device = {name!r}: not supported; take 'auto', 'cpu', 'cuda' or 'cuda:0'")
+        raise ConfigError(f"model.device = {name!r}: not supported; choose 'auto', 'cpu', 'cuda' or 'cuda:0'")
     if device.type == "cuda":
         if not torch.cuda.is_available():
-            raise ConfigError(f"model.device = {name!r}: torch sees no GPU here; take 'cpu' or 'auto'")
+            raise ConfigError(f"model.device = {name!r}: torch finds no GPU; set 'cpu' or 'auto'")
         if (device.index or 0) >= torch.cuda.device_count():
             last = torch.cuda.device_count() - 1
-            raise ConfigError(f"model.device = {name!r}: no such GPU; the last one is 'cuda:{last}'")
+            raise ConfigError(f"model.device = {name!r}: no such GPU; the last is 'cuda:{last}'")
         if device.index is None:
             return torch.device("cuda", torch.cuda.current_device())
     return device
@@ -201,16 +207,17 @@ def _load(config: ModelConfig, dtype: torch.dtype, seed: int) -> tuple[Any, Any]
         return _load_gguf(config.path, path, dtype)
     if path.is_dir():
         _check_folder(config.path, path)
-        return _load_pretrained(config.path, str(path), dtype, "the files in the folder may be damaged or unfinished")
+        return _load_pretrained(config.path, str(path), dtype, "the files in the folder may be damaged or incomplete")
     if path.is_file():
         raise ConfigError(f"model.path = {config.path!r}: is a file; give the folder that it lies in, or a .gguf file")
-    if config.path.startswith((".", "/", "~")) or "\\" in config.path or config.path.count("/") != 1:
+    if not is_hub_name(config.path) or "/" not in config.path:
         raise ConfigError(
             f"model.path = {config.path!r}: no such folder (looked for {path.absolute()}); "
             f"give a folder, a .gguf file, a hub id such as 'Qwen/Qwen3-0.6B', or one of {', '.join(TINY_NAMES)}"
         )
     fix = "check the spelling and the network, or download the model and give the folder"
-    return _load_pretrained(config.path, config.path, dtype, fix)
+    with hub_or_cache(config.path):
+        return _load_pretrained(config.path, config.path, dtype, fix)
 
 
 def _check_folder(given: str, folder: Path) -> None:
@@ -219,21 +226,21 @@ def _check_folder(given: str, folder: Path) -> None:
 
     if not (folder / "config.json").is_file():
         if (folder / "adapter_config.json").is_file():
-            raise refuse("holds an adapter without its model; merge them and give the merged folder")
+            raise refuse("contains an adapter without its model; merge them and give the merged folder")
         if ggufs := sorted(folder.glob("*.gguf")):
-            raise refuse(f"a folder with GGUF files; name the file, as in {str(Path(given) / ggufs[0].name)!r}")
-        raise refuse("the folder has no config.json; give the folder that save_pretrained wrote")
+            raise refuse(f"contains GGUF files; name the file, as in {str(Path(given) / ggufs[0].name)!r}")
+        raise refuse("the folder has no config.json; give a folder that save_pretrained wrote")
     if not any(folder.glob("*.safetensors")):
         if any(folder.glob("*.bin")):
             raise refuse("the weights are pickled (*.bin), which can run code; convert them to safetensors")
-        raise refuse("the folder has no weights (*.safetensors); the download or the export may be unfinished")
+        raise refuse("the folder has no weights (*.safetensors); the download or export may be incomplete")
     if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         raise refuse(f"the folder has no tokenizer (none of {', '.join(_TOKENIZER_FILES)}); copy it there")
 
 
 def _load_pretrained(given: str, source: str, dtype: torch.dtype, fix: str) -> tuple[Any, Any]:
     with _foreign_errors(given, fix):
-        # The configuration comes first: it is small, and where the hub cannot be reached it says so before the rest.
+        # The configuration first: it is small, and fails early if the hub cannot be reached.
         config = AutoConfig.from_pretrained(source, trust_remote_code=False)
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model, info = AutoModelForCausalLM.from_pretrained(
@@ -248,12 +255,12 @@ def _load_pretrained(given: str, source: str, dtype: torch.dtype, fix: str) -> t
     _check_complete(given, info)
     if getattr(model, "is_quantized", False):
         raise ConfigError(
-            f"model.path = {given!r}: its weights are stored quantized; give the model that they were made from, and "
-            "set model.quantization to have it in 4 or 8 bit"
+            f"model.path = {given!r}: its weights are stored quantized; give the original model and set "
+            "model.quantization to load it in 4 or 8 bit"
         )
     if len(tokenizer) > _num_embeddings(model):
         raise ConfigError(
-            f"model.path = {given!r}: the tokenizer has {len(tokenizer)} tokens and the model embeds "
+            f"model.path = {given!r}: the tokenizer has {len(tokenizer)} tokens but the model embeds "
             f"{_num_embeddings(model)}; they do not belong together"
         )
     return model, tokenizer
@@ -269,7 +276,7 @@ def _load_gguf(given: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
                 "pip install groupwise[gguf]"
             )
     source, name = str(path.parent), path.name
-    why = "the file may be damaged, or of a model that transformers cannot read from GGUF"
+    why = "the file may be damaged, or transformers cannot read this model from GGUF"
     with _foreign_errors(given, why), read_quickly():
         config = AutoConfig.from_pretrained(source, gguf_file=name)
         tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name, trust_remote_code=False)
@@ -290,15 +297,15 @@ def _load_gguf(given: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
             f"model.path = {given!r}: still quantized after loading ({packed[:3]}); convert it to a folder"
         )
     _tie_embeddings(model)
-    _mend_tokenizer(tokenizer, config.eos_token_id, _num_embeddings(model))
+    _fix_tokenizer(tokenizer, config.eos_token_id, _num_embeddings(model))
     return model, tokenizer
 
 
-def _mend_tokenizer(tokenizer: Any, eos_token_id: Any, num_embeddings: int) -> None:
+def _fix_tokenizer(tokenizer: Any, eos_token_id: Any, num_embeddings: int) -> None:
     """Undo what transformers guesses when it makes a tokenizer from GGUF metadata.
 
-    5.22 adds an <|endoftext|> where the file has none, and it has no embedding. 5.17 takes the end of text from the
-    architecture (SmolLM2: <|im_start|>) and tidies up spaces. The model's configuration has it right in both.
+    5.22 adds an <|endoftext|> without an embedding if the file has none. 5.17 takes the end of text from the
+    architecture (SmolLM2: <|im_start|>) and cleans up spaces. The model's configuration is right in both versions.
     """
     backend = json.loads(tokenizer.backend_tokenizer.to_str())
     kept = [token for token in backend["added_tokens"] if token["id"] < num_embeddings]
@@ -311,10 +318,10 @@ def _mend_tokenizer(tokenizer: Any, eos_token_id: Any, num_embeddings: int) -> N
 
 @torch.no_grad()
 def _tie_embeddings(model: Any) -> None:
-    """Tie an output head that is the embedding, quantized another way.
+    """Tie an output head that is the embedding in another quantization.
 
-    Some GGUF files (Qwen's) carry both, and transformers takes that for an untied model; trained so, the two would
-    drift apart. The head's values are kept: it is the one that is stored with more bits.
+    Some GGUF files (Qwen's) contain both. transformers then loads an untied model, and training would let the two drift
+    apart. The head's values are kept, because it is stored with more bits.
     """
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if head is None or embedding.weight is head.weight or embedding.weight.shape != head.weight.shape:
@@ -328,21 +335,21 @@ def _tie_embeddings(model: Any) -> None:
 
 
 def _check_complete(given: str, info: dict[str, Any]) -> None:
-    """transformers gives missing weights random values and only logs it."""
+    """Refuse a model with missing weights: transformers only logs that it made them random."""
     missing = sorted(info["missing_keys"])
     if missing:
         shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         raise ConfigError(
-            f"model.path = {given!r}: {len(missing)} weights are missing ({shown}), so that they would be random; "
-            "the files are of another architecture than config.json says, or unfinished"
+            f"model.path = {given!r}: {len(missing)} weights are missing ({shown}) and would be random; the "
+            "files do not match the architecture in config.json, or are incomplete"
         )
 
 
 @contextmanager
 def _foreign_errors(given: str, fix: str) -> Iterator[None]:
-    """What transformers, tokenizers and safetensors raise over files and the hub, as one ConfigError.
+    """Turn whatever transformers, tokenizers and safetensors raise about files and the hub into a ConfigError.
 
-    Over damaged files they raise anything: struct.error, AssertionError, and tokenizers a bare Exception.
+    Damaged files raise anything: struct.error, AssertionError, and in tokenizers a bare Exception.
     """
     try:
         yield

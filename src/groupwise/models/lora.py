@@ -1,10 +1,8 @@
 """LoRA: train small adapters beside frozen weights, through peft.
 
-The adapters are put inside the model that is given: it stays the same object and the same class, so that engines, the
-trainer and the exporter see the model they know.
-
-Adapters have the dtype that the layer they sit on computes in. Saving adapters in peft's own format is not done here;
-an export writes the merged model.
+Adapters are added inside the given model, which stays the same object of the same class for engines, trainer and
+exporter. An adapter has the dtype that its layer computes in. Adapters are not saved in peft's own format; an export
+writes the merged model.
 """
 
 from __future__ import annotations
@@ -23,10 +21,9 @@ _ADAPTER = "default"
 
 
 def add_lora(model: nn.Module, config: LoraConfig, seed: int) -> nn.Module:
-    """Give the model adapters and freeze everything else; returns the same model.
+    """Add adapters to the model and freeze everything else. Return the same model.
 
-    An adapter begins as nothing: its second matrix is zero, so that the model computes what it did before. The first
-    matrix is drawn from `seed` alone.
+    An adapter starts with no effect, because its second matrix is zero. The first matrix is sampled from `seed` alone.
     """
     try:
         import peft
@@ -41,29 +38,28 @@ def add_lora(model: nn.Module, config: LoraConfig, seed: int) -> nn.Module:
         bias="none",
     )
     training = model.training
-    # peft draws on the CPU and moves the result to where the layer is, so the CPU's generator is all there is to keep.
+    # peft samples on the CPU and moves the result to the layer's device, so only the CPU's generator must be restored.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         peft.inject_adapter_in_model(settings, model, adapter_name=_ADAPTER)
     for layer in _lora_layers(model).values():
-        if isinstance(layer.base_layer, QuantizedLinear):  # peft goes by the packed weight, and leaves them in float32
+        if isinstance(layer.base_layer, QuantizedLinear):  # peft looks at the packed weight and leaves them in float32
             layer.lora_A.to(layer.base_layer.dtype)
             layer.lora_B.to(layer.base_layer.dtype)
-    # New layers come in training mode, and with it their dropout, whatever mode the model is in.
+    # peft adds layers in training mode, dropout included, whatever mode the model is in.
     return model.train(training)
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """What the optimizer moves, by name; a tied weight is there once."""
+    """Return the trained parameters by name; a tied weight appears once."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def merged_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The weights of a plain model that computes what this one does with its adapters on.
+    """Return the weights of a plain model that computes what this one does with its adapters.
 
-    The keys are those of the model without adapters. Tensors that have no adapter share memory with the live model;
-    the live model is not changed. Quantized weights come out dense, as they are computed with, and in host memory: the
-    device may have no room for all of them.
+    The keys are those of the model without adapters. The model is not changed, and tensors without an adapter share its
+    memory. Quantized weights are dense here, and in host memory, because the device may have no room for all of them.
     """
     layers = _lora_layers(model)
     packed = {f"{name}.weight": module for name, module in model.named_modules() if isinstance(module, QuantizedLinear)}
@@ -75,7 +71,7 @@ def merged_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
         if owner is not None:
             inner = key[len(owner) + 1 :]
             if not inner.startswith("base_layer."):
-                continue  # of the adapter
+                continue  # a weight of the adapter
             inner = inner.removeprefix("base_layer.")
             if inner == "weight":
                 weight = _merge_weight(layers[owner], weight)
@@ -85,14 +81,14 @@ def merged_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _merge_weight(layer: Any, weight: torch.Tensor) -> torch.Tensor:
-    """W + scaling · B A, summed in float32 and rounded once to the dtype of W."""
+    """Return W + scaling · B A, summed in float32 and rounded once to the dtype of W."""
     with torch.no_grad():
         first, second = layer.lora_A[_ADAPTER].weight.float(), layer.lora_B[_ADAPTER].weight.float()
         return (weight.float() + layer.scaling[_ADAPTER] * (second @ first)).to(weight.dtype)
 
 
 def _lora_layers(model: nn.Module) -> dict[str, Any]:
-    """The layers with adapters, by name; told by their parts, so that no peft is needed where none is used."""
+    """Return the layers with adapters, by name. They are recognized by their attributes, which works without peft."""
     return {
         name: module
         for name, module in model.named_modules()
@@ -108,7 +104,7 @@ def _parents(key: str) -> Iterator[str]:
 
 def _check_targets(model: nn.Module, targets: tuple[str, ...]) -> None:
     if _lora_layers(model):
-        raise ConfigError("model.lora: the model has adapters already; merge them first")
+        raise ConfigError("model.lora: the model already has adapters; merge them first")
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     short_names = {name.rpartition(".")[2] for name in linear}
     if not targets:
@@ -117,12 +113,12 @@ def _check_targets(model: nn.Module, targets: tuple[str, ...]) -> None:
         matches = [module for name, module in linear.items() if name == target or name.endswith("." + target)]
         if not matches:
             raise ConfigError(
-                f"model.lora.target_modules: {target!r} is no linear layer of {type(model).__name__}; "
+                f"model.lora.target_modules: {target!r} is not a linear layer of {type(model).__name__}; "
                 f"it has {', '.join(sorted(short_names))} ({nearest(target, short_names)})"
             )
         embedding = getattr(model, "get_input_embeddings", lambda: None)()
         if embedding is not None and any(module.weight is embedding.weight for module in matches):
             raise ConfigError(
-                f"model.lora.target_modules: {target!r} shares its weight with the embedding, and an adapter on one of "
-                "them cannot be merged; leave it out"
+                f"model.lora.target_modules: {target!r} shares its weight with the embedding, so an adapter on it "
+                "cannot be merged; remove it"
             )

@@ -1,11 +1,10 @@
-"""Linear merge: the weighted mean of the weights of several models, written as a folder that transformers loads.
+"""Linear merge: the weighted mean of several models' weights, written as a folder that transformers loads.
 
-Contract: all folders are in Hugging Face format with safetensors (sharded or not) and hold the same architecture, the
-same tensors and the same vocabulary; the weights sum to 1. The output has the first folder's files, layout and dtypes;
-sums are in float32 and rounded once. One tensor per folder is in memory at a time, and the output folder appears only
-when it is complete.
+Contract: all folders are in Hugging Face format with safetensors (sharded or not) and have the same architecture,
+tensors and vocabulary. The weights sum to 1. The output has the first folder's files, layout and dtypes; sums are in
+float32 and rounded once. One tensor per folder is in memory at a time. The output folder appears only when complete.
 
-Nothing else is merged here: no adapters (see lora.py), no task arithmetic, no optimizer state.
+Adapters (lora.py), task arithmetic and optimizer state are not merged here.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ _SAME_IN_CONFIG = (
     "sliding_window",
     "tie_word_embeddings",
 )
-"""What changes how the same tensors are used; shapes speak for the rest."""
+"""Settings that change how the same tensors are used. Everything else shows in the shapes."""
 
 
 def merge_folders(folders: Sequence[Path], weights: Sequence[float], out: Path) -> None:
-    """out = Σ weights[i] · folders[i], tensor by tensor."""
+    """Write out = Σ weights[i] · folders[i], tensor by tensor."""
     folders, out = [Path(folder) for folder in folders], Path(out)
     _check_weights(folders, weights)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -72,7 +71,7 @@ def merge_folders(folders: Sequence[Path], weights: Sequence[float], out: Path) 
                 shutil.copyfile(file, partial / file.name)
         for shard in sorted(set(locations[0].values())):
             _merge_shard(folders, weights, locations, shard, partial / shard.name)
-        os.replace(partial, out)  # onto nothing, or onto an empty folder
+        os.replace(partial, out)  # `out` is missing or an empty folder
 
 
 def _check_weights(folders: Sequence[Path], weights: Sequence[float]) -> None:
@@ -81,18 +80,18 @@ def _check_weights(folders: Sequence[Path], weights: Sequence[float]) -> None:
     if len(folders) != len(weights):
         raise ConfigError(f"{len(folders)} folders and {len(weights)} weights: give one weight for each folder")
     total = math.fsum(weights)
-    if not abs(total - 1) <= 1e-6:  # also when total is not a number
+    if not abs(total - 1) <= 1e-6:  # also catches NaN
         shown = " + ".join(f"{weight:g}" for weight in weights)
         can_normalize = math.isfinite(total) and total != 0
         normalized = ", ".join(f"{weight / total:.6g}" for weight in weights) if can_normalize else ""
-        fix = f"; normalized they are {normalized}" if can_normalize else ""
+        fix = f"; normalized: {normalized}" if can_normalize else ""
         raise ConfigError(f"weights {shown} = {total:g}: must sum to 1{fix}")
 
 
 def _locate_tensors(folder: Path) -> dict[str, Path]:
-    """Which file holds each tensor."""
+    """Return the file of each tensor."""
     if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder}: no model folder (no config.json)")
+        raise ConfigError(f"{folder}: not a model folder (no config.json)")
     index = folder / INDEX_NAME
     if index.is_file():
         located = {key: folder / name for key, name in _read_json(index)["weight_map"].items()}
@@ -110,9 +109,7 @@ def _check_alike(folders: Sequence[Path], locations: Sequence[dict[str, Path]]) 
     configs = [_read_config(folder) for folder in folders]
     for folder, config in zip(folders, configs, strict=True):
         if config.get("quantization_config") is not None:
-            raise ConfigError(
-                f"{folder}: its weights are stored quantized, and have no mean; merge what it was made from"
-            )
+            raise ConfigError(f"{folder}: its weights are stored quantized and have no mean; merge the original models")
     first_config, first_vocabulary = configs[0], _vocabulary(folders[0])
     first_shapes = _shapes(locations[0])
     for folder, located, config in zip(folders[1:], locations[1:], configs[1:], strict=True):
@@ -120,8 +117,8 @@ def _check_alike(folders: Sequence[Path], locations: Sequence[dict[str, Path]]) 
         for key in _SAME_IN_CONFIG:
             if first_config.get(key) != config.get(key):
                 raise ConfigError(
-                    f"{pair} are different models: {key} is {first_config.get(key)!r} in the one and "
-                    f"{config.get(key)!r} in the other"
+                    f"{pair} are different models: {key} is {first_config.get(key)!r} in the first and "
+                    f"{config.get(key)!r} in the second"
                 )
         shapes = _shapes(located)
         if only := sorted(first_shapes.keys() ^ shapes.keys()):
@@ -129,11 +126,11 @@ def _check_alike(folders: Sequence[Path], locations: Sequence[dict[str, Path]]) 
             raise ConfigError(f"{pair} differ in {len(only)} tensors: only {owner} has {only[0]}")
         for key, shape in first_shapes.items():
             if shapes[key] != shape:
-                raise ConfigError(f"{pair}: {key} has shape {shape} in the one and {shapes[key]} in the other")
+                raise ConfigError(f"{pair}: {key} has shape {shape} in the first and {shapes[key]} in the second")
         vocabulary = _vocabulary(folder)
         if first_vocabulary is not None and vocabulary is not None and first_vocabulary != vocabulary:
             raise ConfigError(
-                f"{pair} have different vocabularies: the same id means different text, so no mean exists"
+                f"{pair} have different vocabularies: the same id means different text, so they cannot be merged"
             )
 
 
@@ -161,7 +158,7 @@ def _vocabulary(folder: Path) -> Any:
 def _merge_shard(
     folders: Sequence[Path], weights: Sequence[float], locations: Sequence[dict[str, Path]], shard: Path, out: Path
 ) -> None:
-    """Write `out` with the header of `shard`, byte for byte, and merged tensors where its tensors lie."""
+    """Write `out` with the header of `shard`, byte for byte, and the merged tensors at its offsets."""
     header, header_bytes = _read_header(shard)
     with ExitStack() as stack, out.open("wb") as file:
         paths = {located[key] for located in locations for key in header}
@@ -173,12 +170,12 @@ def _merge_shard(
 
 
 def _merge_tensor(folders: Sequence[Path], weights: Sequence[float], key: str, sources: Sequence[Any]) -> torch.Tensor:
-    """`sources` are the open files, one per folder."""
+    """Return the weighted mean of a tensor. `sources` are the open files, one per folder."""
     first = sources[0].get_tensor(key)
     if not first.is_floating_point():
         for folder, source in zip(folders[1:], sources[1:], strict=True):
             if not torch.equal(first, source.get_tensor(key)):
-                raise ConfigError(f"{folders[0]} and {folder}: {key} ({first.dtype}) differs and has no mean")
+                raise ConfigError(f"{folders[0]} and {folder}: {key} ({first.dtype}) differs and cannot be averaged")
         return first
     total = first.to(torch.float32) * weights[0]
     for weight, source in zip(weights[1:], sources[1:], strict=True):
@@ -188,15 +185,15 @@ def _merge_tensor(folders: Sequence[Path], weights: Sequence[float], key: str, s
 
 def _write(file: BinaryIO, tensor: torch.Tensor, entry: dict[str, Any], key: str) -> None:
     begin, end = entry["data_offsets"]
-    # numpy knows no bfloat16: bytes are bytes. reshape(-1) first, as a scalar cannot be viewed.
+    # As bytes, because numpy has no bfloat16. reshape(-1) first, because a scalar cannot be viewed.
     data = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     if len(data) != end - begin:
-        raise ConfigError(f"{key}: {len(data)} bytes where {end - begin} belong; the first folder's file is damaged")
+        raise ConfigError(f"{key}: {len(data)} bytes instead of {end - begin}; the first folder's file is damaged")
     file.write(data)
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
-    """With transformers' eyes: older files spell the same settings in other ways, or leave the default out."""
+    """Read config.json through transformers, because older files use other names or omit defaults."""
     try:
         return dict(AutoConfig.from_pretrained(folder, trust_remote_code=False).to_dict())
     except (OSError, ValueError, KeyError) as error:
@@ -204,12 +201,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _read_header(path: Path) -> tuple[dict[str, Any], bytes]:
-    """(tensors by name, the raw header). The format: eight bytes of length, that much JSON, then the tensors."""
+    """Return (tensors by name, the raw header). The format: eight bytes of length, JSON of that length, tensors."""
     try:
         with safe_open(path, framework="pt"):  # checks that header and file agree
             pass
     except SafetensorError as error:
-        raise ConfigError(f"{path}: is no safetensors file, or damaged ({error})") from error
+        raise ConfigError(f"{path}: is not a safetensors file, or damaged ({error})") from error
     with path.open("rb") as file:
         length = file.read(8)
         raw = file.read(int.from_bytes(length, "little"))
@@ -220,4 +217,4 @@ def _read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ConfigError(f"{path}: is not JSON ({error})") from error
+        raise ConfigError(f"{path}: is not valid JSON ({error})") from error

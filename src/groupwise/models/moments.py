@@ -1,13 +1,13 @@
-"""AdamW's two moments and the step that they make: in fp32 by torch, or in 8 bit by ourselves.
+"""AdamW's two moments and its step: in fp32 by torch, or in 8 bit by our own code.
 
-8 bit: a tensor is cut into blocks of 256 values, each with its largest magnitude in fp32; a value is a code for its
-share of that. Codes are spaced by a power law, dense near zero where most values are:
+8 bit: a tensor is split into blocks of 256 values. A block stores its largest magnitude in fp32, and each value as a
+code for its share of that. Codes follow a power law, dense near zero where most values are:
 
     first moment     share = ±(code / 127)²     int8
-    second moment    share = (code / 255)⁴      uint8; 0 only for 0, since a zero under the root would be a huge step
+    second moment    share = (code / 255)⁴      uint8; 0 only for 0: a zero in the denominator would make a huge step
 
-Arithmetic is in fp32: a step decodes, updates as AdamW does, and encodes again. What was decoded encodes to the very
-same codes, so that a checkpoint holds fp32 moments: it loads with either kind, and on any number of ranks.
+Arithmetic is in fp32: a step decodes, updates as AdamW does, and encodes. Decoded values encode to the same codes, so
+checkpoints contain fp32 moments and load with either kind and on any number of ranks.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ import torch
 from torch import Tensor
 
 from groupwise.config import OptimizerConfig
+from groupwise.models.memory_limits import MOMENT_BLOCK
 
-BLOCK = 256
+BLOCK = MOMENT_BLOCK
 MIN_ELEMENTS = 4096
-"""Smaller tensors keep fp32 moments: there is little to save, and they are often the sensitive ones (norms)."""
+"""Smaller tensors keep fp32 moments: they save little memory and are often sensitive (norms)."""
 CHUNK_BLOCKS = 1024
-"""What is decoded at a time on the CPU."""
+"""Blocks that are decoded at a time on the CPU."""
 SMALLEST = 1e-28
-"""A block without larger values is taken for zeros: its smallest codes would be no normal numbers."""
+"""A block without larger values counts as zeros: its smallest codes would be denormal numbers."""
 
 
 class Moments(Protocol):
     @property
     def missing_bytes(self) -> int:
-        """What the first step will take."""
+        """Memory that the first step will allocate."""
         ...
 
     def step(self, learning_rate: float) -> frozenset[str]:
-        """Move the masters that have a gradient; the names of those that were written into the model as well."""
+        """Update the masters that have a gradient. Return the names of those that were also written into the model."""
         ...
 
     def state(self) -> dict[str, Tensor]:
-        """In fp32, as kind/name."""
+        """Return the moments in fp32, named kind/name."""
         ...
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None: ...
@@ -53,7 +54,7 @@ class Fp32Moments:
         self._masters = dict(masters)
         matrices = [master for master in self._masters.values() if master.dim() >= 2]
         others = [master for master in self._masters.values() if master.dim() < 2]
-        # On the CPU the plain form: results of recipes are pinned to its rounding.
+        # The unfused form on the CPU, because results of recipes are pinned to its rounding.
         self._is_fused = config.offload or any(master.is_cuda for master in self._masters.values())
         self._adamw = torch.optim.AdamW(
             [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}],
@@ -84,7 +85,7 @@ class Fp32Moments:
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         for name, kinds in by_name(tensors).items():
             master = self._masters[name]
-            # The step count is on the CPU, but for the fused form.
+            # The step count is on the CPU, except in the fused form.
             self._adamw.state[master] = {
                 kind: (value if kind == "step" and not self._is_fused else value.to(master.device)).clone()
                 for kind, value in kinds.items()
@@ -92,7 +93,7 @@ class Fp32Moments:
 
 
 def by_name(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """{kind/name: tensor} → {name: {kind: tensor}}."""
+    """Convert {kind/name: tensor} to {name: {kind: tensor}}."""
     found: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         kind, _, name = key.partition("/")
@@ -102,7 +103,7 @@ def by_name(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
 
 @dataclass(slots=True)
 class Codes:
-    """The moments of one tensor, in blocks; the last block is filled up with zeros."""
+    """The moments of one tensor, in blocks; the last block is padded with zeros."""
 
     first: Tensor
     """[blocks, BLOCK] int8"""
@@ -116,17 +117,17 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class StepSizes:
-    """The numbers of one step of AdamW."""
+    """The coefficients of one step of AdamW."""
 
     beta1: float
     beta2: float
     epsilon: float
     shrink: float
-    """What decay leaves of a weight."""
+    """Factor that weight decay leaves of a weight."""
     size: float
-    """Learning rate over the first moment's bias."""
+    """Learning rate divided by the first moment's bias correction."""
     root_bias: float
-    """Square root of the second moment's bias."""
+    """Square root of the second moment's bias correction."""
 
 
 def step_sizes(config: OptimizerConfig, learning_rate: float, num_steps: int, *, decays: bool) -> StepSizes:
@@ -142,7 +143,7 @@ def step_sizes(config: OptimizerConfig, learning_rate: float, num_steps: int, *,
 
 class EightBitMoments:
     def __init__(self, masters: Mapping[str, Tensor], weights: Mapping[str, Tensor], config: OptimizerConfig) -> None:
-        """`weights`: what the model computes with, where that is not the master itself."""
+        """`weights`: the model's own weights, where they are not the masters."""
         small = {name: master for name, master in masters.items() if master.numel() < MIN_ELEMENTS}
         self._small = Fp32Moments(small, config) if small else None
         self._masters = {name: master for name, master in masters.items() if name not in small}
@@ -183,7 +184,7 @@ class EightBitMoments:
         for name, codes in self._codes.items():
             shape, count = self._masters[name].shape, self._masters[name].numel()
             tensors[f"step/{name}"] = torch.tensor(float(codes.num_steps))
-            # To the host one by one: decoded, they are four times as large.
+            # Moved to the host one by one: decoded, they are four times as large.
             for kind, decoded in (
                 ("exp_avg", decode_first(codes.first, codes.first_scales)),
                 ("exp_avg_sq", decode_second(codes.second, codes.second_scales)),
@@ -241,14 +242,14 @@ def encode_second(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _shares(magnitudes: Tensor) -> tuple[Tensor, Tensor]:
-    """(the largest of each block, what each value is of it)."""
+    """Return (the largest value of each block, each value's share of it)."""
     scales = magnitudes.amax(dim=1)
     scales = torch.where(scales < SMALLEST, 0.0, scales)
     return scales, torch.where(scales[:, None] > 0, magnitudes / scales[:, None], 0.0)
 
 
 def step_codes(master: Tensor, gradient: Tensor, codes: Codes, sizes: StepSizes) -> None:
-    """One step of AdamW on one tensor, in chunks: no decoded copy of the whole tensor appears."""
+    """Do one step of AdamW on one tensor, in chunks, so the whole tensor is never decoded at once."""
     weights, gradients = master.view(-1), gradient.reshape(-1)
     for blocks, elements in _chunks(len(codes.first), master.numel()):
         weight, grad = weights[elements], _in_blocks(gradients[elements])

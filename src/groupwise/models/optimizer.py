@@ -1,18 +1,18 @@
-"""AdamW over fp32 weights, whatever the model computes in, and the sums of its gradients.
+"""AdamW over fp32 weights, whatever dtype the model computes in, and the sums of its gradients.
 
-A model in bf16 keeps an fp32 master of each trained weight here: bf16 has 8 bits of mantissa, so an update of 1e-6
-times the weight would round to nothing. Gradients of the microbatches add up in fp32 as well. A model in fp32 is its
-own master and pays nothing.
+For a model in bf16, each trained weight has an fp32 master here: bf16 has 8 bits of mantissa, so an update of 1e-6
+times the weight would round to nothing. Gradients of microbatches are summed in fp32 as well. The weights of a model in
+fp32 are their own masters.
 
     begin_gradients ──▶ backward, collect_gradients (per microbatch) ──▶ step: norm, clip, AdamW, publish
 
-On a GPU each bf16 weight offers a sum, `parameter.grad_sum`, from the start of an update to its end: zeros in fp32. A
-backward pass of our own may add to it directly and give autograd nothing; what autograd delivers all the same is added
-as it comes, so that bf16 gradients of the whole model never exist at once. Weights that are adjacent in memory have
-adjacent sums. Those of a small model keep their places from update to update, for recorded passes that know them.
+On a GPU a sum in fp32 is offered for each bf16 weight during an update (GradientSums). A backward pass of our own may
+add to it directly and give autograd nothing. What autograd still delivers is added at once, so bf16 gradients of the
+whole model never exist together. Weights that are adjacent in memory have adjacent sums. The sums of a small model keep
+their addresses from update to update, for recorded passes.
 
-With `offload` masters and moments lie in host memory, and the step is made there. Of a sharded model everything here is
-of this rank's slices, as plain tensors; only the norm is over all ranks.
+With `offload`, masters and moments are in host memory, where the step is computed. For a sharded model, everything here
+is this rank's slices as plain tensors; only the norm is over all ranks.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from torch.nn import Parameter
 from groupwise.config import OptimizerConfig
 from groupwise.distributed.shards import local
 from groupwise.distributed.world import Alone, World
+from groupwise.models import memory_limits
+from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.moments import EightBitMoments, Fp32Moments, Moments
 from groupwise.models.placement import device_bytes, laid_out_alike, to_host
 
-KEPT_SHARE = 1 / 16
-"""Of a GPU's memory: sums that take less are kept between updates."""
+KEPT_SHARE = memory_limits.KEPT_SUMS_SHARE
 
 
 class MasterAdamW:
@@ -41,14 +42,15 @@ class MasterAdamW:
         config: OptimizerConfig,
         world: World | None = None,
         weights: Mapping[str, Tensor] | None = None,
+        sums: GradientSums | None = None,
     ) -> None:
-        """`weights`: masters to take over, from an optimizer of the same parameters that is not used any more."""
+        """`weights`: masters to take over from a former optimizer of the same parameters."""
         self._world: World = world or Alone()
         self._parameters = dict(parameters)
         self._max_grad_norm = config.max_grad_norm
         self._masters: dict[str, Tensor] = {}
         self._published: set[str] = set()
-        """Whose masters are copied into the model after a step; of the others the master is the model's weight."""
+        """Names of the masters that are copied into the model after a step. The others are the model's own weights."""
         for name, parameter in self._parameters.items():
             weight = local(parameter)
             if parameter.dtype == torch.float32 and not (config.offload and weight.is_cuda):
@@ -59,7 +61,9 @@ class MasterAdamW:
             if self._masters[name].data_ptr() == weight.data_ptr():
                 self._masters[name] = self._masters[name].clone()
             self._published.add(name)
-        self._sums: dict[str, Tensor] = {}
+        self._gathered: dict[str, Tensor] = {}
+        """Sums of the gradients that autograd delivered, by name, where no sum was offered."""
+        self.sums = sums or GradientSums()
         self._offered: list[Tensor] = []
         self._hooks: list[Any] = []
         targets = {name: local(self._parameters[name].detach()) for name in self._published}
@@ -76,7 +80,7 @@ class MasterAdamW:
 
     @property
     def missing_bytes(self) -> int:
-        """What the first step will take for its moments, beside the model."""
+        """Memory that the first step will allocate for moments on the model's device."""
         return 0 if self._is_offloaded() else self._moments.missing_bytes
 
     def _is_offloaded(self) -> bool:
@@ -85,49 +89,53 @@ class MasterAdamW:
     # ---- gradients ----
 
     def begin_gradients(self) -> None:
-        """At the start of an update."""
+        """Start an update: offer the sums."""
         self.clear_gradients()
         offering: list[Any] = [parameter for parameter in self._parameters.values() if offers_sum(parameter)]
         if self._offered:
             torch._foreach_zero_(self._offered)
         else:
             self._offered = laid_out_alike(offering, _zeros)
-        stays = sums_stay(offering)
-        for parameter, total in zip(offering, self._offered, strict=True):
-            parameter.grad_sum = total
-            parameter.grad_sum_stays = stays
-            self._hooks.append(parameter.register_post_accumulate_grad_hook(_add_to_sum))
+        self.sums.offer(offering, self._offered, stay=sums_stay(offering))
+        for parameter in offering:
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(self._add_to_sum))
+
+    def _add_to_sum(self, parameter: Any) -> None:
+        total = self.sums.of(parameter)
+        # Also called after a backward pass that added to the sum itself and left no gradient.
+        if parameter.grad is not None and total is not None:
+            total.add_(parameter.grad)
+            parameter.grad = None
 
     def collect_gradients(self) -> None:
-        """After each microbatch: what autograd has delivered goes into fp32 sums."""
+        """Add what autograd has delivered to fp32 sums, after each microbatch."""
         for name, parameter in self._parameters.items():
-            # In fp32 a parameter's own gradient is the sum; where a sum is offered, it has been added.
+            # An fp32 parameter's own gradient is the sum. Where a sum is offered, the gradient was added to it.
             is_sum = parameter.dtype == torch.float32 and local(parameter) is parameter
             if parameter.grad is None or is_sum:
                 continue
             gradient = local(parameter.grad).float()
-            self._sums[name] = self._sums[name].add_(gradient) if name in self._sums else gradient
+            self._gathered[name] = self._gathered[name].add_(gradient) if name in self._gathered else gradient
             parameter.grad = None
 
     def clear_gradients(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._sums = {}
+        self._gathered = {}
+        self.sums.withdraw()
         if not sums_stay(self._parameters.values()):
             self._offered = []
         for name, parameter in self._parameters.items():
             parameter.grad = None
             self._masters[name].grad = None
-            if hasattr(parameter, "grad_sum"):
-                del parameter.grad_sum
 
     def gradients(self) -> dict[str, Tensor]:
-        """The sums, where the model is; none for weights that took no part."""
+        """Return the sums on the model's device, without weights that have no gradient."""
         found = {}
         for name, parameter in self._parameters.items():
-            offered = getattr(parameter, "grad_sum", None)
-            total = offered if offered is not None else self._sums.get(name, parameter.grad)
+            offered = self.sums.of(parameter)
+            total = offered if offered is not None else self._gathered.get(name, parameter.grad)
             if total is not None:
                 found[name] = total
         return found
@@ -143,7 +151,7 @@ class MasterAdamW:
     # ---- step ----
 
     def step(self, learning_rate: float) -> tuple[float, bool]:
-        """(norm of the gradient before clipping, whether it was finite). Not finite: the weights stay as they are."""
+        """Return (norm of the gradient before clipping, whether it was finite). If not, the weights are unchanged."""
         gradients = self.gradients()
         norm = self._norm(list(gradients.values()))
         if not torch.isfinite(norm):
@@ -170,7 +178,7 @@ class MasterAdamW:
                 torch._foreach_copy_(targets, masters)
             return
         for target, master in zip(targets, masters, strict=True):
-            target.copy_(master.to(target.dtype))  # rounded first: half as much to send
+            target.copy_(master.to(target.dtype))  # rounded first, which halves the transfer
 
     @torch.no_grad()
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -179,11 +187,11 @@ class MasterAdamW:
         self._publish(self._published)
 
     def publish(self) -> None:
-        """After the masters were written from outside."""
+        """Copy masters into the model after they were written from outside."""
         self._publish(self._published)
 
     def state(self) -> dict[str, Tensor]:
-        """AdamW's moments and step counts as named tensors."""
+        """Return AdamW's moments and step counts as named tensors."""
         return self._moments.state()
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
@@ -191,12 +199,15 @@ class MasterAdamW:
 
 
 def offers_sum(parameter: Tensor) -> bool:
-    """Whole weights on a GPU that are not in fp32. Slices of a sharded model get their gradients after the pass."""
+    """Whether a sum is offered: for whole weights on a GPU that are not in fp32.
+
+    Slices get gradients after the pass.
+    """
     return parameter.is_cuda and parameter.dtype != torch.float32 and local(parameter) is parameter
 
 
 def sums_stay(parameters: Iterable[Tensor]) -> bool:
-    """Whether the sums that these weights offer are held from update to update: those of a small model are."""
+    """Whether the sums of these weights are kept from update to update, as those of a small model are."""
     offering = [parameter for parameter in parameters if offers_sum(parameter)]
     num_bytes = sum(4 * parameter.numel() for parameter in offering)
     if not offering or not offering[0].is_cuda:
@@ -206,10 +217,3 @@ def sums_stay(parameters: Iterable[Tensor]) -> bool:
 
 def _zeros(count: int, tensor: Tensor) -> Tensor:
     return torch.zeros(count, device=tensor.device)
-
-
-def _add_to_sum(parameter: Any) -> None:
-    if parameter.grad is None:  # the hook is called as well where a backward pass has added to the sum by itself
-        return
-    parameter.grad_sum.add_(parameter.grad)
-    parameter.grad = None

@@ -1,4 +1,4 @@
-"""Where tensors lie: beside each other as others do, in host memory, in each other's place."""
+"""Placement of tensors: memory layouts, limits of GPU memory, copies in host memory, swapped contents."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from groupwise.config import ConfigError
+from groupwise.models.memory_limits import EXCHANGE_BYTES
 
 
 def laid_out_alike(tensors: Iterable[Tensor], allocate: Callable[[int, Tensor], Tensor]) -> list[Tensor]:
-    """A tensor for each, of its shape; those that lie in one memory again in one, in the same order and distance.
+    """Return a tensor of the same shape for each. Tensors that share a storage share one again, in the same layout.
 
-    `allocate(elements, one of the tensors)` makes that memory.
+    `allocate(elements, one of the tensors)` makes a storage.
     """
     buffers: dict[int, Tensor] = {}
     made = []
@@ -29,24 +30,24 @@ def laid_out_alike(tensors: Iterable[Tensor], allocate: Callable[[int, Tensor], 
 
 
 def device_bytes(device: torch.device) -> int:
-    """What this process may have of a GPU's memory."""
+    """Return how much of a GPU's memory this process may use."""
     share = torch.cuda.get_per_process_memory_fraction(device)
     return int(share * torch.cuda.get_device_properties(device).total_memory)
 
 
 def limit_memory(gib: float) -> None:
-    """From here on this process takes no more of its GPU than that; the rest can be another's."""
+    """Limit the GPU memory of this process from now on, so that others can use the rest."""
     if not torch.cuda.is_available():
-        raise ConfigError(f"--memory-gib {gib:g}: there is no GPU here whose memory could be limited")
+        raise ConfigError(f"--memory-gib {gib:g}: there is no GPU")
     device = torch.device("cuda", torch.cuda.current_device())
     total = torch.cuda.get_device_properties(device).total_memory / 2**30
     if not 0 < gib <= total:
-        raise ConfigError(f"--memory-gib {gib:g}: the GPU has {total:.1f} GiB; choose something up to that")
+        raise ConfigError(f"--memory-gib {gib:g}: the GPU has {total:.1f} GiB; choose at most that")
     torch.cuda.set_per_process_memory_fraction(gib / total, device)
 
 
 def memory_limit_gib(device: torch.device) -> float | None:
-    """What `limit_memory` left this process; None where it may have all."""
+    """Return the limit that `limit_memory` set; None without one."""
     share = torch.cuda.get_per_process_memory_fraction(device) if device.type == "cuda" else 1.0
     if share >= 1:
         return None
@@ -54,25 +55,21 @@ def memory_limit_gib(device: torch.device) -> float | None:
 
 
 def to_host(tensor: Tensor) -> Tensor:
-    """A copy in host memory, which the GPU can read and write without a detour."""
+    """Return a copy in pinned host memory, which the GPU can read and write directly."""
     copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=torch.cuda.is_available())
     return copy.copy_(tensor)
 
 
 def beside(tensor: Tensor, other: Tensor) -> Tensor:
-    """The tensor where the other one is; a copy only if it is elsewhere."""
+    """Return the tensor on the other one's device, copied only if necessary."""
     if tensor.device == other.device:
         return tensor
     return to_host(tensor) if other.device.type == "cpu" else tensor.to(other.device)
 
 
-EXCHANGE_BYTES = 256 << 20
-"""What is put aside at a time: few launches, little memory."""
-
-
 @torch.no_grad()
 def exchange(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
-    """Let tensors of the same name change their contents, wherever they lie."""
+    """Swap the contents of tensors of the same name, on any devices."""
     for names in bundles(some):
         ones, their = [some[name] for name in names], [others[name] for name in names]
         aside = [torch.empty_like(one) for one in ones]
@@ -81,7 +78,7 @@ def exchange(some: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> None:
 
 
 def bundles(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
-    """Names, some megabytes of tensors at a time: few launches, little memory; at least one."""
+    """Yield names of tensors that together have at most EXCHANGE_BYTES; at least one name each."""
     bundle: list[str] = []
     size = 0
     for name, tensor in tensors.items():

@@ -1,10 +1,10 @@
 """The policy: a model that is sampled from and trained, with its optimizer, its reference and its moving average.
 
-There is one set of weights. The engine decodes with the very modules that the update changes, so there is nothing to
-synchronize; `version` counts the updates that the weights have seen.
+There is one set of weights. The engine decodes with the same modules that the update changes, so nothing has to be
+synchronized. `version` counts the updates.
 
-Among several ranks each holds a slice of everything: weights, masters, moments, reference and average. Engines then
-draw from a replica that is filled from the slices (`replica`). Checkpoints hold whole tensors all the same.
+With several ranks, each holds a slice of everything: weights, masters, moments, reference and average. Engines then
+sample from a replica that is filled from the slices (`replica`). Checkpoints always contain whole tensors.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from groupwise.distributed.shards import Sharded, Unsharded, local
 from groupwise.distributed.world import Alone, World, together
 from groupwise.kernels.seam import attending
 from groupwise.models.fused import PackedDecoder, fuse, packed_hidden
+from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.head import Head, own_logits, padded_hidden
 from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
 from groupwise.models.lora import add_lora, trainable_parameters
@@ -34,11 +35,11 @@ from groupwise.models.replica import Replica, ReplicaMemory, skeleton_of
 from groupwise.models.straight import straight_layers
 
 AGREEMENT = 1e-4
-"""Largest difference, in nats, at which the engine's logprobs pass for the trainer's. (A clip range is about 0.2.)"""
+"""Largest difference, in nats, at which the engine's logprobs replace the trainer's. (A clip range is about 0.2.)"""
 
 
 def load_policy(recipe: Recipe, world: World | None = None) -> Policy:
-    """The policy of a recipe at its initial weights."""
+    """Return the policy of a recipe at its initial weights."""
     loaded = load_model(recipe.model, recipe.seed)
     if recipe.model.lora is not None:
         add_lora(loaded.model, recipe.model.lora, recipe.seed)
@@ -53,13 +54,14 @@ class Policy:
         self.device = loaded.device
         self.context_tokens = loaded.context_tokens
         self.stop_token_ids = stop_token_ids(loaded.tokenizer, loaded.model)
-        self._is_packed = fuse(loaded.model)
+        self._sums = GradientSums()
+        self._is_packed = fuse(loaded.model, self._sums)
         is_straight = self._is_packed and self.world.is_alone and bool(straight_layers(loaded.model))
         self._straight = PackedDecoder(loaded.model) if is_straight else None
-        # Where passes are recorded, a pack too large for it would need memory of its own beside that of recordings.
+        # Where passes are recorded, a larger pack would need memory besides that of the recordings.
         is_recorded = sums_stay(trainable_parameters(loaded.model).values())
         self._most_tokens = self._straight.most_tokens if self._straight is not None and is_recorded else 0
-        self._head = Head(loaded.model)
+        self._head = Head(loaded.model, self._sums)
         self._is_head_known: bool | None = None
         self.version = 0
         self._ema_decay = ema_decay
@@ -75,25 +77,30 @@ class Policy:
 
     @property
     def _optimizer(self) -> MasterAdamW:
-        """Made when it is first needed: masters take memory, and a stage may want them elsewhere."""
+        """The optimizer, made on first use: masters take memory, and a stage may offload them."""
         if self._made is None:
-            self._made = MasterAdamW(trainable_parameters(self.model), OptimizerConfig(), self.world)
+            self._made = self._make_optimizer(OptimizerConfig())
         return self._made
+
+    def _make_optimizer(self, config: OptimizerConfig, weights: Mapping[str, Tensor] | None = None) -> MasterAdamW:
+        return MasterAdamW(trainable_parameters(self.model), config, self.world, weights, self._sums)
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The trained weights in fp32, by name: the adapters alone under LoRA. Of several ranks each has its slices."""
+        """The trained weights in fp32, by name; under LoRA only the adapters.
+
+        With several ranks, this rank's slices.
+        """
         return self._optimizer.weights
 
     def replica(self, memory: ReplicaMemory) -> Replica:
-        """A plain model for an engine to draw from, where this one is in slices."""
+        """Return a plain model for an engine to sample from, if this one is sharded."""
         assert isinstance(self._shards, Sharded)
         return Replica(self._skeleton, self._shards, memory)
 
     def begin_stage(self, optimizer: OptimizerConfig, *, keep_reference: bool, offload_reference: bool = False) -> None:
-        """A fresh optimizer, and the policy as it is now for a reference."""
-        before = None if self._made is None else self._made.weights
-        self._made = MasterAdamW(trainable_parameters(self.model), optimizer, self.world, before)
+        """Start with a fresh optimizer and, if wanted, the current policy as the reference."""
+        self._made = self._make_optimizer(optimizer, None if self._made is None else self._made.weights)
         self._ema = {name: beside(average, self.weights[name]) for name, average in self._ema.items()}
         self._reference = {}
         if keep_reference:
@@ -101,16 +108,16 @@ class Policy:
             self._reference = {name: keep(weight) for name, weight in self._slices().items()}
 
     def _slices(self) -> dict[str, Tensor]:
-        """What this rank holds of each weight that is trained: under LoRA, of the adapters."""
+        """Return this rank's slice of each trained weight."""
         return {name: local(parameter.detach()) for name, parameter in trainable_parameters(self.model).items()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Whole tensors, as `state` has them."""
+        """Load whole tensors, as `state` returns them."""
         self._optimizer.load_weights({name: self._shards.part(name, weight) for name, weight in weights.items()})
 
     @property
     def device_name(self) -> str:
-        """As people call it."""
+        """The product name of the GPU, or the processor's architecture."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine()
 
     def microbatches(
@@ -120,7 +127,7 @@ class Policy:
         return make_microbatches(examples, token_weights, most, self.device, is_packed=self._is_packed)
 
     def logprobs(self, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """(logprobs with gradient, entropies without) of the completion tokens."""
+        """Return (logprobs with gradient, entropies without) of the completion tokens."""
         inputs, ids = microbatch.inputs, microbatch.completion_ids
         if isinstance(inputs, Pack) or self._knows_head():
             return self._shards.run(self._logprobs, inputs, ids, temperature)
@@ -136,11 +143,11 @@ class Policy:
 
     @property
     def recorded_bytes(self) -> int:
-        """Of memory that torch counts as free, and that recorded passes use."""
+        """Memory that recorded passes use but torch counts as free."""
         return 0 if self._straight is None else self._straight.recorder.num_bytes
 
     def take_peak_bytes(self) -> int:
-        """The most of a GPU's memory that was in use at once since this was last asked, the engine's own aside."""
+        """Return the peak GPU memory since the last call, without the engine's own memory."""
         if self._straight is not None:
             return self._straight.recorder.take_peak_bytes()
         peak = torch.cuda.max_memory_allocated(self.device)
@@ -148,16 +155,16 @@ class Policy:
         return peak
 
     def _knows_head(self) -> bool:
-        """Found by trying, once, and not in training mode: dropout would make any two passes differ."""
+        """Try once whether the head is known. Not in training mode, where dropout makes any two passes differ."""
         if self._is_head_known is None:
             self._is_head_known = self._is_packed or self._head.is_right(self.model)
         return self._is_head_known
 
     def old_logprobs(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
-        """Of each example's completion tokens under the weights as they are.
+        """Return the logprobs of each example's completion tokens under the current weights.
 
-        The engine drew from these very weights. If its logprobs are ours on the first microbatch, they are taken for
-        all, and a forward pass over the batch is saved.
+        The engine sampled from these weights. If its logprobs agree with the trainer's on the first microbatch, they
+        are used for all, which saves a forward pass over the batch.
         """
         drawn = [example.rollout_logprobs for example in examples if example.rollout_logprobs is not None]
         if len(drawn) == len(examples) and self._engine_agrees(examples, drawn, temperature, max_tokens):
@@ -167,7 +174,7 @@ class Policy:
     def _engine_agrees(
         self, examples: Sequence[Example], drawn: Sequence[Tensor], temperature: float, max_tokens: int
     ) -> bool:
-        """On the first microbatch; False where that is the whole batch, and nothing is saved."""
+        """Whether the logprobs agree on the first microbatch; False if that is the whole batch and nothing is saved."""
         with_tokens = [index for index, example in enumerate(examples) if example.completion_ids]
         batches = self.microbatches([examples[index] for index in with_tokens], [1.0] * len(with_tokens), max_tokens)
         if len(batches) < 2:
@@ -178,13 +185,13 @@ class Policy:
         return bool(gap.abs().le(AGREEMENT).all())
 
     def ref_logprobs(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
-        """Likewise under the reference."""
+        """Return the logprobs of each example's completion tokens under the reference."""
         with self._as_reference():
             return [logprobs for logprobs, _ in self.measure(examples, temperature, max_tokens)]
 
     @contextmanager
     def _as_reference(self) -> Iterator[None]:
-        """Inside, the model is the reference: they change places, so that no second model is needed."""
+        """Inside, the model has the reference's weights. They swap places, so no second model is needed."""
         exchange(self._slices(), self._reference)
         try:
             yield
@@ -193,9 +200,9 @@ class Policy:
 
     @torch.no_grad()
     def measure(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[tuple[Tensor, Tensor]]:
-        """(logprobs, entropies) of each example's completion tokens under the weights as they are."""
+        """Return (logprobs, entropies) of each example's completion tokens under the current weights."""
         result = [(torch.zeros(0), torch.zeros(0))] * len(examples)
-        # A completion without tokens has no logprobs, and a rectangle of such completions no columns.
+        # A completion without tokens has no logprobs, and a rectangle of only such completions has no columns.
         places = [index for index, example in enumerate(examples) if example.completion_ids]
         chosen = [examples[index] for index in places]
         measured: list[tuple[Microbatch, Tensor]] = []
@@ -204,7 +211,7 @@ class Policy:
                 pair = torch.stack(self.logprobs(microbatch, temperature))
                 if counts:
                     measured.append((microbatch, pair))
-        # Read at the end: to read is to wait, and the next microbatch is made while the GPU is busy.
+        # Read at the end: reading waits for the GPU, and the next microbatch is made while it is busy.
         mine = [
             (places[row], (piece[0], piece[1]))
             for microbatch, pair in measured
@@ -217,7 +224,7 @@ class Policy:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Dropout of adapters and gradient checkpointing are on in here, and off for whoever samples."""
+        """Inside, dropout of adapters and gradient checkpointing are on. For sampling they are off."""
         self._knows_head()
         set_training(self.model, True)
         try:
@@ -227,15 +234,15 @@ class Policy:
             set_training(self.model, False)
 
     def missing_optimizer_bytes(self) -> int:
-        """What the optimizer will take at its first step."""
+        """Return the memory that the optimizer will allocate at its first step."""
         return self._optimizer.missing_bytes
 
     def begin_gradients(self) -> None:
-        """At the start of an update; `step` or `clear_gradients` ends it."""
+        """Start an update. `step` or `clear_gradients` ends it."""
         self._optimizer.begin_gradients()
 
     def gradients(self) -> dict[str, Tensor]:
-        """The sums since `begin_gradients`, by weight; none for weights that took no part."""
+        """Return the sums since `begin_gradients` by weight, without weights that have no gradient."""
         return self._optimizer.gradients()
 
     def clear_gradients(self) -> None:
@@ -243,11 +250,11 @@ class Policy:
 
     @property
     def can_abandon(self) -> bool:
-        """Whether a pass may follow one that ran out of memory."""
+        """Whether another pass can run after one that ran out of memory."""
         return self._shards.can_forget
 
     def abandon(self) -> None:
-        """Forget gradients, and a pass that was broken off."""
+        """Drop the gradients and the state of an interrupted pass."""
         self._optimizer.clear_gradients()
         self._shards.forget()
         if self._straight is not None:
@@ -259,7 +266,7 @@ class Policy:
         self._optimizer.collect_gradients()
 
     def step(self, learning_rate: float) -> tuple[float, bool]:
-        """Apply the gradients; (their norm, whether they were finite and therefore applied)."""
+        """Apply the gradients. Return (their norm, whether they were finite and therefore applied)."""
         norm, is_finite = self._optimizer.step(learning_rate)
         if is_finite:
             self.version += 1
@@ -273,7 +280,7 @@ class Policy:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Inside, the weights are their moving average."""
+        """Inside, the model has the moving average of its weights."""
         self._swap_average()
         try:
             yield
@@ -285,15 +292,15 @@ class Policy:
         self._optimizer.publish()
 
     def state(self, *, is_stage_over: bool = False) -> dict[str, dict[str, Tensor]]:
-        """Everything a checkpoint needs to restore this policy bit for bit, as named groups of whole tensors.
+        """Return what a checkpoint needs to restore this policy bit for bit, as named groups of whole tensors.
 
-        The next stage begins with an optimizer and a reference of its own, so a stage that is over leaves out these.
-        All ranks call it, and rank 0 gets it.
+        The next stage starts with its own optimizer and reference, so they are left out when a stage is over. All ranks
+        call this, and rank 0 gets the tensors.
         """
         groups = {"weights": self.weights, "ema": self._ema}
         if not is_stage_over:
             groups |= {"optimizer": self._optimizer.state(), "reference": self._reference}
-        # What the optimizer keeps of a weight is named kind/weight.
+        # The optimizer's tensors are named kind/weight.
         return {
             group: {name: self._shards.whole(name.rpartition("/")[2], tensor) for name, tensor in tensors.items()}
             for group, tensors in groups.items()
@@ -302,7 +309,7 @@ class Policy:
 
     @torch.no_grad()
     def load_state(self, groups: Mapping[str, Mapping[str, Tensor]], version: int) -> None:
-        """After `begin_stage` of the stage that the checkpoint is from. What is not in it stays as that left it."""
+        """Load a checkpoint, after `begin_stage` of its stage. What it does not contain is left unchanged."""
         parts = {
             group: {name: self._shards.part(name.rpartition("/")[2], tensor) for name, tensor in tensors.items()}
             for group, tensors in groups.items()
@@ -316,6 +323,6 @@ class Policy:
 
 
 def decoder_layers(model: Any) -> list[nn.Module]:
-    """The parts of a model that belong together, as transformers says: one is whole at a time, and not more."""
+    """Return the modules that transformers does not split. Only one of them is unsharded at a time."""
     names = set(model._no_split_modules or ())
     return [module for module in model.modules() if type(module).__name__ in names]

@@ -1,4 +1,4 @@
-"""The policy's weights for an engine that keeps a copy of its own: as plain tensors, and whether they changed."""
+"""The policy's weights for an engine that keeps its own copy: as plain tensors, and whether they changed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class PublishedWeights:
         self._model = model
 
     def stamp(self) -> object:
-        """Differs from an earlier one if any weight was written in between, by whomever and in whatever way.
+        """Return a value that changes whenever any weight was written, in whatever way.
 
-        torch counts the writes to each tensor, but neither those of its fused optimizers nor those through `.data`. So
-        the bits of what is trained are added up as well, as whole numbers: nothing is rounded away.
+        torch counts the writes to each tensor, but not those of its fused optimizers or through `.data`. So the bits of
+        the trained weights are summed as well, as integers, which loses nothing to rounding.
         """
         held = itertools.chain(self._model.parameters(), self._model.buffers())
         writes = tuple((tensor.data_ptr(), tensor._version) for tensor in held)
@@ -27,9 +27,9 @@ class PublishedWeights:
         return writes, tuple(torch.stack(sums).tolist()) if sums else ()
 
     def tensors(self) -> dict[str, Tensor]:
-        """Under the names of a Hugging Face folder, adapters merged in.
+        """Return the weights under the names of a Hugging Face folder, with adapters merged.
 
-        A tied weight is there under each of its names: vLLM may hold a packed copy of it for each.
+        A tied weight appears under each of its names, because vLLM may have a packed copy for each.
         """
         named = revert_weight_conversion(self._model, merged_state_dict(self._model))
         return {name: tensor.detach() for name, tensor in named.items()}

@@ -1,12 +1,12 @@
-"""The layers of a model over a pack, recorded: a pass is one launch, where each layer has ten forward and twenty back.
+"""The layers of a model over a pack, recorded as CUDA graphs: one launch per pass, not ten per layer and twenty back.
 
-A small model's pass takes the CPU longer to launch than the GPU to run. So packs are filled up to one of a few sizes,
-and the passes of each size are recorded as CUDA graphs, on tensors that stay where they are.
+For a small model, launching a pass takes the CPU longer than running it takes the GPU. So packs are padded to one of a
+few sizes, and the passes of each size are recorded as CUDA graphs over tensors at fixed addresses.
 
-    x, angles, tiles ──▶ [ layer, layer, … layer ] ──▶ out          what layers keep stays in the graphs' own memory
-              dx ◀── [ layer, … layer, layer ] ◀── grad             gradients of weights go into their sums
+    x, angles, tiles ──▶ [ layer, layer, … layer ] ──▶ out          what layers save stays in the graphs' memory
+              dx ◀── [ layer, … layer, layer ] ◀── grad             gradients of weights are added to their sums
 
-What is recorded reads weights and adds to sums where they were then: a recording holds as long as they stay there.
+A recording holds the addresses of weights and sums, so it is valid only while they stay in place.
 """
 
 from __future__ import annotations
@@ -19,51 +19,41 @@ import torch
 from torch import Tensor
 
 from groupwise.data.pack import Pack, Segment
+from groupwise.models.memory_limits import RECORDED_SHARE, capacity, grain
 from groupwise.models.straight import PackStep, Rotary, StraightLayer
 
 T = TypeVar("T")
 
-MEMORY_SHARE = 1 / 8
-"""Of the device's memory, for what layers keep of one pack: it is not given back between steps."""
+MEMORY_SHARE = RECORDED_SHARE
 MOST_RECORDINGS = 16
 FILLING = 64
-"""Tokens that fill a pack up see at most so many of their kind."""
+"""Padding tokens attend to at most this many other padding tokens."""
 
 
 class Recorder(Protocol):
     def __call__(self, work: Callable[[], T], trial: Callable[[], object]) -> tuple[Callable[[], None], T]:
-        """(runs the work again, what it returns: tensors that are written anew each time).
+        """Return (a function that runs the work again, its result: tensors that each run overwrites).
 
-        What is not returned, or let go of later, is memory for other recordings. `trial` is run before: the same
-        kernels, which cannot be recorded when they are first loaded.
+        Memory that is not returned, or dropped later, is reused by other recordings. `trial` runs first, with the same
+        kernels: a kernel cannot be recorded while it is loaded.
         """
         ...
 
     def begin_anew(self) -> None:
-        """After all recordings were let go of: their memory is given back, and the next begin a pool of their own."""
+        """Free the memory of all recordings, which were dropped before, and start a new pool."""
         ...
 
 
 class Room(Protocol):
-    """Attention over packs whose tiles are put where recorded kernels look for them."""
+    """Attention over packs whose tiles are at the addresses that recorded kernels read."""
 
     def fill(self, pack: Pack) -> bool: ...
     @property
     def step(self) -> PackStep: ...
 
 
-def capacity(tokens: int) -> int:
-    """The size that a pack is filled up to: at most a quarter more, and packs of one step are about equally large."""
-    grain = _grain(tokens)
-    return -(-tokens // grain) * grain
-
-
-def _grain(tokens: int) -> int:
-    return max(256, 1 << max(0, (tokens - 1).bit_length() - 3))
-
-
 def filled(pack: Pack, tokens: int) -> Pack:
-    """With tokens at the end that nobody learns from, in segments of their own."""
+    """Pad a pack with tokens at the end that nothing learns from, in their own segments."""
     count = len(pack.token_ids)
     starts = range(count, tokens, FILLING)
     extra = [Segment(start, end - start, 0, 0, end) for start in starts for end in [min(start + FILLING, tokens)]]
@@ -77,7 +67,7 @@ def filled(pack: Pack, tokens: int) -> Pack:
 
 
 class Recording:
-    """Both passes over packs of one size."""
+    """Forward and backward pass over packs of one size."""
 
     def __init__(
         self,
@@ -113,11 +103,11 @@ class Recording:
 
         self._run_forward, (self._out, kept) = record(lambda: forward(learns), lambda: forward(False))
         if learns:
-            self._run_forward()  # so that what is kept is numbers, when backward is tried
+            self._run_forward()  # fills what backward reads in its trial run
             self._run_backward, self._dx = record(backward, backward)
 
     def forward(self, x: Tensor, rotary: Rotary) -> tuple[Tensor, int]:
-        """(what the layers make of x, the number of this pass)."""
+        """Return (the output of the layers, the number of this pass)."""
         self._x.copy_(x)
         for mine, given in zip(self._rotary, rotary, strict=True):
             mine.copy_(given)
@@ -126,16 +116,16 @@ class Recording:
         return self._out, self._passes
 
     def backward(self, grad: Tensor, number: int) -> Tensor:
-        # What layers kept is that of the newest pass.
+        # The saved tensors are those of the newest pass.
         if number != self._passes:
-            raise RuntimeError("a recorded pass was made before the gradients of the one before were taken")
+            raise RuntimeError("a recorded pass ran before the backward pass of the one before it")
         self._grad.copy_(grad)
         self._run_backward()
         return self._dx
 
 
 class _RecordedPass(torch.autograd.Function):
-    """`weight`: any that is learned, so that there is a backward pass where x has no gradient. All get theirs in it."""
+    """`weight` is any trained weight: it makes autograd run the backward pass, which fills the sums of all weights."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, recording: Recording, rotary: Rotary, weight: Tensor | None) -> Tensor:
@@ -145,14 +135,14 @@ class _RecordedPass(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        # Not held any longer: what comes of the pass may outlive the recording.
+        # Dropped here, because the output of the pass may outlive the recording.
         recording, ctx.recording = ctx.recording, None
         dx = recording.backward(grad, ctx.number)
         return dx.view_as(dx), None, None, None
 
 
 Key = tuple[int, bool]
-"""Tokens of a pack, whether gradients are wanted."""
+"""(tokens of a pack, whether gradients are wanted)"""
 
 
 class RecordedLayers:
@@ -167,34 +157,34 @@ class RecordedLayers:
         self._seen: set[bool] = set()
 
     def forget(self) -> None:
-        """The next pass is not recorded."""
+        """Run the next pass without recording it."""
         self._seen.clear()
 
     @property
     def most_tokens(self) -> int:
-        """Of a pack that can be recorded; 0 where none can."""
+        """Size of the largest pack that can be recorded; 0 if none can."""
         tokens = int(MEMORY_SHARE * self._memory_bytes) // (self._layers[0].kept_bytes * len(self._layers))
-        return tokens // _grain(tokens) * _grain(tokens)
+        return tokens // grain(tokens) * grain(tokens)
 
     def size_for(self, pack: Pack) -> int | None:
-        """What to fill the pack up to, so that it can go through a recording; None where it is better run as it is.
+        """Return the size to pad the pack to for a recording; None if it should run unpadded.
 
-        Also for the pass that is not recorded because it is the first: gradients of weights are sums over all tokens,
-        whose last bits depend on how many there are, and a run that is resumed has its first pass elsewhere.
+        The first pass, which is never recorded, is padded as well: gradients are sums over all tokens, whose last bits
+        depend on the number of tokens, and a resumed run has its first pass at another step.
         """
         tokens = capacity(len(pack.token_ids))
         if tokens > self.most_tokens:
             return None
         learns = torch.is_grad_enabled()
-        if learns and not all(getattr(weight, "grad_sum_stays", False) for weight in self._weights()):
+        if learns and not all(layer.sums.stays(weight) for layer in self._layers for weight in layer.parameters()):
             return None
         return tokens
 
     def __call__(self, x: Tensor, rotary: Rotary, pack: Pack) -> Tensor | None:
-        """[T, S], of a pack that was filled up; None where it is to be run without a recording.
+        """Return [T, S] for a padded pack; None if it should run without a recording.
 
-        It is where it has too many segments, and in the first pass of its kind: kernels are compiled then, and what
-        does not fit is found out.
+        That is so for a pack with too many segments and for the first pass of its kind, which compiles kernels and
+        shows whether the memory suffices.
         """
         key = self._key(x.shape[0])
         if key[1] not in self._seen:
@@ -215,9 +205,10 @@ class RecordedLayers:
         return out
 
     def _make_way(self, key: Key) -> None:
-        """Packs that grow would each need memory of their own: pieces that a smaller one left are too small for them.
+        """Drop recordings so that the new one can use their memory.
 
-        The other way round they fit. So the largest comes first, and smaller ones are recorded again when needed.
+        A larger recording cannot reuse the pieces that a smaller one left, but a smaller one can reuse those of a
+        larger one. So when a larger pack comes, all are dropped, and smaller ones are recorded again when needed.
         """
         learned = [tokens for tokens, learns in self._recordings if learns]
         if key[1] and learned and key[0] > max(learned):
@@ -230,10 +221,10 @@ class RecordedLayers:
         return tokens, torch.is_grad_enabled()
 
     def _weights(self) -> Iterator[Tensor]:
-        """Those that are learned."""
+        """Yield the trained weights."""
         return (weight for layer in self._layers for weight in layer.parameters())
 
 
 def weight_addresses(layers: Sequence[StraightLayer]) -> list[tuple[object, ...]]:
-    """Where everything is that a recording reads or adds to."""
+    """Return the addresses that a recording reads from or adds to."""
     return [layer.addresses() for layer in layers]

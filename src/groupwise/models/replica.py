@@ -1,7 +1,7 @@
-"""A plain copy of a sharded model for whoever samples: filled before rollouts are drawn, its memory handed back after.
+"""A plain copy of a sharded model to sample from: filled before sampling, its memory freed afterwards.
 
-Engines hold on to modules, and on a GPU to addresses (captured graphs). So a replica is made once and stays; what comes
-and goes is the memory behind its weights.
+Engines keep references to modules and, on a GPU, addresses (in captured graphs). So a replica is made once and kept;
+only the memory behind its weights is freed and allocated again.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from groupwise.models.placement import laid_out_alike
 
 
 class ReplicaMemory(Protocol):
-    """Tensors whose memory is handed back and taken again, at the same addresses where that matters."""
+    """Tensors whose memory can be released and restored, on a GPU at the same addresses."""
 
     @property
     def num_bytes(self) -> int: ...
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """With anything in it."""
+        """Return an uninitialized tensor."""
         ...
 
     def release(self) -> None: ...
@@ -35,14 +35,14 @@ class ReplicaMemory(Protocol):
 
 
 class HostMemory:
-    """On the CPU nobody has captured an address."""
+    """Memory on the CPU, where addresses may change."""
 
     def __init__(self) -> None:
         self._tensors: list[tuple[Tensor, int]] = []
 
     @property
     def num_bytes(self) -> int:
-        """Held now."""
+        """Memory that is allocated now."""
         return sum(tensor.untyped_storage().nbytes() for tensor, _ in self._tensors)
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -69,7 +69,7 @@ class Replica:
 
     @contextmanager
     def filled(self) -> Iterator[None]:
-        """Inside, the replica has the weights of the moment. All ranks enter, whether or not they have work."""
+        """Inside, the replica has the current weights. All ranks must enter, with or without work."""
         self._memory.restore()
         try:
             self._shards.fill(self.model)
@@ -79,7 +79,7 @@ class Replica:
 
 
 class _Arena:
-    """One piece of memory for all weights of a model: a device hands memory out by megabytes, and norms are small."""
+    """One allocation for all weights of a model, because devices allocate by megabytes and norms are small."""
 
     def __init__(self, memory: ReplicaMemory, model: nn.Module) -> None:
         sizes = {(storage := weight.untyped_storage())._cdata: storage.nbytes() for weight in model.parameters()}
@@ -93,17 +93,17 @@ class _Arena:
 
 
 def _aligned(num_bytes: int) -> int:
-    """As torch's own allocator does it on a GPU."""
+    """Round up to a multiple of 512 bytes, like torch's allocator on a GPU."""
     return -(-num_bytes // 512) * 512
 
 
 def skeleton_of(model: Any) -> Any:
-    """The modules and buffers of a model, without memory for its weights."""
+    """Return a copy of a model without memory for its weights."""
     return with_other_weights(model, lambda shape, dtype: torch.empty(shape, dtype=dtype, device="meta"))
 
 
 def with_other_weights(model: Any, allocate: Callable[[tuple[int, ...], torch.dtype], Tensor]) -> Any:
-    """A copy with new weights, tied and adjacent where the model's are. Quantized weights, which nobody moves, stay."""
+    """Return a copy with new weights, tied and adjacent like the model's. Quantized weights are shared."""
     weights = [weight for weight in model.parameters() if weight.is_floating_point()]
     placed = laid_out_alike(weights, lambda numel, weight: allocate((numel,), weight.dtype))
     memo: dict[int, Any] = {id(weight): weight for weight in model.parameters()}

@@ -1,16 +1,16 @@
-"""A decoder layer of the Llama kind as one operation in training: few launches, little kept, gradients summed in fp32.
+"""A Llama-like decoder layer as one autograd operation: few launches, little memory, gradients summed in fp32.
 
     x ─▶ norm ─▶ q k v ─▶ turn ─▶ attention ─▶ o ─▶ + x ─▶ norm ─▶ gate up ─▶ silu × ─▶ down ─▶ +
                                                     x₂
 
-The modules' own forward with autograd does the same and is what this is tested against. Here projections that share an
-input are one product; norms and the activation are made again in the backward pass rather than kept; and the gradient
-of a weight goes straight into the sum that its optimizer offers (`grad_sum`), where the product itself adds it up, in
-fp32, rather than through a bf16 gradient per microbatch. Where no sum is offered autograd gets the gradient.
+The tests compare it with the modules' own forward under autograd, which computes the same. Here projections that share
+an input are one product, and norms and the activation are recomputed in the backward pass rather than saved. The
+gradient of a weight is added in fp32, by the product itself, to the sum that the optimizer offers (GradientSums), not
+passed on as a bf16 gradient per microbatch. If no sum is offered, autograd gets the gradient.
 
-What is kept between the passes: everything that costs a product to make again, or less (`Keep`).
+Saved between the passes: everything that would take a product to recompute, or less (`Keep`).
 
-Arithmetic between the products is given as `ops` (kernels/training.py on a GPU).
+`ops` computes what lies between the products (kernels/layer_training.py on a GPU).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.kernels.joined import Joined, is_plain, join, join_copies
-from groupwise.kernels.seam import AttentionForm, current_step, window_of
-
-KNOWN_LAYERS = {"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"}
+from groupwise.kernels.seam import AttentionForm, current_step
+from groupwise.models.families import UNKNOWN, Family, family_of, has_silu, window_of
+from groupwise.models.gradient_sums import GradientSums
 
 Keep = Literal["all", "attention", "input"]
-"""`attention`: all but what the feed-forward block makes. `input`: the layer's input, and all is made again."""
+"""What is saved for the backward pass. `attention`: all but the feed-forward block. `input`: the layer's input only."""
 Heads = tuple[Tensor, Tensor, Tensor]
 """Query [T, H, D], key and value [T, K, D]."""
 Rotary = tuple[Tensor, Tensor]
@@ -37,7 +37,7 @@ Rotary = tuple[Tensor, Tensor]
 
 
 class LayerOps(Protocol):
-    """Shapes as in kernels/training.py."""
+    """Shapes as in kernels/layer_training.py."""
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor: ...
     def add_norm(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]: ...
@@ -50,7 +50,7 @@ class LayerOps(Protocol):
     def project(self, x: Tensor, joined: Joined) -> Tensor: ...
     def add_product(self, total: Tensor, left: Tensor, right: Tensor) -> None: ...
     def split_sums(self) -> AbstractContextManager[None]:
-        """Inside, products may split their sums, which they may not where bits are to agree with the engine's."""
+        """Inside, products may split their sums. Elsewhere they may not, so that bits agree with the engine's."""
         ...
 
 
@@ -63,30 +63,31 @@ class PackStep(Protocol):
 
 
 class Gradients:
-    """Takes the gradients of weights: into their sums, or to be handed to autograd."""
+    """Collects the gradients of weights: into their sums, or to be handed to autograd."""
 
-    def __init__(self, ops: LayerOps) -> None:
+    def __init__(self, ops: LayerOps, sums: GradientSums) -> None:
         self._ops = ops
+        self._sums = sums
         self._handed: dict[int, Tensor] = {}
 
     def add_product(self, weights: Sequence[Tensor], left: Tensor, right: Tensor) -> None:
-        """leftᵀ · right, whose rows are those of the weights one after the other. left [T, N], right [T, M]."""
-        joined = _adjacent_sums(weights)
+        """Add leftᵀ · right, whose rows are those of all weights in order. left [T, N], right [T, M]."""
+        joined = self._adjacent_sums(weights)
         if joined is not None:
             self._ops.add_product(joined, left, right)
             return
         for weight, part in zip(weights, left.split([len(weight) for weight in weights], dim=1), strict=True):
-            total = getattr(weight, "grad_sum", None)
+            total = self._sums.of(weight)
             if total is not None:
                 self._ops.add_product(total, part, right)
             elif weight.requires_grad:
                 self._hand(weight, part.t() @ right)
 
     def add(self, weights: Sequence[Tensor], gradient: Tensor) -> None:
-        """Likewise, of a gradient that is there. [N, …]"""
+        """Add a gradient [N, …] whose rows are those of all weights in order."""
         for weight, part in zip(weights, gradient.split([len(weight) for weight in weights]), strict=True):
             if weight.requires_grad:
-                total = getattr(weight, "grad_sum", None)
+                total = self._sums.of(weight)
                 if total is None:
                     self._hand(weight, part.to(weight.dtype))
                 else:
@@ -102,22 +103,21 @@ class Gradients:
     def num_handed(self) -> int:
         return len(self._handed)
 
-
-def _adjacent_sums(weights: Sequence[Tensor]) -> Tensor | None:
-    """The sums of weights that lie side by side in memory, as one; None where there are none, or they do not."""
-    totals: list[Tensor] = [total for weight in weights if (total := getattr(weight, "grad_sum", None)) is not None]
-    if len(totals) < len(weights) or not all(total.is_contiguous() for total in totals):
-        return None
-    end = totals[0].data_ptr()
-    for total in totals:
-        if total.data_ptr() != end:
+    def _adjacent_sums(self, weights: Sequence[Tensor]) -> Tensor | None:
+        """Return the sums of the weights as one tensor; None where one is missing or they are not adjacent."""
+        totals = [total for weight in weights if (total := self._sums.of(weight)) is not None]
+        if len(totals) < len(weights) or not all(total.is_contiguous() for total in totals):
             return None
-        end += total.numel() * total.element_size()
-    return totals[0].as_strided((sum(len(total) for total in totals), totals[0].shape[1]), totals[0].stride())
+        end = totals[0].data_ptr()
+        for total in totals:
+            if total.data_ptr() != end:
+                return None
+            end += total.numel() * total.element_size()
+        return totals[0].as_strided((sum(len(total) for total in totals), totals[0].shape[1]), totals[0].stride())
 
 
 class Product:
-    """Linear maps of one input, with their adapters."""
+    """Linear layers that share an input, with their adapters, as one product."""
 
     def __init__(self, modules: Sequence[nn.Module], ops: LayerOps) -> None:
         self._modules: list[Any] = list(modules)
@@ -125,21 +125,21 @@ class Product:
         self._known: tuple[tuple[object, ...], Joined] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For a deep copy of the model, whose weights are elsewhere."""
+        """Drop the cached weights: a deep copy of the model has its own."""
         return self.__dict__ | {"_known": None}
 
     def parameters(self) -> list[Tensor]:
         return [weight for module in self._modules for weight in module.parameters()]
 
     def state(self) -> tuple[object, ...]:
-        """Where the weights are, and whether adapters are on."""
+        """Return where the weights are and whether adapters are on."""
         return tuple((getattr(module, "disable_adapters", None), _address(module)) for module in self._modules)
 
     def sizes(self) -> list[int]:
         return [module.out_features for module in self._modules]
 
     def joined(self) -> Joined:
-        """Found once as long as the weights stay where they are: looking takes as long as a small product."""
+        """Return the joined weights, cached while they stay in place: joining takes as long as a small product."""
         state = self.state()
         if self._known is not None and self._known[0] == state:
             return self._known[1]
@@ -153,7 +153,7 @@ class Product:
         return self._ops.project(x, self.joined())
 
     def input_gradient(self, grad: Tensor) -> Tensor:
-        """Of x [T, M], from that of the outputs [T, N]."""
+        """Return the gradient of x [T, M] from that of the outputs [T, N]."""
         joined = self.joined()
         dx = grad @ joined.weight
         if joined.adapter is not None:
@@ -161,7 +161,7 @@ class Product:
         return dx
 
     def collect(self, grad: Tensor, x: Tensor, gradients: Gradients) -> None:
-        """The gradients of the weights."""
+        """Add the gradients of the weights."""
         joined = self.joined()
         gradients.add_product(joined.parts["weight"], grad, x)
         biases = joined.parts.get("bias", ())
@@ -177,7 +177,7 @@ class Product:
         gradients.add_product(joined.parts["down"], self._low_gradient(joined, grad), x)
 
     def _low_gradient(self, joined: Joined, grad: Tensor) -> Tensor:
-        """Of what the adapters' lower halves give, [T, maps × rank]."""
+        """Return the gradient of the adapters' low-rank values, [T, layers × rank]."""
         assert joined.adapter is not None
         parts = zip(grad.split(joined.sizes, dim=1), joined.adapter.up.split(joined.sizes), strict=True)
         slopes = [part @ up for part, up in parts]
@@ -185,14 +185,18 @@ class Product:
 
 
 def _address(module: Any) -> tuple[int, int]:
-    """Of its weight, and of the memory that it is in: another one may come to lie where one was."""
+    """Return the address of a module's weight and its storage: another weight may later reuse the address."""
     weight = getattr(module, "base_layer", module).weight
     return weight.data_ptr(), weight.untyped_storage()._cdata
 
 
 class StraightLayer:
-    def __init__(self, layer: Any, ops: LayerOps, keep: Keep) -> None:
+    def __init__(
+        self, layer: Any, ops: LayerOps, keep: Keep, family: Family = UNKNOWN, sums: GradientSums | None = None
+    ) -> None:
         attention, mlp = layer.self_attn, layer.mlp
+        self.sums = sums or GradientSums()
+        self._family = family
         self.ops, self.keep = ops, keep
         self.size = attention.head_dim
         self.attention = attention
@@ -206,8 +210,8 @@ class StraightLayer:
         self._products = (self.into_heads, self.out_of_heads, self.into_mlp, self.out_of_mlp)
 
     def parameters(self) -> list[Tensor]:
-        """Those that are trained."""
-        # Looked up once as long as the parameters are the same objects, which a sharded model's are not.
+        """Return the trained parameters."""
+        # Cached while the parameters are the same objects, which those of a sharded model are not.
         first = self.norms[0].weight
         if self._trained is None or self._trained[0] is not first:
             self._trained = (first, self._find_trained())
@@ -220,7 +224,7 @@ class StraightLayer:
 
     @property
     def kept_bytes(self) -> int:
-        """Of each token, between the passes."""
+        """Bytes saved per token for the backward pass."""
         qkv, (out,), gates = (product.sizes() for product in self._products[:3])
         if self.keep == "input":
             return 2 * out
@@ -228,15 +232,15 @@ class StraightLayer:
         return 2 * (2 * out + sum(qkv) + qkv[0] + own_head_norms + (sum(gates) if self.keep == "all" else 0))
 
     def addresses(self) -> tuple[object, ...]:
-        """Where its weights are and the sums of their gradients."""
-        sums = [getattr(weight, "grad_sum", None) for weight in self.parameters()]
+        """Return where its weights and the sums of their gradients are."""
+        sums = [self.sums.of(weight) for weight in self.parameters()]
         products = tuple(product.state() for product in self._products)
         return (*products, *(None if total is None else total.data_ptr() for total in sums))
 
     # ---- forward ----
 
     def forward(self, x: Tensor, rotary: Rotary, step: PackStep) -> tuple[Tensor, list[Tensor]]:
-        """(the layer's output [T, S], what to keep of the way there)."""
+        """Return (the layer's output [T, S], what to save for the backward pass)."""
         raw, heads, out, lse = self._attend(x, rotary, step)
         middle, gates = self._widen(x, out)
         result = middle + self.out_of_mlp(self.ops.gate(gates))
@@ -245,7 +249,7 @@ class StraightLayer:
         return result, [x, *heads, out, lse, middle, *raw, *([gates] if self.keep == "all" else [])]
 
     def _attend(self, x: Tensor, rotary: Rotary, step: PackStep) -> tuple[list[Tensor], Heads, Tensor, Tensor]:
-        """(query and key before their norms, where they have any; heads; what attention makes of them)."""
+        """Return (query and key before their norms, if they have any; heads; output and log-sum-exp of attention)."""
         query, key, value = self._split(self.into_heads(self._normed(0, x)))
         raw: list[Tensor] = []
         if self.head_norms is not None:
@@ -256,7 +260,7 @@ class StraightLayer:
         return raw, heads, *step.forward(heads, self._form())
 
     def _widen(self, x: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
-        """(x after attention, gate and up side by side)."""
+        """Return (x after attention, gate and up side by side)."""
         norm = self.norms[1]
         middle, normed = self.ops.add_norm(x, self.out_of_heads(out.flatten(1)), norm.weight, norm.variance_epsilon)
         return middle, self.into_mlp(normed)
@@ -273,7 +277,7 @@ class StraightLayer:
         return query, key, value
 
     def _form(self) -> AttentionForm:
-        return AttentionForm(self.attention.scaling, 0.0, window_of(self.attention))
+        return AttentionForm(self.attention.scaling, 0.0, window_of(self._family, self.attention))
 
     # ---- backward ----
 
@@ -281,7 +285,7 @@ class StraightLayer:
         self, grad: Tensor, kept: Sequence[Tensor], rotary: Rotary, step: PackStep
     ) -> tuple[Tensor, Gradients]:
         x, heads, out, lse, middle, raw, gates = self._restore(kept, rotary, step)
-        gradients = Gradients(self.ops)
+        gradients = Gradients(self.ops, self.sums)
         with self.ops.split_sums():
             dgates, active = self.ops.gate_backward(self.out_of_mlp.input_gradient(grad), gates)
             self.out_of_mlp.collect(grad, active, gradients)
@@ -297,7 +301,7 @@ class StraightLayer:
     def _restore(
         self, kept: Sequence[Tensor], rotary: Rotary, step: PackStep
     ) -> tuple[Tensor, Heads, Tensor, Tensor, Tensor, Sequence[Tensor], Tensor]:
-        """All that the backward pass reads, made again where it was not kept."""
+        """Return all that the backward pass reads, recomputed where it was not saved."""
         if self.keep == "input":
             (x,) = kept
             raw, heads, out, lse = self._attend(x, rotary, step)
@@ -310,7 +314,7 @@ class StraightLayer:
     def _norm_backward(
         self, index: int, product: Product, grad: Tensor, x: Tensor, around: Tensor, gradients: Gradients
     ) -> Tensor:
-        """Through a product of a norm of x, back to x. `around` is what comes back beside the norm."""
+        """Return the gradient of x through a product of its norm. `around` is the gradient of the residual path."""
         norm = self.norms[index]
         dx, normed, dweight = self.ops.norm_backward(
             product.input_gradient(grad), x, norm.weight, norm.variance_epsilon, around
@@ -320,7 +324,7 @@ class StraightLayer:
         return dx
 
     def _turn_back(self, dheads: Heads, raw: Sequence[Tensor], rotary: Rotary, gradients: Gradients) -> Tensor:
-        """The gradient of the three projections side by side."""
+        """Return the gradient of the three projections side by side."""
         tokens = dheads[0].shape[0]
         width = sum(part.shape[1] for part in dheads) * self.size
         joined = torch.empty(tokens, width, device=dheads[0].device, dtype=dheads[0].dtype)
@@ -342,7 +346,7 @@ def _like(x: Tensor) -> Tensor:
 
 
 def run_layer(x: Tensor, layer: StraightLayer, rotary: Rotary, step: PackStep) -> Tensor:
-    """[T, S], with gradients."""
+    """Return the layer's output [T, S], with gradients."""
     out: Tensor = _Layer.apply(x, layer, rotary, step, *layer.parameters())
     return out
 
@@ -362,31 +366,32 @@ class _Layer(torch.autograd.Function):
         return (dx, None, None, None, *gradients.handed(weights))
 
 
-def straighten(model: Any, ops: LayerOps) -> None:
-    """Let the layers of a model that we know run as one operation each, over packs; other passes go their own way."""
-    for layer in getattr(model.get_decoder(), "layers", ()):
-        if type(layer).__name__ not in KNOWN_LAYERS or not _has_silu(layer.mlp) or not _is_plain(layer):
+def straighten(model: Any, ops: LayerOps, sums: GradientSums | None = None) -> None:
+    """Let the layers of a model run as one operation each over packs, where its family allows it.
+
+    Each such layer gets two attributes, `straight` and `own_forward`, and a `forward` that chooses between them. A
+    wrapper module would be more explicit, but would rename the weights in checkpoints and exports.
+    """
+    family = family_of(model)
+    for layer in getattr(model.get_decoder(), "layers", ()) if family.trains_straight else ():
+        if type(layer).__name__ != family.layer or not has_silu(layer.mlp) or not _is_plain(layer):
             continue
-        # What transformers would do around the layer is done in it.
+        # The layer recomputes its activations itself; transformers must not do it around the layer.
         keep: Keep = "all"
         if layer.gradient_checkpointing:
             keep, layer.gradient_checkpointing = "input", False
         elif getattr(layer.mlp, "gradient_checkpointing", False):
             keep, layer.mlp.gradient_checkpointing = "attention", False
-        layer.straight = StraightLayer(layer, ops, keep)
+        layer.straight = StraightLayer(layer, ops, keep, family, sums)
         layer.own_forward = layer.forward
         layer.forward = types.MethodType(_forward, layer)
 
 
 def straight_layers(model: Any) -> list[StraightLayer]:
-    """All layers of a model, where all run as one operation each; else none."""
+    """Return all layers of a model if each runs as one operation, else none."""
     layers = list(getattr(model.get_decoder(), "layers", ()))
     found = [layer.straight for layer in layers if hasattr(layer, "straight")]
     return found if len(found) == len(layers) else []
-
-
-def _has_silu(mlp: Any) -> bool:
-    return type(mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
 
 
 def _is_plain(layer: Any) -> bool:

@@ -1,17 +1,17 @@
-"""Tiny models and a tokenizer made in code: what tests, recipes and tutorials train when no weights can be downloaded.
+"""Tiny models and a tokenizer made in code, for tests, recipes and tutorials that download no weights.
 
 `make_tiny` gives a randomly initialized Qwen3 or Llama decoder of any small size and a byte-level tokenizer: id b is
-byte b, so every text can be encoded and decodes to itself. On top of the bytes:
+byte b, so every text can be encoded and decodes to itself. Besides the bytes:
 
     `<think>` `</think>` `<answer>` `</answer>`       whole tokens that stay in the decoded text
-    `<|pad|>` `<|im_start|>` `<|im_end|>`             special: padding, start of all, end of a message (stop)
+    `<|pad|>` `<|im_start|>` `<|im_end|>`             special: padding, start of text, end of a message (stop)
     `<|system|>` `<|user|>` `<|assistant|>`           special: who speaks
 
-A conversation is short, for a model with a short context: one token opens it, and one opens and one closes a message:
+Conversations take few tokens, for models with a short context: one token at the start, and two around a message:
 
     <|im_start|><|user|>1 + 1 = ?<|im_end|><|assistant|>        ... the completion, ended by <|im_end|>
 
-The weights are a function of (name, sizes, seed): nothing is downloaded, and the global random state stays as it was.
+The weights are a function of (name, sizes, seed). The global random state is left unchanged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CHAT_TEMPLATE = (
 
 
 def make_tiny(name: str, sizes: Mapping[str, int], seed: int) -> tuple[Any, Any]:
-    """(model, tokenizer). `sizes` overrides DEFAULT_SIZES; the model is in float32, on the CPU and in eval mode."""
+    """Return (model, tokenizer). `sizes` overrides DEFAULT_SIZES. The model is in float32, on the CPU, in eval mode."""
     if name not in TINY_NAMES:
         raise ConfigError(f"model.path = {name!r}: no such tiny model; {nearest(name, TINY_NAMES)}")
     checked = _check_sizes(sizes)
@@ -72,7 +72,7 @@ def make_tiny(name: str, sizes: Mapping[str, int], seed: int) -> tuple[Any, Any]
         "pad_token_id": tokenizer.pad_token_id,
         "attn_implementation": "sdpa",
     }
-    # Weights are drawn on the CPU from the global generator: put ours in its place, and the caller's back afterwards.
+    # Weights are sampled on the CPU from the global generator, whose state is restored afterwards.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
         if name == "tiny-qwen3":
@@ -83,12 +83,12 @@ def make_tiny(name: str, sizes: Mapping[str, int], seed: int) -> tuple[Any, Any]
 
 
 def make_tokenizer() -> Any:
-    """The byte-level tokenizer with its chat template."""
+    """Return the byte-level tokenizer with its chat template."""
     vocabulary = {symbol: byte for byte, symbol in enumerate(_byte_symbols())}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    # `normalized=False`: found in the text as written. Markup is not special, so it survives decoding.
+    # `normalized=False` matches the text exactly. Markup is not special, so decoding keeps it.
     backend.add_tokens([AddedToken(text, normalized=False, special=False) for text in MARKUP_TOKENS])
     backend.add_special_tokens(
         [
@@ -108,7 +108,7 @@ def make_tokenizer() -> Any:
 
 
 def _byte_symbols() -> list[str]:
-    """The printable character that stands for each byte in a byte-level vocabulary (GPT-2's table)."""
+    """Return the printable character for each byte in a byte-level vocabulary (GPT-2's table)."""
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
     symbols = []
     num_moved = 0

@@ -1,4 +1,4 @@
-"""The versions that a run's numbers depend on."""
+"""Versions of the software that a run's numbers depend on."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a run will take before it runs: memory by part, time, and what to change where it does not fit.
+"""The planner: memory by part and time of a run before it starts, and changes that make it fit.
 
-Arithmetic over the sizes of a model and the keys of a recipe; no weights are loaded. Constants that arithmetic does not
-give come from benchmarks/results, by name, in `memory` and `timing`.
+It computes with the sizes of a model and the keys of a recipe; no weights are loaded. Measured constants come from
+benchmarks/results, by name, in `stage_memory` and `timing`.
 """

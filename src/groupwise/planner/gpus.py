@@ -1,4 +1,4 @@
-"""GPUs by name: what they can hold, read and compute. Bandwidth and TFLOP/s are the vendors' own (bf16, dense)."""
+"""GPUs by name: memory, bandwidth and speed. Bandwidth and TFLOP/s are the vendors' numbers (bf16, dense)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from groupwise.config import ConfigError, nearest
 class Gpu:
     name: str
     memory_gib: float
-    """What the driver shows, which is less than what is printed on the box."""
+    """Memory that the driver reports, which is less than advertised."""
     bandwidth_gb_s: float
     tflops: float
     taken_gib: float = 0.0
-    """Of the memory, by other programs at this moment."""
+    """Memory that other programs use at the moment."""
 
     @property
     def memory_bytes(self) -> int:
@@ -51,33 +51,31 @@ GPUS = {
     )
 }
 CONTEXT_GIB = 0.75
-"""CUDA's context, captured graphs, buffers of the libraries: not in `memory/peak_bytes`, and taken all the same."""
+"""Memory of the CUDA context, captured graphs and library buffers, which `memory/peak_bytes` does not include."""
 MEASURED = GPUS["h200"]
-"""Whose figures the constants of this package come from."""
+"""The GPU on which the constants of this package were measured."""
 
 
 def find_gpu(name: str) -> Gpu:
     if name not in GPUS:
-        raise ConfigError(f"--gpu {name!r}: unknown; {nearest(name, GPUS)} Or 'this', for the one that is here")
+        raise ConfigError(f"--gpu {name!r}: unknown; {nearest(name, GPUS)} Or use 'this', for the GPU of this machine")
     return GPUS[name]
 
 
 def gpu_of_device(device_name: str, memory_gib: float | None = None) -> Gpu:
-    """The GPU that a driver calls by this name, as in "NVIDIA A100-SXM4-80GB"."""
+    """Return the GPU with this driver name, such as "NVIDIA A100-SXM4-80GB"."""
     words = device_name.lower().replace("-", " ").split()
-    # Two of one name differ in memory, and the driver says which.
+    # Two A100 models differ in memory, which the driver reports.
     size = "80" if any(word.startswith("80g") for word in words) or (memory_gib or 0) > 60 else "40"
     for word in words:
         name = f"a100-{size}" if word == "a100" else word
         if name in GPUS:
             return GPUS[name]
-    raise ConfigError(
-        f"--gpu this: {device_name!r} is none that is known here; name one that is like it: {', '.join(GPUS)}"
-    )
+    raise ConfigError(f"--gpu this: {device_name!r} is unknown; name a similar one: {', '.join(GPUS)}")
 
 
 def this_gpu() -> tuple[Gpu, str]:
-    """(the GPU of this machine, with what memory it really has and what is taken of that; what the driver calls it)."""
+    """Return the GPU of this machine, with its actual total and used memory, and its driver name."""
     import torch
 
     if not torch.cuda.is_available():
@@ -86,6 +84,6 @@ def this_gpu() -> tuple[Gpu, str]:
     memory_gib = found.total_memory / 2**30
     known = gpu_of_device(found.name, memory_gib)
     free, total = torch.cuda.mem_get_info()
-    # Asking made a context of our own.
+    # The query itself created a context.
     taken_gib = max(0.0, (total - free) / 2**30 - CONTEXT_GIB)
     return Gpu(known.name, memory_gib, known.bandwidth_gb_s, known.tflops, taken_gib), found.name

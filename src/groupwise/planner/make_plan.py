@@ -1,14 +1,14 @@
-"""A recipe on a GPU: does it fit, what is the largest that does, how long does it take, what to change.
+"""Plans a recipe on a GPU: whether it fits, the largest sizes that do, the time it takes, and what to change.
 
-Whether a stage fits is asked of the largest microbatch that it can make, which a run rehearses before its first step,
-and of the one that is expected: smaller, but its passes may be recorded, and then they hold memory all the time. Time
-is that of completions of the expected length.
+A stage must fit with the largest microbatch that it can make, which a run tries before its first step, and with the
+expected one, which is smaller, but whose passes may be recorded and then hold memory all the time. Times are for
+completions of the expected length.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -25,12 +25,13 @@ from groupwise.planner.stage_memory import (
 )
 from groupwise.planner.timing import Speed, sample_s, step_s
 from groupwise.planner.work import UNKNOWN_MAX_TOKENS, Work, work_of
+from groupwise.runs.files import plain
 
 UNKNOWN_HELD_OUT = 200
-"""Problems of an evaluation of all of them: how many there are is the task's to know."""
+"""Assumed size of an evaluation of all problems; only the task knows the number."""
 
 NO_LIMIT = 2**24
-"""Tokens that no microbatch has."""
+"""More tokens than any microbatch has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +39,29 @@ class StagePlan:
     name: str
     steps: int
     most: StageMemory
-    """With the longest microbatch that the stage can make, or with the expected one if that takes more."""
+    """Memory with the longest possible microbatch, or with the expected one if that takes more."""
     longest_pack: int
     usual: StageMemory
-    """With completions of the expected length."""
+    """Memory with completions of the expected length."""
     usual_pack: int
     largest_microbatch_tokens: int
-    """That fits with all else as it is; 0 where none does."""
+    """Largest that fits, with all else unchanged; 0 if none does."""
     largest_group: int
-    """Likewise, all of it decoding at once; 0 of a stage that samples nothing."""
+    """Largest group that fits, all of it decoding at once; 0 if the stage samples nothing."""
     most_pack_tokens: int
-    """Where any microbatch_tokens fits, since passes over larger packs than this cannot be recorded; else 0."""
+    """Maximum tokens of a pack if any microbatch_tokens fits, because larger packs are not recorded; else 0."""
     changes: tuple[str, ...]
-    """What makes it fit, the cheapest that do; empty where it fits, or nothing here helps."""
+    """The cheapest changes that make it fit; () if it fits, or if no known change helps."""
     phases_s: Mapping[str, float]
-    """Of a step; with the changes, where it does not fit as it is."""
+    """Seconds of a step; with the changes, if there are any."""
     rollouts: int
     tokens: float
-    """Of the completions of a step."""
+    """Tokens of all completions of a step."""
     mean_tokens: float
     max_draws: int
-    """How often a step draws as many rollouts if no group has signal: rounds of refilling, groups that grow."""
+    """How often a step samples its rollouts if no group has signal: refill rounds, groups that grow."""
     scaling: Mapping[str, float]
-    """What twice of something makes of a step's time."""
+    """Key → time of a step with twice its value / time of a step."""
 
     @property
     def fits(self) -> bool:
@@ -72,7 +73,7 @@ class StagePlan:
 
     @property
     def longest_step_s(self) -> float:
-        """With all that may be drawn anew. Too much for a step that learns from all its groups, which draws once."""
+        """Seconds of a step that resamples as often as it may. A step with signal in all groups samples once."""
         return self.step_s + (self.max_draws - 1) * self.phases_s.get("sample", 0.0)
 
 
@@ -85,13 +86,13 @@ class Plan:
     prompt_tokens: int
     stages: tuple[StagePlan, ...]
     evaluation_s: float
-    """Of all evaluations of the run."""
+    """Seconds of all evaluations."""
     checkpoint_bytes: float
-    """Of the largest checkpoint."""
+    """Size of the largest checkpoint."""
     disk_bytes: float
-    """For all that are kept and the one that is being written."""
+    """Size of all checkpoints that are kept and the one being written."""
     notes: tuple[str, ...]
-    """Where the plan stands on less than measurements."""
+    """Assumptions of this plan that were not measured."""
 
     @property
     def fits(self) -> bool:
@@ -110,20 +111,14 @@ class Plan:
         return sum(stage.steps * stage.tokens for stage in self.stages)
 
     def to_json(self) -> dict[str, Any]:
-        stages = [
-            asdict(stage)
-            | {"fits": stage.fits, "step_s": stage.step_s, "longest_step_s": stage.longest_step_s}
-            | {"most": _memory_json(stage.most), "usual": _memory_json(stage.usual)}
-            for stage in self.stages
-        ]
-        totals = {"fits": self.fits, "run_tokens": self.run_tokens}
-        totals |= {"run_s": self.run_s, "longest_run_s": self.longest_run_s}
-        model = asdict(self.shape) | {"parameters": self.shape.parameters}
-        return asdict(self) | {"stages": stages, "shape": model} | totals
-
-
-def _memory_json(memory: StageMemory) -> dict[str, Any]:
-    return asdict(memory) | {"peak_phase": memory.peak_phase, "peak_bytes": memory.peak, "fits": memory.fits}
+        table: dict[str, Any] = plain(self)
+        for stage, entry in zip(self.stages, table["stages"], strict=True):
+            entry |= {"fits": stage.fits, "step_s": stage.step_s, "longest_step_s": stage.longest_step_s}
+            for name, memory in (("most", stage.most), ("usual", stage.usual)):
+                entry[name] |= {"peak_phase": memory.peak_phase, "peak_bytes": memory.peak, "fits": memory.fits}
+        table["shape"]["parameters"] = self.shape.parameters
+        totals = {"run_s": self.run_s, "longest_run_s": self.longest_run_s, "run_tokens": self.run_tokens}
+        return table | {"fits": self.fits} | totals
 
 
 def make_plan(
@@ -136,7 +131,7 @@ def make_plan(
     ranks: int = 1,
     speed: Speed | None = None,
 ) -> Plan:
-    """`speed`: of this very GPU, where it was measured."""
+    """Plan a recipe. `speed`: measured speed of this GPU, if known."""
     for name, value in (("prompt-tokens", prompt_tokens), ("mean-tokens", mean_tokens), ("ranks", ranks)):
         if value is not None and value < 1:
             raise ConfigError(f"--{name} {value:g}: must be at least 1")
@@ -206,7 +201,7 @@ def fits(work: Work) -> bool:
 
 
 def largest(fit: Callable[[int], bool], most: int) -> int:
-    """The largest number from 1 to about `most` that fits, by bisection: what is smaller fits too. 0: none does."""
+    """Find the largest number from 1 to about `most` that fits, by bisection; 0 if none does."""
     if not fit(1):
         return 0
     low, high = 1, 2
@@ -219,7 +214,7 @@ def largest(fit: Callable[[int], bool], most: int) -> int:
 
 
 def largest_microbatch_tokens(work: Work) -> int:
-    """In whole sequences of the longest kind; where passes are recorded, of what packs can have."""
+    """Return the largest microbatch that fits, in whole sequences of maximum length, within what is recorded."""
     length = work.prompt_tokens + work.max_tokens
     most = max(1, most_tokens(work.changed(microbatch_tokens=NO_LIMIT)) // length)
     return length * min(most, largest(lambda rows: fits(work.changed(microbatch_tokens=rows * length)), most))
@@ -242,11 +237,11 @@ def largest_group(work: Work) -> int:
 
 
 Change = tuple[str, Callable[[Work], Work]]
-"""The keys as a recipe has them, and what they do."""
+"""A change in the notation of a recipe, and its effect on the work."""
 
 
 def possible_changes(work: Work) -> list[Change]:
-    """From the cheapest in time and trouble to the dearest; the last ones train something else."""
+    """List changes from the cheapest to the most expensive. The last ones train something else."""
     length = work.prompt_tokens + work.max_tokens
     changes: list[Change] = []
     tokens = work.stage.microbatch_tokens // 2
@@ -285,7 +280,7 @@ def _in_four_bit(work: Work) -> Work:
 
 
 def changes_that_fit(work: Work) -> Sequence[Change]:
-    """One after the other until it fits; then those that were not needed are dropped, the dearest first."""
+    """Add changes until it fits, then drop those that are not needed, the most expensive first."""
     chosen: list[Change] = []
     for change in possible_changes(work):
         chosen.append(change)
@@ -310,7 +305,7 @@ def _with(work: Work, changes: Sequence[Change]) -> Work:
 
 
 def _at_once(work: Work) -> int:
-    """Where nothing fits, as if all did: the time is then one that shorter completions or a larger GPU would have."""
+    """Return the rollouts at once. If nothing fits, assume that all do, as on a larger GPU."""
     return plan_memory(work, usual_pack(work)).rollouts_at_once or work.slots
 
 
@@ -328,10 +323,10 @@ def scaling(work: Work, speed: Speed, base_s: float) -> dict[str, float]:
 
 
 def evaluation_s(recipe: Recipe, works: Sequence[Work]) -> float:
-    """Held-out completions, at the start, every so many steps and at the end of each stage."""
+    """Return the time of all evaluations: at the start, every N steps and at the end of each stage."""
     settings = recipe.evaluation
     every = [stage.steps // settings.every_steps if settings.every_steps else 0 for stage in recipe.stages]
-    # At the end of a stage one is made anyhow, and not twice.
+    # The evaluation at the end of a stage is not repeated.
     ends = [settings.every_steps == 0 or stage.steps % settings.every_steps > 0 for stage in recipe.stages]
     count = settings.at_start + sum(every) + sum(ends)
     longest = settings.max_new_tokens or max(
@@ -346,17 +341,17 @@ def evaluation_s(recipe: Recipe, works: Sequence[Work]) -> float:
 def notes_on(works: Sequence[Work], *, is_calibrated: bool) -> list[str]:
     first = works[0]
     found = {
-        f"times were measured on an {MEASURED.name} and are scaled to this GPU; --measure calibrates the one at hand": (
+        f"times were measured on an {MEASURED.name} and are scaled to this GPU; --measure calibrates the GPU here": (
             first.gpu.name != MEASURED.name and not is_calibrated
         ),
-        f"other programs have {first.gpu.taken_gib:.1f} GiB of this GPU; what is left is planned with": (
+        f"other programs use {first.gpu.taken_gib:.1f} GiB of this GPU; the plan uses the rest": (
             first.gpu.taken_gib > CONTEXT_GIB
         ),
-        f"{first.shape.kind} runs its own layers, which nothing here was measured with": not first.shape.is_straight,
-        "float32 runs the model's own layers, which nothing here was measured with": first.value_bytes == 4,
+        f"{first.shape.kind} runs its own layers, which were not measured": not first.shape.is_straight,
+        "float32 runs the model's own layers, which were not measured": first.value_bytes == 4,
         "quantized weights were not measured": first.model.quantization != "none",
-        "several ranks were not measured; what they tell each other takes time that is not counted": first.ranks > 1,
-        f"time is that of the native engine, and engine.name is {first.engine.name!r}": first.engine.name != "native",
+        "several ranks were not measured; time for communication is not included": first.ranks > 1,
+        f"times are for the native engine, but engine.name is {first.engine.name!r}": first.engine.name != "native",
         "optimizer.offload: the time of a step on the host was not measured": any(
             work.stage.optimizer.offload for work in works
         ),

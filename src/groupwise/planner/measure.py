@@ -1,4 +1,4 @@
-"""Calibration: two short probes on the GPU at hand, and what they say of the plan's times, kept for later plans."""
+"""Calibration: two short benchmarks on this GPU, compared with their plans and stored for later plans."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from groupwise.planner.work import Work, work_of
 
 LARGE_MODEL, SMALL_MODEL = "qwen2.5-1.5b", "smollm2-135m"
 LARGE_GIB = 38.0
-"""From this much memory on the larger one is trained: 18 bytes for each of its weights, and room."""
+"""Memory from which on the larger model is used: 18 bytes per weight, and some room."""
 SEQUENCES, GROUP, PROMPT, NEW = 64, 8, 128, 256
-"""Of the engine's probe."""
+"""Sizes of the engine benchmark."""
 UPDATE_SEQUENCES, LONGEST, MICROBATCH = 32, 1024, 8192
-"""Of the update's."""
+"""Sizes of the update benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What the probes measured."""
+    """Measurements of both benchmarks."""
 
     shape: ModelShape
     sample_s: float
     update_s: float
     sequence_tokens: float
-    """Of a completion of the update, in the mean."""
+    """Mean tokens of a completion in the update."""
 
 
 def run_probes(gpu: Gpu) -> Probed:
-    """`bench engine` and `bench update`, on random weights; a minute or so, with compiling."""
+    """Run `bench engine` and `bench update` on random weights; about a minute, with compilation."""
     from groupwise.bench.engine_speed import SHAPES, bench_engine
     from groupwise.bench.update_speed import UpdateWork, bench_update
 
@@ -61,7 +61,7 @@ def run_probes(gpu: Gpu) -> Probed:
 
 
 def speed_of(probed: Probed, gpu: Gpu) -> Speed:
-    """Measured over planned, of both probes."""
+    """Return measured / planned time of both benchmarks."""
     sampling = _work(probed.shape, gpu, problems=SEQUENCES // GROUP, group=GROUP, mean_tokens=NEW, max_tokens=NEW)
     learning = _work(
         probed.shape,
@@ -78,7 +78,7 @@ def speed_of(probed: Probed, gpu: Gpu) -> Speed:
 
 
 def _work(shape: ModelShape, gpu: Gpu, *, problems: int, group: int, mean_tokens: float, max_tokens: int) -> Work:
-    """What a probe does, as a stage without a reference would."""
+    """Return the work of a benchmark, as that of a stage without a reference."""
     stage = {"algorithm": "dr_grpo", "steps": 1, "problems_per_step": 1, "rollouts_per_problem": 2}
     table = {
         "name": "probe",
@@ -91,7 +91,7 @@ def _work(shape: ModelShape, gpu: Gpu, *, problems: int, group: int, mean_tokens
     return replace(work, problems=problems, group=group, mean_tokens=mean_tokens, max_tokens=max_tokens)
 
 
-# ---- what is known of this machine ----
+# ---- stored calibrations ----
 
 
 def calibration_path() -> Path:
@@ -100,13 +100,13 @@ def calibration_path() -> Path:
 
 
 def known_speed(device: str, path: Path) -> Speed | None:
-    """Of the GPU that the driver calls by this name; None where it was never measured."""
+    """Return the speed of the GPU with this driver name; None if it was never measured."""
     found = _read(path).get(device)
     return None if found is None else Speed(float(found["decode"]), float(found["update"]))
 
 
 def measure(gpu: Gpu, device: str, path: Path, probe: Callable[[Gpu], Probed] = run_probes) -> Speed:
-    """Probe, and remember."""
+    """Run the benchmarks and store the result."""
     speed = speed_of(probe(gpu), gpu)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(_read(path) | {device: asdict(speed)}, indent=2) + "\n", encoding="utf-8")
@@ -119,5 +119,5 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); delete it, and measure again with --measure") from None
+        raise ConfigError(f"{path}: cannot be read ({error}); delete it and run again with --measure") from None
     return table

@@ -1,4 +1,4 @@
-"""How long the prompts of a recipe are: its task's own problems through its model's own tokenizer."""
+"""Mean prompt length of a recipe: its task's problems, encoded by its model's tokenizer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 from groupwise.config import ConfigError, ModelConfig, Recipe
 
 USUAL_TOKENS = 128
-"""Where nobody asked the task."""
+"""Default, if the task is not asked."""
 FIRST = 256
-"""Training problems that are looked at."""
+"""Number of training problems to encode."""
 
 
 def mean_prompt_tokens(recipe: Recipe) -> int:
@@ -46,5 +46,5 @@ def _read_tokenizer(named: str) -> Any:
         return AutoTokenizer.from_pretrained(named, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ConfigError(
-            f"--prompt-tokens task: model.path = {named!r} has no tokenizer that can be read here; give a number"
+            f"--prompt-tokens task: model.path = {named!r} has no readable tokenizer; give a number"
         ) from error

@@ -1,4 +1,4 @@
-"""The sizes of a model, from its configuration alone: a hub id, a folder, a GGUF header or a tiny model."""
+"""Sizes of a model from its configuration only: a hub id, a folder, a GGUF header or a tiny model."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
-
-STRAIGHT_KINDS = ("llama", "mistral", "qwen2", "qwen3")
-"""Whose layers we run ourselves; what others keep and take is guessed with less ground."""
+from groupwise.models.families import family_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +20,13 @@ class ModelShape:
     kv_heads: int
     head_size: int
     width: int
-    """Of the feed-forward part."""
+    """Hidden size of the feed-forward part."""
     vocab: int
     is_tied: bool
-    """Whether the head is the embedding."""
+    """The output head is the embedding."""
     has_head_norms: bool = False
     has_bias: bool = False
-    """On query, key and value."""
+    """Query, key and value have a bias."""
 
     @property
     def query(self) -> int:
@@ -40,7 +38,7 @@ class ModelShape:
 
     @property
     def linear_sizes(self) -> dict[str, tuple[int, int]]:
-        """(inputs, outputs) of the products of a layer."""
+        """(inputs, outputs) of each linear layer."""
         return {
             "q_proj": (self.hidden, self.query),
             "k_proj": (self.hidden, self.key),
@@ -72,19 +70,19 @@ class ModelShape:
 
     @property
     def multiplied(self) -> int:
-        """Parameters that a token is multiplied with: the head, but no look-up of a row."""
+        """Parameters that a token is multiplied with: the head included, the embedding lookup not."""
         return self.parameters - (0 if self.is_tied else self.embedding_parameters)
 
     @property
     def is_straight(self) -> bool:
-        return self.kind in STRAIGHT_KINDS
+        return family_named(self.kind).trains_straight
 
     def adapter_parameters(self, lora: LoraConfig) -> int:
         sizes = [sum(pair) for name, pair in self.linear_sizes.items() if name in lora.target_modules]
         return self.layers * lora.rank * sum(sizes)
 
     def cache_bytes(self, value_bytes: int) -> int:
-        """Of one token: a key and a value in each layer."""
+        """Return the cache bytes per token: a key and a value in each layer."""
         return self.layers * 2 * self.key * value_bytes
 
 
@@ -102,7 +100,7 @@ def find_shape(model: ModelConfig) -> ModelShape:
         if path.suffix.lower() == ".gguf":
             with read_quickly():
                 config = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
-                # As the loader ties it, which the header does not say.
+                # The header does not say whether the head is tied; the loader decides.
                 config.tie_word_embeddings = has_tied_head(str(path))
         else:
             config = AutoConfig.from_pretrained(model.path, trust_remote_code=False)
@@ -110,17 +108,17 @@ def find_shape(model: ModelConfig) -> ModelShape:
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise ConfigError(
             f"model.path = {model.path!r}: its configuration cannot be read: {reason} (a folder with config.json is "
-            "enough for a plan; no weights are needed)"
+            "enough; a plan needs no weights)"
         ) from error
     return shape_of(config, model.path)
 
 
 def shape_of(config: Any, path: str) -> ModelShape:
-    """From a configuration of transformers."""
+    """Return the shape of a transformers configuration."""
     text = config.get_text_config()
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         if getattr(text, key, None):
-            raise ConfigError(f"model.path = {path!r}: a mixture of experts ({key}), which the planner does not know")
+            raise ConfigError(f"model.path = {path!r}: the planner does not support mixtures of experts ({key})")
     wanted = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
     missing = [key for key in wanted if not isinstance(getattr(text, key, None), int)]
     if missing:

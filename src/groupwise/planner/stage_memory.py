@@ -1,7 +1,7 @@
 """GPU memory of a stage by part and by phase: sampling, scoring, update. The peak is the largest phase.
 
-What a token makes a layer keep, the sizes of cache and optimizer, and when passes are recorded follow from the code; a
-test holds the constants that are restated here against it. The two that are measured say so.
+The bytes that a layer keeps per token, the sizes of cache and optimizer, and the conditions for recorded passes follow
+from the code, and tests compare them. Two constants are measured and say so.
 """
 
 from __future__ import annotations
@@ -11,6 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from groupwise.config import RlStage
+from groupwise.engines.native.cache_limits import BLOCK_TOKENS, CACHE_SHARE, PREFILL_TOKENS
+from groupwise.models.memory_limits import (
+    CHUNK_SHARE,
+    EXCHANGE_BYTES,
+    KEPT_SUMS_SHARE,
+    MOMENT_BLOCK,
+    RECORDED_SHARE,
+    capacity,
+    grain,
+)
 from groupwise.planner.gpus import CONTEXT_GIB
 from groupwise.planner.shapes import ModelShape
 from groupwise.planner.work import Work
@@ -19,26 +29,18 @@ GIB = 2**30
 Parts = Mapping[str, float]
 """Bytes by name."""
 
-# As in models/optimizer.py, models/recorded.py, algo/logprobs.py, models/head.py, models/memory.py, models/moments.py
-# and engines/native/engine.py, which import torch.
-KEPT_SUMS_SHARE = 1 / 16
-RECORDED_SHARE = 1 / 8
 CHUNK_BYTES = 256 << 20
-CHUNK_SHARE = 1 / 128
-EXCHANGE_BYTES = 256 << 20
-MOMENT_BLOCK = 256
-BLOCK_TOKENS = 16
-PREFILL_TOKENS = 2048
-CACHE_SHARE = 0.8
-
+"""The constant of algo/logprobs.py, which imports torch."""
 CONTEXT_BYTES = int(CONTEXT_GIB * GIB)
 HEAD_CHUNKS = 1.75
-"""Chunks of logits that the head has at once, with their gradients in bf16: 0.46 GiB at a vocabulary of 151,936."""
+"""Chunks of logits in memory at once, with gradients in bf16. Measured: 0.46 GiB at a vocabulary of 151,936."""
 RECORDED_SLACK = 1.75
-"""Measured: what the memory of a recorded pass takes of its working memory, since pieces of it cannot be reused.
-2.5 to 2.9 GiB for 12,288 tokens of Qwen2.5-1.5B's shape (learner_h200, updates)."""
+"""Memory of a recorded pass / its working memory: some of it cannot be reused.
+
+Measured: 2.5 to 2.9 GiB for 12,288 tokens of Qwen2.5-1.5B's shape (learner_h200, updates).
+"""
 PACKED_BYTES = {"none": None, "8bit": 1.0, "4bit": 0.5 + 1 / 64 + 4 / (64 * 256)}
-"""Of a quantized weight; the scales of 4 bit are one byte for 64 weights, and theirs one float for 256 of those."""
+"""Bytes of a quantized weight. 4 bit: one byte of scale per 64 weights, and one float per 256 scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,11 @@ class StageMemory:
     phases: Mapping[str, Parts]
     """Phase → part → bytes."""
     rollouts_at_once: int
-    """Whose cache fits, on one GPU; 0 where a stage samples nothing."""
+    """Rollouts whose cache fits on one GPU; 0 if the stage samples nothing."""
     needed_cache: float
-    """Bytes for one group; less than that and the engine refuses."""
+    """Bytes that one group needs; with less, the engine refuses to run."""
     room: float
-    """Bytes of the GPU that a run can have."""
+    """Bytes of GPU memory that a run can use."""
 
     @property
     def peak_phase(self) -> str:
@@ -67,7 +69,7 @@ class StageMemory:
 
 
 def plan_memory(work: Work, pack_tokens: int) -> StageMemory:
-    """With microbatches of so many tokens."""
+    """Return the memory of a stage with microbatches of `pack_tokens`."""
     lasting = lasting_parts(work) | recorded_parts(work, pack_tokens)
     room = float(work.gpu.free_bytes - CONTEXT_BYTES)
     update = lasting | update_parts(work, pack_tokens)
@@ -82,11 +84,11 @@ def plan_memory(work: Work, pack_tokens: int) -> StageMemory:
     return StageMemory(phases, at_once, group_cache(work), room)
 
 
-# ---- what is there all the time ----
+# ---- all the time ----
 
 
 def weight_bytes(work: Work) -> float:
-    """Of the model and its adapters, whole."""
+    """Return the bytes of the whole model and its adapters."""
     shape, each = work.shape, work.value_bytes
     adapters = work.trained if work.model.lora is not None else 0
     packed = PACKED_BYTES[work.model.quantization]
@@ -95,7 +97,7 @@ def weight_bytes(work: Work) -> float:
 
 
 def lasting_parts(work: Work) -> dict[str, float]:
-    """Weights, and what the optimizer and the reference hold of them. Each rank has its slice."""
+    """Return the bytes of weights, optimizer state and reference. Each rank has its slice."""
     optimizer, trained = work.stage.optimizer, work.trained
     is_own_master = work.value_bytes == 4
     moment = 8.0 if optimizer.moments == "fp32" else 2 * (1 + 4 / MOMENT_BLOCK)
@@ -113,12 +115,12 @@ def lasting_parts(work: Work) -> dict[str, float]:
 
 
 def reference_bytes(work: Work) -> float:
-    """A copy of what is trained."""
+    """Return the bytes of a copy of the trained weights."""
     return float(work.value_bytes * work.trained)
 
 
 def checkpoint_bytes(work: Work) -> float:
-    """On the disk, inside a stage: weights and moments in fp32 however they are held, average, the reference's copy."""
+    """Return the bytes on disk during a stage: weights, moments and average, all in fp32, and the reference copy."""
     copied = reference_bytes(work) if work.stage.uses_reference else 0.0
     return (16.0 if work.model.ema_decay else 12.0) * work.trained + copied
 
@@ -128,7 +130,7 @@ def gradient_bytes(work: Work) -> float:
 
 
 def keeps_sums(work: Work) -> bool:
-    """Sums of a small model stay from update to update."""
+    """Return whether gradient sums stay in memory between updates, as those of small models do."""
     return work.value_bytes == 2 and work.ranks == 1 and gradient_bytes(work) <= KEPT_SUMS_SHARE * work.gpu.memory_bytes
 
 
@@ -136,13 +138,13 @@ def keeps_sums(work: Work) -> bool:
 
 
 def kept_bytes(work: Work) -> int:
-    """Of a token, by one layer, between the forward and the backward pass (models/straight.py)."""
+    """Return the bytes per token that a layer keeps between forward and backward pass (models/straight.py)."""
     shape, which = work.shape, work.model.gradient_checkpointing
     each, projected = work.value_bytes, shape.query + 2 * shape.key
     if which is True:
         return each * shape.hidden
     if not work.is_straight:
-        # autograd keeps the inputs of all products and norms as well, and what comes out of the activation
+        # autograd also keeps the inputs of all products and norms, and the output of the activation
         gates = 0 if which == "mlp" else 3 * shape.width
         return each * (5 * shape.hidden + 2 * projected + shape.query + gates)
     norms = shape.query + shape.key if shape.has_head_norms else 0
@@ -151,69 +153,60 @@ def kept_bytes(work: Work) -> int:
 
 
 def working_bytes(shape: ModelShape, value_bytes: int) -> int:
-    """Of a token, in the backward pass of one layer: gates and their gradients, and around them."""
+    """Return the bytes per token in the backward pass of one layer: gates, their gradients, and their neighbours."""
     projected = shape.query + 2 * shape.key
     return value_bytes * (6 * shape.width + 2 * projected + 6 * shape.hidden)
 
 
-def filled_tokens(tokens: int) -> int:
-    """What a pack is filled up to where passes are recorded (models/recorded.py)."""
-    return -(-tokens // _grain(tokens)) * _grain(tokens)
-
-
-def _grain(tokens: int) -> int:
-    return max(256, 1 << max(0, (tokens - 1).bit_length() - 3))
-
-
 def recordable_tokens(work: Work) -> int:
-    """Of the largest pack whose passes can be recorded (models/recorded.py); 0 where none are."""
+    """Return the tokens of the largest pack whose passes can be recorded; 0 if none can (models/recorded.py)."""
     if not work.is_straight or work.ranks > 1:
         return 0
     tokens = int(RECORDED_SHARE * work.gpu.memory_bytes) // (kept_bytes(work) * work.shape.layers)
-    return tokens // _grain(tokens) * _grain(tokens)
+    return tokens // grain(tokens) * grain(tokens)
 
 
 def is_recorded(work: Work, pack_tokens: int, *, learns: bool) -> bool:
-    return filled_tokens(pack_tokens) <= recordable_tokens(work) and (keeps_sums(work) or not learns)
+    return capacity(pack_tokens) <= recordable_tokens(work) and (keeps_sums(work) or not learns)
 
 
 def most_tokens(work: Work) -> int:
-    """Of a pack: what the recipe says, and where passes are recorded no more than can be."""
+    """Return the maximum tokens of a pack: the recipe's, or less where passes are recorded."""
     recordable = recordable_tokens(work) if keeps_sums(work) else 0
     return min(work.stage.microbatch_tokens, recordable or work.stage.microbatch_tokens)
 
 
 def longest_pack(work: Work) -> int:
-    """Tokens of the largest microbatch that the stage can make; the one that is rehearsed."""
+    """Return the tokens of the largest possible microbatch, which a run tries before its first step."""
     length = work.prompt_tokens + work.max_tokens
     return max(1, most_tokens(work) // length) * length
 
 
 def usual_pack(work: Work) -> int:
-    """Of the largest one in a step of the expected lengths: packs of a step are about equally large."""
+    """Return the tokens of the largest pack at expected lengths. Packs of a step are about equally large."""
     most = most_tokens(work)
     own = max(1.0, work.mean_tokens - 1)
     bundle = work.prompt_tokens + work.group * own
     if bundle > most:
         return round(work.prompt_tokens + max(1.0, (most - work.prompt_tokens) // own) * own)
     problems = math.ceil(work.problems / work.updates_per_epoch / work.ranks)
-    packs = math.ceil(problems / (most // bundle))  # a group that fits is not cut
+    packs = math.ceil(problems / (most // bundle))  # a group that fits is not split
     return round(math.ceil(problems / packs) * bundle)
 
 
 def recorded_parts(work: Work, pack_tokens: int) -> dict[str, float]:
-    """What recorded passes hold, in all phases alike: also beside a pack that is too large for one.
+    """Return the bytes that recorded passes hold in all phases, even if a pack is too large to be recorded.
 
-    Those of smaller packs lie in the memory of the largest.
+    Passes of smaller packs share the memory of the largest.
     """
-    tokens, shape = min(filled_tokens(pack_tokens), recordable_tokens(work)), work.shape
+    tokens, shape = min(capacity(pack_tokens), recordable_tokens(work)), work.shape
     working = RECORDED_SLACK * working_bytes(shape, work.value_bytes)
     if tokens and keeps_sums(work):
         ends = 4 * work.value_bytes * shape.hidden
         return {"recorded passes": tokens * (kept_bytes(work) * shape.layers + working + ends)}
     is_scored = isinstance(work.stage, RlStage) and (work.stage.uses_reference or work.stage.needs_old_logprobs)
     if tokens and is_scored:
-        return {"recorded passes": tokens * working / 2}  # a forward pass alone
+        return {"recorded passes": tokens * working / 2}  # forward pass only
     return {}
 
 
@@ -223,7 +216,7 @@ def update_parts(work: Work, pack_tokens: int) -> dict[str, float]:
     if not keeps_sums(work):
         parts["gradient sums"] = gradient_bytes(work) / work.ranks
     if is_recorded(work, pack_tokens, learns=True):
-        # autograd's gradient of the embedding, before it is added to its sum
+        # autograd's gradient of the embedding, before it is added to the sum
         parts["activations"] = 0.0 if work.model.lora else float(each * shape.embedding_parameters)
     else:
         parts["activations"] = float(pack_tokens * kept_bytes(work) * shape.layers)
@@ -243,18 +236,18 @@ def scoring_parts(work: Work, pack_tokens: int) -> dict[str, float]:
 
 
 def chunk_bytes(work: Work) -> float:
-    """Of the logits that are there at once, in fp32 (models/head.py)."""
+    """Return the bytes of a chunk of logits in fp32 (models/head.py)."""
     return min(max(CHUNK_BYTES, CHUNK_SHARE * work.gpu.memory_bytes), 4 * CHUNK_BYTES)
 
 
 def dense_bytes(work: Work) -> float:
-    """The largest product's weight, which is packed elsewhere and dense while it is used."""
+    """Return the bytes of the largest quantized weight while it is dequantized for use."""
     sizes = work.shape.linear_sizes.values()
     return 0.0 if work.model.quantization == "none" else 2.0 * max(inputs * outputs for inputs, outputs in sizes)
 
 
 def gathered_parts(work: Work) -> dict[str, float]:
-    """Among ranks: what is whole while a pass runs. A layer, the next one on its way, and both ends of the model."""
+    """Return what each of several ranks gathers during a pass: a layer, the next one, and both ends of the model."""
     shape = work.shape
     whole = 2 * shape.layer_parameters + shape.parameters - shape.layers * shape.layer_parameters
     return {} if work.ranks == 1 else {"gathered": float(work.value_bytes * whole)}
@@ -264,7 +257,7 @@ def gathered_parts(work: Work) -> dict[str, float]:
 
 
 def cache_of(work: Work, free: float) -> float:
-    """Bytes: for all slots and one more, or what the recipe says, as far as memory goes."""
+    """Return the bytes of the cache: for all slots and one more, or as the recipe says, within free memory."""
     token = work.shape.cache_bytes(work.value_bytes)
     free -= sum(buffer_parts(work).values())
     wanted = token * (work.engine.cache_tokens or (work.slots + 1) * work.row_tokens)
@@ -272,7 +265,7 @@ def cache_of(work: Work, free: float) -> float:
 
 
 def own_tokens(work: Work) -> tuple[int, int]:
-    """(of the cache for a group's prompt, for each of its rollouts), in whole blocks."""
+    """Return the cache tokens of a group's prompt and of each of its rollouts, in whole blocks."""
     prefix = work.prompt_tokens - 1
     own = -(-(prefix + work.max_tokens) // BLOCK_TOKENS) - prefix // BLOCK_TOKENS
     return -(-prefix // BLOCK_TOKENS) * BLOCK_TOKENS, own * BLOCK_TOKENS
@@ -284,7 +277,7 @@ def group_cache(work: Work) -> float:
 
 
 def buffer_parts(work: Work) -> dict[str, float]:
-    """The engine's own tensors (engines/native/decoder.py), logits, and among ranks the whole weights."""
+    """Return the engine's tensors (engines/native/decoder.py), logits, and with several ranks the whole weights."""
     shape = work.shape
     rows = max(PREFILL_TOKENS, work.slots)
     elements = 3 * shape.hidden + shape.query + 2 * shape.key + 2 * shape.query + 3 * shape.width

@@ -1,4 +1,4 @@
-"""What one step of a stage has to do, in tokens: what is planned for, and the only place that guesses lengths."""
+"""Work of one step of a stage, in tokens. The only place that estimates lengths."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Work:
     gpu: Gpu
     prompt_tokens: int
     mean_tokens: float
-    """Of a completion, as is expected."""
+    """Expected length of a completion."""
     max_tokens: int
-    """Of the longest completion."""
+    """Length of the longest completion."""
     problems: int
-    """In a step; of an SFT stage its demonstrations."""
+    """Problems in a step; demonstrations in an SFT stage."""
     group: int
     epochs: int
     updates_per_epoch: int
@@ -31,7 +31,7 @@ class Work:
 
     @property
     def value_bytes(self) -> int:
-        """Of a weight that is neither quantized nor a master; bf16 unless the recipe says otherwise."""
+        """Bytes of a weight that is neither quantized nor a master; bf16 unless the recipe says otherwise."""
         return 4 if self.model.dtype == "float32" else 2
 
     @property
@@ -41,7 +41,7 @@ class Work:
 
     @property
     def is_straight(self) -> bool:
-        """Whether layers are operations of our own (models/straight.py)."""
+        """groupwise runs the layers itself (models/straight.py)."""
         return self.shape.is_straight and self.value_bytes == 2 and self.model.quantization == "none"
 
     @property
@@ -58,7 +58,7 @@ class Work:
 
     @property
     def computed_tokens(self) -> float:
-        """Of one pass over all rollouts: a prompt once for its group, and no completion's last token."""
+        """Tokens of one pass over all rollouts: each prompt once per group, and no last token of a completion."""
         return self.problems * self.prompt_tokens + self.rollouts * max(0.0, self.mean_tokens - 1)
 
     @property
@@ -68,16 +68,16 @@ class Work:
 
     @property
     def row_tokens(self) -> int:
-        """Of the cache, for one rollout: rounded up as the engine does."""
+        """Cache tokens of a rollout, rounded up as in the engine."""
         return -(-(self.prompt_tokens - 1 + self.max_tokens) // 64) * 64
 
     def changed(self, *, model: dict[str, Any] | None = None, **stage: Any) -> Work:
-        """With other keys of the model and of the stage."""
+        """Return the work with other keys of the model and the stage."""
         return replace(self, model=replace(self.model, **(model or {})), stage=replace(self.stage, **stage))
 
 
 UNKNOWN_MAX_TOKENS = 256
-"""Of demonstrations, whose lengths no key bounds; and of evaluations of a recipe without RL stages."""
+"""Length of demonstrations, which no key limits, and of evaluations in recipes without RL stages."""
 
 
 def work_of(
@@ -90,7 +90,7 @@ def work_of(
     mean_tokens: float | None = None,
     ranks: int = 1,
 ) -> Work:
-    """`mean_tokens`: by default completions are half as long as they may be."""
+    """Return the work of a stage. `mean_tokens`: half of the maximum by default."""
     if isinstance(stage, RlStage):
         longest, per_epoch = stage.sampling.max_new_tokens, stage.updates_per_step // stage.epochs_per_batch
         problems, group, epochs = stage.problems_per_step, stage.rollouts_per_problem, stage.epochs_per_batch

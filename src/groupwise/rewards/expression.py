@@ -1,14 +1,14 @@
-"""Countdown: an expression that uses each given number exactly once and has the target as its value.
+"""Scores of Countdown: an expression that uses each given number exactly once and equals the target.
 
-The expression is parsed by precedence climbing over `+ - * / ( )` and non-negative integers and computed exactly as
-`Fraction`; limits on length, digits and depth bound the work. There is no unary minus, no power, no decimal, no
-implicit product and no `=`: a text with any of these is not an expression, and neither is a bare value.
+Expressions consist of `+ - * / ( )` and non-negative integers and are computed exactly as `Fraction`, with limits on
+length, digits and depth. A text with a unary minus, a power, a decimal, an implicit product or `=` is not an
+expression, and neither is a single number.
 
 The reward is one of four:
 
     1.0                                          the target, each number used once
     0.8 - 0.5 * distance / span   (0.8 … 0.3)    each number used once, distance = |value - target| <= span
-    0.1                                          an expression, but other numbers, too far, or a division by zero
+    0.1                                          an expression with other numbers, too far off, or dividing by zero
     0.0                                          no `<answer>` element, or no expression in it
 
 where span = max(10, |target|).
@@ -38,15 +38,15 @@ class Expression:
     value: Fraction | None
     """None when it divides by zero."""
     numbers: tuple[int, ...]
-    """Every number it uses, in the order written."""
+    """Every number used, in the order written."""
 
 
 class _NotAnExpression(Exception):
-    """Ends the parse; never leaves this module."""
+    """End of the parse; never leaves this module."""
 
 
 def parse_expression(text: str) -> Expression | None:
-    """The value and the numbers of an arithmetic expression; None where the text is not one or is a bare value."""
+    """Parse an arithmetic expression; return None for any other text and for a single number."""
     if len(text) > MAX_EXPRESSION_CHARS:
         return None
     try:
@@ -116,7 +116,7 @@ class _Parser:
 
 
 def score_countdown(nums: Sequence[int], target: int, completion: str, verifier: str) -> Score:
-    """The rule at the top of this module. Exactly one part is not zero, so weights can switch shaping off."""
+    """Score by the rule of this module. Exactly one part is not zero, so weights can turn shaping off."""
     parts = {"correct": 0.0, "near": 0.0, "format": 0.0}
     found = last_tag(completion)
     if found is None:

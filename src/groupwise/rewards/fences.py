@@ -1,7 +1,7 @@
-"""Finds code that a model put between fences: the last ```` ```sql ```` or ```` ```json ```` block of a completion.
+"""Fenced code in a completion: the last ```` ```sql ```` or ```` ```json ```` block.
 
-One pass, linear in the text. A fence may stand inside a line (small models write `SELECT 1;```` at the end of one); a
-block that was cut off does not count. Where a completion gives several blocks, the last one counts.
+One pass, linear in the text. A fence may be inside a line (small models write `SELECT 1;```` at the end of one).
+Unclosed blocks do not count, and of several blocks the last one counts.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Collection
 
 _FENCE_PATTERN = r"(?P<indent>^[ \t]*+)?```+(?P<word>[\w+#.-]*)(?P<alone>(?=[ \t\r]*+$))?"
 _FENCE = re.compile(_FENCE_PATTERN, re.MULTILINE)
-# An unclosed string takes the rest of its line, so that no character is looked at from two starts.
+# An unclosed string extends to the end of its line, so that no character is scanned twice.
 _FENCE_OR_STRING = re.compile(rf'"(?:[^"\\\n]|\\.)*+"?|{_FENCE_PATTERN}', re.MULTILINE)
 
 
 def last_fenced(completion: str, languages: Collection[str], *, skip_strings: bool = False) -> str | None:
-    """The content of the last block in one of the (lower-case) languages, or else of the last block at all.
+    """Return the content of the last block in one of the (lower-case) languages, else of the last block.
 
-    `skip_strings`: a fence inside a "string" of an open block is part of the string, as in JSON that holds Markdown.
+    `skip_strings`: a fence inside a "string" of an open block is part of the string, as in JSON with Markdown in it.
     """
     first = completion.find("```")
     if first < 0:
@@ -28,22 +28,21 @@ def last_fenced(completion: str, languages: Collection[str], *, skip_strings: bo
 
 
 def _only_block(completion: str, first: int) -> str | None:
-    """The block of a completion in its plainest form: two fences, each at the start of its own line; else None.
+    """Return the block of a completion with exactly two fences, each at the start of its own line; else None.
 
-    No string spans lines, so the second fence is in none; and whatever the language, there is no other block.
+    No string spans lines, so the second fence is not in one, and whatever the language, there is no other block.
     """
     second = completion.find("\n```", first) + 1
     if not second or completion.find("```", first + 3) != second or completion.find("```", second + 3) >= 0:
         return None
     header = completion[first + 3 : completion.find("\n", first)]
-    is_plain = (not header or (header.isascii() and header.isalnum())) and not completion[
-        second + 3 : second + 4
-    ].strip()
+    after = completion[second + 3 : second + 4]
+    is_plain = (not header or (header.isascii() and header.isalnum())) and not after.strip()
     return completion[first + 3 + len(header) : second] if is_plain else None
 
 
 def last_block(completion: str, languages: Collection[str], *, skip_strings: bool) -> str | None:
-    """`last_fenced` for completions of any form."""
+    """Do the same as `last_fenced` for completions of any form."""
     inside = _FENCE_OR_STRING if skip_strings else _FENCE
     wanted: tuple[int, int] | None = None
     last: tuple[int, int] | None = None
@@ -54,9 +53,9 @@ def last_block(completion: str, languages: Collection[str], *, skip_strings: boo
         word = token["word"]
         if word is None:
             continue  # a string
-        # A word is a language if it is one that we want or ends the line; in "```SELECT 1```" it is content.
+        # A word is a language if it is a wanted one or ends the line; in "```SELECT 1```" it is content.
         is_language = word.lower() in languages or (word != "" and token["alone"] is not None)
-        # A fence with a language at the start of a line opens a block, whatever was left open before it.
+        # A fence with a language at the start of a line opens a block, even if another is open.
         if opened is None or (is_language and token["indent"] is not None):
             opened = (word.lower(), position if is_language else token.start("word"))
             continue

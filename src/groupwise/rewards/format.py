@@ -1,7 +1,7 @@
-"""Whether a completion has the shape that was asked for, whatever its answer says.
+"""Checks of a completion's form, whatever its answer.
 
-`is_single_element` is stricter than XML: the content may hold no markup and no entity, so that no XML parser, with its
-entity bombs, ever meets model text.
+`is_single_element` is stricter than XML: the content may have no markup and no entity, so that no XML parser, with its
+entity bombs, ever reads model text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PLAIN_XML_TEXT = re.compile("[\t\n\r -%'-;=?-\ud7ff\ue000-\ufffd\U00010000-\U00
 
 
 def is_single_element(completion: str, tag: str = "answer") -> bool:
-    """Whether the whole completion, outer spaces aside, is one `<tag>…</tag>` with plain text inside."""
+    """Return whether the stripped completion is one `<tag>…</tag>` with plain text inside."""
     text = completion.strip()
     opening, closing = f"<{tag}>", f"</{tag}>"
     if len(text) < len(opening) + len(closing) or not (text.startswith(opening) and text.endswith(closing)):
@@ -27,7 +27,7 @@ def is_single_element(completion: str, tag: str = "answer") -> bool:
 
 
 def has_elements(completion: str, tags: Sequence[str]) -> bool:
-    """Whether the completion is these elements, each once and in this order, with nothing but space between them."""
+    """Return whether the completion is exactly these elements in this order, with only white space between them."""
     position = 0
     for tag in tags:
         opening, closing = f"<{tag}>", f"</{tag}>"
@@ -41,7 +41,7 @@ def has_elements(completion: str, tags: Sequence[str]) -> bool:
 
 
 def score_copy(gold: str, completion: str, verifier: str) -> Score:
-    """1.0 for the right integer in `<answer>`, 0.2 for the element, 0.1 when it is the whole completion."""
+    """Score 1.0 for the right integer in `<answer>`, 0.2 for the element, 0.1 if it is the whole completion."""
     found = last_tag(completion)
     value = None if found is None else parse_number(found.text)
     is_right = value is not None and value == parse_number(gold)
@@ -50,12 +50,23 @@ def score_copy(gold: str, completion: str, verifier: str) -> Score:
         "tag": 0.0 if found is None else 0.2,
         "xml": 0.1 if is_single_element(completion) else 0.0,
     }
-    verdict = Verdict.UNPARSED if value is None else Verdict.CORRECT if is_right else Verdict.WRONG
-    return Score(sum(parts.values()), verdict, parts, verifier, excerpt(found.text) if found else "no <answer> element")
+    detail = excerpt(found.text) if found else "no <answer> element"
+    return Score(sum(parts.values()), verdict_of(None if value is None else is_right), parts, verifier, detail)
+
+
+def verdict_of(is_right: bool | None) -> Verdict:
+    """Return the verdict of an answer; None means that no answer was found."""
+    return Verdict.UNPARSED if is_right is None else Verdict.CORRECT if is_right else Verdict.WRONG
+
+
+def score_correct(is_right: bool | None, verifier: str, detail: str) -> Score:
+    """Return a score whose only part is `correct`: 1.0 or 0.0."""
+    reward = 1.0 if is_right else 0.0
+    return Score(reward, verdict_of(is_right), {"correct": reward}, verifier, detail)
 
 
 def excerpt(text: str, max_chars: int = 80) -> str:
-    """For `Score.detail`: short, one line, printable, whatever the model wrote."""
+    """Shorten any text to one printable line, as for `Score.detail`."""
     text = text[: 4 * max_chars]
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)

@@ -1,7 +1,7 @@
 """Exact numbers from short texts, as `Fraction`: 12, -3.5, 1,000, $7.50, 25%, 3/4, 2 1/2, \\frac34, 6\\frac34, 2^{10}.
 
-Anything else is None, and so is anything long: no huge integer is ever built. There is no arithmetic here: `1+1` is
-not a number. Units are dropped only in `one_number`.
+Anything else is None, and so is anything long: no huge integer is ever built. `1+1` is not a number. Only `one_number`
+drops units.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 MAX_NUMBER_CHARS = 64
-"""Longer texts are not numbers to us; real answers have fewer than 20 digits."""
+"""Longer texts are not read as numbers; real answers have fewer than 20 digits."""
 MAX_EXPONENT = 64
 NOT_UNITS = frozenset(
     (
@@ -19,7 +19,7 @@ NOT_UNITS = frozenset(
         *("half", "dozen", "hundred", "thousand", "million", "billion", "trillion"),
     )
 )
-"""Words that change the value of the number they follow, so they cannot be dropped like "dollars"."""
+"""Words that change the value of the number before them, so they cannot be dropped like "dollars"."""
 
 _INTEGER = re.compile(r"-?[0-9]++")
 _DECIMAL_COMMA = re.compile(r"(-?)([0-9]++)(?:,|\{,\})([0-9]++)")
@@ -40,16 +40,16 @@ _FORMS = re.compile(
 )
 _TEXT_MACRO = re.compile(r"\\(?:text|mbox|mathrm|textrm)\s*\{([^{}]*)\}")
 _NAME = re.compile(r"\A\s*+[A-Za-z]\s*+=")  # x = 18
-# What may stand beside the one number of "18 dollars" without changing its value: no operator, bracket or macro.
+# What may be beside the one number of "18 dollars" without changing its value: no operator, bracket or macro.
 _WORDS = r"[^0-9+\-*/^!=()<>\\{}_]*"
 _NUMBER_AND_WORDS = re.compile(rf"{_WORDS}?([+-]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)){_WORDS}")
 
 
 def parse_number(text: str) -> Fraction | None:
-    """The value of a text that is one number and nothing else."""
+    """Return the value of a text that is exactly one number, else None."""
     if len(text) > MAX_NUMBER_CHARS:
         return None
-    if _INTEGER.fullmatch(text):  # most answers are
+    if _INTEGER.fullmatch(text):  # the common case
         return Fraction(int(text))
     text = _NOISE.sub("", text.replace("{,}", ",").replace("−", "-"))
     text = _SPACE.sub(" ", text).strip().rstrip(".")
@@ -68,9 +68,7 @@ def parse_number(text: str) -> Fraction | None:
     if form is None:
         return None
     value = _value(form)
-    if value is None:
-        return None
-    return -value if form["sign"] == "-" else value
+    return -value if value is not None and form["sign"] == "-" else value
 
 
 def _value(form: re.Match[str]) -> Fraction | None:
@@ -89,7 +87,7 @@ def _value(form: re.Match[str]) -> Fraction | None:
 
 
 def one_number(text: str) -> Fraction | None:
-    """`parse_number`, or the only number among words and units: "18 dollars", "about 3.5\\text{ hours}"."""
+    """Parse a number, or the only number among words and units: "18 dollars", "about 3.5\\text{ hours}"."""
     value = parse_number(text)
     if value is not None or len(text) > MAX_NUMBER_CHARS:
         return value
@@ -101,9 +99,9 @@ def one_number(text: str) -> Fraction | None:
 
 
 def same_number(gold: str, answer: str) -> bool | None:
-    """Whether the one number of the answer is the gold one; None where the answer is not one number.
+    """Return whether the one number of the answer is the gold one; None where the answer is not one number.
 
-    `0,5` is half where the gold answer is no integer.
+    `0,5` is one half where the gold answer is not an integer.
     """
     value = gold_number(gold)
     if value is not None and value.denominator != 1 and value == decimal_comma(answer):
@@ -114,12 +112,12 @@ def same_number(gold: str, answer: str) -> bool | None:
 
 @lru_cache(maxsize=16_384)
 def gold_number(gold: str) -> Fraction | None:
-    """`parse_number`, remembered: each gold answer is asked for with every rollout of its group."""
+    """Parse a gold answer once: it is needed for every rollout of its group."""
     return parse_number(gold)
 
 
 def decimal_comma(text: str) -> Fraction | None:
-    """`0,5` as half; None for anything else, also for `1,000`, where the comma groups thousands."""
+    """Parse `0,5` as one half; None for anything else, also `1,000`, where the comma groups thousands."""
     match = _DECIMAL_COMMA.fullmatch(text.strip().strip("$")) if len(text) <= MAX_NUMBER_CHARS else None
     if match is None or (len(match[3]) == 3 and not match[2].startswith("0")):
         return None

@@ -12,6 +12,7 @@ back as the one character that they encode.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import json
 import os

@@ -1,8 +1,8 @@
-"""Sandbox and Session: what the rest of the project uses.
+"""Sandbox and Session, the interface for the rest of the project.
 
-One zygote serves all programs of a sandbox. The owner waits in `poll` on everything that its open programs write, so a
-session that is not being listened to does not stall; limits are enforced by the zygote, and should that fail to answer
-the owner kills it with all it holds, and the caller gets `SandboxBroken`.
+One zygote serves all programs of a sandbox. The owner polls everything that its open programs write, so an idle session
+does not stall. The zygote enforces limits; if it does not answer, the owner kills it with its programs and the caller
+gets `SandboxBroken`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 
 from groupwise.sandbox import kernel, wire
 from groupwise.sandbox.job import ProgramJob
@@ -35,8 +34,8 @@ ISOLATIONS = ("namespaces", "landlock")
 DEFAULT_LIMITS = ProgramLimits()
 _SELF_CHECK_LIMITS = ProgramLimits(seconds=10.0, wall_seconds=60.0)
 
-# Run once in every new zygote: prints "isolated" if what must fail fails and what must work works. `colorsys` stands
-# for all modules that are not loaded yet and have to be read from the standard library.
+# Runs once in every new zygote and prints "isolated" if everything forbidden fails. `colorsys` stands for the modules
+# that are read from the standard library on disk.
 _SELF_CHECK = """
 import colorsys, os, socket
 reached = []
@@ -59,9 +58,9 @@ _made: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 
 
 class Sandbox:
-    """Runs programs. Nothing is started before the first; `close`, or leaving the `with`, ends all.
+    """A sandbox that starts with its first program and ends with `close` or the end of its `with`.
 
-    Any thread may use it; calls wait for each other. A fork starts a zygote of its own at its first call.
+    Any thread may use it; calls wait for each other. A fork starts its own zygote at its first call.
     """
 
     def __init__(self, isolation: str = "auto") -> None:
@@ -78,22 +77,21 @@ class Sandbox:
 
     @property
     def isolation(self) -> str:
-        """Which one is in use; empty before the first program."""
+        """The isolation in use; empty before the first program."""
         return self._resolved
 
     def run(self, source: str, *, stdin: str = "", limits: ProgramLimits = DEFAULT_LIMITS) -> ProgramOutcome:
         """Run `source` as `__main__` of a fresh process and wait for its end."""
         with self._lock:
-            job = self._begin(source, stdin, limits, has_channel=False)
-            return self._finish(job)
+            return self._finish(self._begin(source, stdin, limits, has_channel=False))
 
     def open(self, source: str, *, limits: ProgramLimits = DEFAULT_LIMITS) -> Session:
-        """Start `source` as `__main__` of a fresh process that has a channel to the caller on descriptor 3."""
+        """Start `source` as `__main__` of a fresh process with a channel to the caller on descriptor 3."""
         with self._lock:
             return Session(self, self._begin(source, "", limits, has_channel=True))
 
     def close(self) -> None:
-        """End the zygote and all programs. A later call starts another."""
+        """End the zygote and all programs. A later call starts a new one."""
         with self._lock:
             link, self._link = self._link, None
             self._break_jobs("the sandbox was closed")
@@ -103,9 +101,7 @@ class Sandbox:
     def __enter__(self) -> Sandbox:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def __del__(self) -> None:
@@ -115,9 +111,6 @@ class Sandbox:
     def _begin(self, source: str, stdin: str, limits: ProgramLimits, has_channel: bool) -> ProgramJob:
         if self._link is None:
             self._start()
-        return self._send_job(source, stdin, limits, has_channel)
-
-    def _send_job(self, source: str, stdin: str, limits: ProgramLimits, has_channel: bool) -> ProgramJob:
         assert self._link is not None
         self._num_jobs += 1
         try:
@@ -133,7 +126,7 @@ class Sandbox:
         return job
 
     def _finish(self, job: ProgramJob) -> ProgramOutcome:
-        """Wait for the end. If the wait itself is interrupted (Ctrl-C), the program is ended and forgotten."""
+        """Wait for the end. If the wait is interrupted (Ctrl-C), the program is killed and forgotten."""
         try:
             self._wait(lambda: job.is_over)
         except BaseException:
@@ -145,7 +138,7 @@ class Sandbox:
         return job.outcome
 
     def _wait(self, is_done: Callable[[], bool], listening: ProgramJob | None = None) -> None:
-        """Serve all open programs until `is_done`. Messages are read of the one that is listened to, only."""
+        """Serve all open programs until `is_done`. Messages are only read from `listening`."""
         while not is_done():
             assert self._link is not None
             readers: dict[int, Callable[[], None]] = {self._link.fileno(): self._read_report}
@@ -193,13 +186,13 @@ class Sandbox:
         self._jobs.pop(number).end(status, seconds, wire.Cause(cause), peak_bytes)
 
     def _kill(self, job: ProgramJob) -> None:
-        """Ask for it; the report of its end comes later."""
+        """Request the program's end; the report arrives later."""
         if self._link is not None and not job.is_over and not job.is_kill_sent:
             job.is_kill_sent = True
             self._link.send(wire.KILL.pack(b"K", job.number))
 
     def _break(self, why: str) -> str:
-        """Give up the zygote with all that it runs; returns the reason for people."""
+        """Kill the zygote with all its programs; return the reason in words."""
         link, self._link = self._link, None
         reason = why
         if link is not None:
@@ -222,12 +215,12 @@ class Sandbox:
                 self._resolved = isolation
                 return
             failures[isolation] = failure
-        if self._resolved:  # it worked before: the machine's passing trouble, not its nature
+        if self._resolved:  # it worked before, so the trouble is temporary
             raise SandboxBroken(f"the zygote could not be started again: {failures[self._resolved]}")
         raise SandboxUnavailable(_advice(failures))
 
     def _try_to_start(self, isolation: str) -> str:
-        """Empty when a zygote runs that has been seen to isolate; otherwise what failed."""
+        """Start a zygote and check that it isolates; return "" or what failed."""
         if platform.system() != "Linux":
             return f"needs Linux, and this is {platform.system()}"
         try:
@@ -237,11 +230,11 @@ class Sandbox:
         if isolation == UNSAFE:
             return ""
         try:
-            outcome = self._finish(self._send_job(_SELF_CHECK.format(path=__file__), "", _SELF_CHECK_LIMITS, False))
+            outcome = self._finish(self._begin(_SELF_CHECK.format(path=__file__), "", _SELF_CHECK_LIMITS, False))
         except SandboxBroken as error:
             self._break("self-check failed")
             return f"self-check: {error}"
-        except BaseException:  # interrupted: a zygote that has not been checked must not be used
+        except BaseException:  # interrupted: never use an unchecked zygote
             self._break("interrupted")
             raise
         if outcome.status == ProgramStatus.OK and outcome.stdout == "isolated\n":
@@ -258,7 +251,7 @@ class Sandbox:
 
 
 class Session:
-    """A program and a channel to it. `with` it, or `close` it: that kills the program if it still runs."""
+    """A program and a channel to it. `close`, or the end of a `with`, kills the program if it still runs."""
 
     def __init__(self, sandbox: Sandbox, job: ProgramJob) -> None:
         self._sandbox = sandbox
@@ -266,7 +259,7 @@ class Session:
         self._is_closed = False
 
     def send(self, message: bytes) -> None:
-        """Queue a message. Does not wait for the program to read it; if that has ended, `receive` will say so."""
+        """Queue a message without waiting for the program to read it; `receive` reports if it has ended."""
         if len(message) > wire.MAX_MESSAGE_BYTES:
             raise ValueError(f"message of {len(message)} bytes: send at most {wire.MAX_MESSAGE_BYTES}")
         with self._sandbox._lock:
@@ -276,13 +269,13 @@ class Session:
                 self._job.write_channel()
 
     def receive(self) -> bytes:
-        """The program's next message. Raises SessionEnded when there is none left and the program has ended."""
+        """Return the program's next message; raise SessionEnded after its end and last message."""
         job = self._job
         with self._sandbox._lock:
             self._check_open()
             if not job.broken:
                 job.read_channel()
-                # It may have closed its end, or have sent nonsense, and live on: only its end ends the waiting.
+                # A program that closed its channel or sent nonsense may still run: wait for its end.
                 self._sandbox._wait(lambda: job.has_message or job.is_over, listening=job)
             if job.broken:
                 raise SandboxBroken(job.broken)
@@ -294,7 +287,7 @@ class Session:
             raise SessionEnded(job.outcome)
 
     def close(self) -> ProgramOutcome:
-        """Kill the program if it runs. How it ended; again the same when called again."""
+        """Kill the program if it runs, and return its outcome; calling again returns the same."""
         with self._sandbox._lock:
             self._is_closed = True
             self._sandbox._kill(self._job)
@@ -303,9 +296,7 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         with contextlib.suppress(SandboxBroken):
             self.close()
 
@@ -315,7 +306,7 @@ class Session:
 
 
 def probe() -> dict[str, str]:
-    """What each isolation answers on this machine ("ok" or the step that failed), and what they stand on."""
+    """Return the state of each isolation on this machine ("ok" or the failed step), and facts of the system."""
     answers = {"system": f"{platform.system()} {platform.release()} {platform.machine()}"}
     for isolation in ISOLATIONS:
         with Sandbox(isolation) as sandbox:

@@ -1,7 +1,7 @@
-"""What of the file system a program may see: the standard library and the shared libraries that it can load.
+"""The paths that a program may see: the standard library and loadable shared libraries.
 
-Contract: paths as they are before any isolation, none of them the user's own data. Called in the zygote, whose
-`sys.path` has the standard library alone (it is started without `site`).
+Contract: paths as they are before isolation, none of them user data. Called in the zygote, whose `sys.path` holds only
+the standard library (it starts without `site`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ _INSTALLED = ("site-packages", "dist-packages")
 @dataclass(frozen=True, slots=True)
 class Exposed:
     readable: tuple[str, ...]
-    """Files and folders; a folder with all below it. None lies within another."""
+    """Files, and folders with everything below them. None lies within another."""
     writable: tuple[str, ...]
-    """Devices that swallow what is written."""
+    """Devices that discard what is written."""
     hidden: tuple[str, ...]
-    """Folders below the readable ones that are none of a program's business: installed packages."""
+    """Folders of installed packages below the readable ones, which programs must not see."""
 
 
 def exposed_paths() -> Exposed:
-    """For the running interpreter."""
+    """Return the paths of the running interpreter."""
     folders = [path for path in sys.path if os.path.isdir(path)]
-    # As named and as resolved: both names are used, by `sys.path` and by the loader's cache.
+    # `sys.path` uses the paths as named, the loader's cache the resolved ones.
     wanted = {name for path in [*folders, *_library_folders()] for name in (path, os.path.realpath(path))}
     wanted |= {path for path in _FILES if os.path.exists(path)}
     readable = sorted(path for path in wanted if not any(path != other and _is_below(path, other) for other in wanted))
@@ -42,9 +42,9 @@ def exposed_paths() -> Exposed:
 
 
 def split_around(path: str, hidden: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """(whole, partial): entries to show with all below them, and folders of which only the list of names is shown.
+    """Return (whole, partial): entries to show with everything below, and folders to show only as a list of names.
 
-    Links within a folder are left out: who follows one is judged by where it leads.
+    Links within a folder are skipped: access through a link is decided by its target.
     """
     if path in hidden:
         return [], []
@@ -61,7 +61,7 @@ def split_around(path: str, hidden: tuple[str, ...]) -> tuple[list[str], list[st
 
 
 def _library_folders() -> list[str]:
-    """Where the loader finds shared libraries: the system's, and those that came with an interpreter of its own."""
+    """Return the loader's folders of shared libraries: the system's, and the interpreter's own."""
     multiarch = getattr(sys.implementation, "_multiarch", "")
     system = [os.path.join(base, multiarch) for base in ("/lib", "/usr/lib")] if multiarch else []
     system = [path for path in system if os.path.isdir(path)] or ["/lib64", "/usr/lib64", "/lib", "/usr/lib"]

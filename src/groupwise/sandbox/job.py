@@ -1,4 +1,4 @@
-"""One program as its owner sees it: its descriptors, what it wrote so far, and what became of it."""
+"""One program on its owner's side: its descriptors, its output so far, and its outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CRASHES_WITHOUT_MEMORY = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 
 @dataclass(slots=True)
 class Output:
-    """One of stdout and stderr: kept up to a limit, read on beyond it so that the program does not block us."""
+    """Stdout or stderr: kept up to a limit, but read beyond it so that the program does not block us."""
 
     descriptor: int
     limit: int
@@ -30,7 +30,7 @@ class Output:
     is_open: bool = True
 
     def read_available(self) -> None:
-        """Never blocks."""
+        """Read what is there, without blocking."""
         while self.is_open:
             try:
                 piece = os.read(self.descriptor, _READ_BYTES)
@@ -56,16 +56,16 @@ class Output:
 
 
 class ProgramJob:
-    """Made with all descriptors it needs; `descriptors` go to the zygote and are then closed here."""
+    """A program with all its descriptors; `descriptors` are sent to the zygote and then closed here."""
 
     def __init__(self, number: int, source: str, stdin: str, limits: ProgramLimits, has_channel: bool) -> None:
         self.number = number
         self.limits = limits
         self.deadline = time.monotonic() + limits.wall + _GRACE_SECONDS
-        """When the zygote, which ends the program earlier, must have failed."""
+        """When the zygote, which should have ended the program before, has failed."""
         self.outcome: ProgramOutcome | None = None
         self.broken = ""
-        """Not empty: the sandbox failed, and why."""
+        """Why the sandbox failed; empty while it has not."""
         self.is_kill_sent = False
         self.outgoing = bytearray()
         self.incoming = bytearray()
@@ -114,7 +114,7 @@ class ProgramJob:
         return self.outcome is not None or bool(self.broken)
 
     def write_channel(self) -> None:
-        """As much of what is to be sent as the program takes now."""
+        """Send as much as the program accepts now."""
         assert self.channel is not None
         try:
             while self.outgoing:
@@ -124,10 +124,10 @@ class ProgramJob:
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.ECONNRESET):
                 raise
-            self.outgoing.clear()  # it will not read it any more; the reader learns how it ended
+            self.outgoing.clear()  # nobody reads any more; the reader learns how it ended
 
     def read_channel(self) -> None:
-        """What has come, but no further than one message: a program that floods waits in the kernel's buffer."""
+        """Read at most one message: the rest of a flood waits in the kernel's buffer."""
         assert self.channel is not None
         while not self.is_channel_at_end and not self.has_message and not self.has_oversized_message:
             try:
@@ -161,7 +161,7 @@ class ProgramJob:
         return message
 
     def end(self, status: int, seconds: float, cause: wire.Cause, peak_bytes: int) -> None:
-        """The zygote's report: no more is written now, so what is in the pipes is all."""
+        """Take the zygote's report: nothing more is written, so the pipes hold the complete output."""
         for output in self.outputs:
             output.read_available()
             output.close()
@@ -169,37 +169,31 @@ class ProgramJob:
             self.broken = f"a program's process could not be set up: {self.outputs[1].text.strip()[-500:] or 'no fork'}"
             return
         kind, detail = self._judge(status, seconds, cause, peak_bytes)
-        exit_code = (
-            os.WEXITSTATUS(status)
-            if os.WIFEXITED(status) and kind in (ProgramStatus.OK, ProgramStatus.FAILED)
-            else None
-        )
+        has_exited = os.WIFEXITED(status) and kind in (ProgramStatus.OK, ProgramStatus.FAILED)
+        exit_code = os.WEXITSTATUS(status) if has_exited else None
         stdout, stderr = (output.text for output in self.outputs)
         self.outcome = ProgramOutcome(kind, stdout, stderr, seconds, exit_code, detail)
 
     def _judge(self, status: int, seconds: float, cause: wire.Cause, peak_bytes: int) -> tuple[ProgramStatus, str]:
         limits = self.limits
         if self.is_over_output:
-            which = " and ".join(
-                name for name, one in zip(("stdout", "stderr"), self.outputs, strict=True) if one.is_over
-            )
+            names = zip(("stdout", "stderr"), self.outputs, strict=True)
+            which = " and ".join(name for name, output in names if output.is_over)
             return ProgramStatus.OUTPUT_LIMIT, f"wrote more than {limits.output_bytes} bytes to {which}"
         if self.has_oversized_message:
             return ProgramStatus.OUTPUT_LIMIT, f"announced a message of more than {wire.MAX_MESSAGE_BYTES} bytes"
-        # Asked of the time itself, so that it does not matter whether we came to kill it before it ended.
+        # Decided by the time itself, so that it does not matter whether it ended before we killed it.
         if cause == wire.Cause.CPU or seconds > limits.seconds:
             return ProgramStatus.TIMED_OUT, f"used more than {limits.seconds:g} s of CPU time"
         if cause == wire.Cause.WALL:
-            return ProgramStatus.TIMED_OUT, f"was still there after {limits.wall:g} s"
+            return ProgramStatus.TIMED_OUT, f"was still running after {limits.wall:g} s"
         if cause == wire.Cause.OWNER:
             return ProgramStatus.KILLED, "closed by its owner"
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
             if number in _CRASHES_WITHOUT_MEMORY and peak_bytes > 0.9 * limits.memory_mb * 2**20:
-                return (
-                    ProgramStatus.OUT_OF_MEMORY,
-                    f"crashed ({_signal_name(number)}) with its {limits.memory_mb} MiB used up",
-                )
+                detail = f"crashed ({_signal_name(number)}) with its {limits.memory_mb} MiB used up"
+                return ProgramStatus.OUT_OF_MEMORY, detail
             return ProgramStatus.KILLED, f"killed by {_signal_name(number)}"
         code = os.WEXITSTATUS(status)
         if code == 0:
@@ -216,10 +210,10 @@ def _signal_name(number: int) -> str:
 
 
 def _sealed_file(text: str) -> int:
-    """A file in memory that holds `text` and cannot be changed, read from its start."""
+    """Return an unchangeable file in memory that holds `text`, positioned at its start."""
     descriptor = os.memfd_create("text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        # A lone surrogate has no UTF-8; it is for the program's compiler to refuse it, not for us.
+        # A lone surrogate has no UTF-8; let the program's compiler refuse it.
         data = memoryview(text.encode("utf-8", "surrogatepass"))
         while data:
             data = data[os.write(descriptor, data) :]

@@ -1,8 +1,7 @@
-"""The system calls that Python's standard library has no name for, through ctypes.
+"""System calls that Python's standard library lacks, through ctypes.
 
-Contract: each function does one thing to the calling process (which has one thread) or raises `KernelRefused` with the
-name of the step and the errno. x86_64 and aarch64; the numbers used here are the same on both since Linux 5.0, save
-where a table says otherwise.
+Contract: each function changes the calling process (which has one thread) or raises `KernelRefused` with the name of
+the step and the errno. For x86_64 and aarch64, which share the numbers used here except where a table says otherwise.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import platform
 import struct
 
 ARCHITECTURES = ("x86_64", "aarch64")
+UNPRIVILEGED = 65534
 _LOWER_NUMBERS = {"x86_64": {"pivot_root": 155}, "aarch64": {"pivot_root": 41}}
 _MOUNT_SETATTR = 442
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
@@ -87,7 +87,7 @@ def protect_mounts(path: str, attributes: int) -> None:
 
 
 def pivot_to_working_directory() -> None:
-    """Make the working directory, which must be a mount of its own, the root, and let go of all else."""
+    """Make the working directory, which must be a mount, the root, and unmount everything else."""
     number = _LOWER_NUMBERS[platform.machine()]["pivot_root"]
     _syscall("pivot_root", number, b".", b".")
     _call("umount of the old root", "umount2", b".", ctypes.c_int(MNT_DETACH))
@@ -95,7 +95,7 @@ def pivot_to_working_directory() -> None:
 
 
 def die_with_parent() -> None:
-    """Be killed when the thread that forked this process ends. A later change of user or capabilities undoes it."""
+    """Die when the thread that forked this process ends. A later change of user or capabilities undoes it."""
     _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, 9)
 
 
@@ -104,22 +104,22 @@ def forbid_new_privileges() -> None:
 
 
 def hide_memory() -> None:
-    """No process of the same user may read this one's memory, nor any dump be made of it."""
+    """Forbid other processes of the same user to read this one's memory, and core dumps."""
     _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
 
 
 def install_filter(instructions: bytes) -> None:
-    """The seccomp filter for this process from now on; needs `forbid_new_privileges` first."""
+    """Install the seccomp filter for this process; needs `forbid_new_privileges` first."""
     buffer = ctypes.create_string_buffer(instructions, len(instructions))
     record = struct.pack("@HP", len(instructions) // 8, ctypes.addressof(buffer))
     _prctl("PR_SET_SECCOMP", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, record)
 
 
 def become(user: int, reads_as_root: bool = False) -> None:
-    """Change from root to an unprivileged user and group for good, without any capability.
+    """Change from root to an unprivileged user and group permanently, without any capability.
 
-    `reads_as_root` keeps user 0 for permissions of files alone: for an interpreter below a folder that only root may
-    enter. Whoever does so must restrict files by other means.
+    `reads_as_root` keeps user 0 for file permissions only, for an interpreter below a folder that only root may enter;
+    files must then be restricted by other means.
     """
     os.setgroups([])
     os.setresgid(user, user, user)
@@ -134,7 +134,7 @@ def become(user: int, reads_as_root: bool = False) -> None:
 
 
 def set_capabilities(bits: int) -> None:
-    """Effective and permitted capabilities; nothing is inheritable."""
+    """Set effective and permitted capabilities; none are inheritable."""
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     record = struct.pack("=IIIIII", bits, bits, 0, 0, 0, 0)
     _call("capset", "capset", header, record)
@@ -151,14 +151,14 @@ def landlock_version() -> int:
 
 
 def landlock_ruleset(record: bytes) -> int:
-    """A descriptor of a new ruleset; `record` is the kernel's landlock_ruleset_attr."""
+    """Return the descriptor of a new ruleset; `record` is the kernel's landlock_ruleset_attr."""
     return _syscall(
         "landlock_create_ruleset", _LANDLOCK_CREATE_RULESET, record, ctypes.c_size_t(len(record)), ctypes.c_uint(0)
     )
 
 
 def landlock_allow(ruleset: int, path: str, rights: int) -> None:
-    """Allow `rights` on `path` and below."""
+    """Allow `rights` on `path` and everything below."""
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         record = struct.pack("=Qi", rights, descriptor)

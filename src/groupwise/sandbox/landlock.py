@@ -1,9 +1,8 @@
-"""Isolation by landlock: the zygote, and every program forked from it, may read what is exposed and nothing else.
+"""Isolation by landlock: the zygote and the programs forked from it may read only the exposed paths.
 
-Works without any privilege on Linux 5.13 and newer. Each version of landlock adds rights to refuse; those that the
-running kernel does not know are left to the seccomp filter, which refuses all that lead there (sockets, signals,
-truncate, ioctl on devices). Not covered: the existence, size and times of files (`stat`) can be asked for, and the
-machine's name and the numbers of its processes are real; `namespaces` hides these.
+Needs no privilege on Linux 5.13 and newer. Each version of landlock can refuse more; the seccomp filter refuses what
+the running kernel's version cannot (sockets, signals, truncate, ioctl on devices). Not covered: `stat` of any file, the
+machine's name and real process numbers; `namespaces` hides these.
 """
 
 from __future__ import annotations
@@ -16,16 +15,14 @@ from groupwise.sandbox.exposed import Exposed, split_around
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _RIGHTS_OF_VERSION_1 = (1 << 13) - 1
-# Version: what it can refuse of files, TCP, and scopes (abstract sockets, signals).
+# What each version can refuse: files, TCP, and scopes (abstract sockets, signals).
 _FILES_BY_VERSION = {1: _RIGHTS_OF_VERSION_1, 2: 1 << 13, 3: 1 << 14, 5: 1 << 15}
 _NETWORK_SINCE, _NETWORK_RIGHTS = 4, 0b11
 _SCOPES_SINCE, _SCOPES = 6, 0b11
 
-UNPRIVILEGED = 65534
-
 
 def ruleset_record(version: int) -> bytes:
-    """The kernel's landlock_ruleset_attr: refuse all that this version knows, as long as that version's structure."""
+    """Return the kernel's landlock_ruleset_attr of this version, which refuses everything that it can."""
     files = sum(rights for since, rights in _FILES_BY_VERSION.items() if since <= version)
     record = struct.pack("=Q", files)
     if version >= _NETWORK_SINCE:
@@ -47,8 +44,8 @@ def enter(exposed: Exposed) -> None:
     for path in exposed.writable:
         kernel.landlock_allow(ruleset, path, _READ_FILE | _WRITE_FILE)
     if os.geteuid() == 0:
-        # An interpreter in root's own home cannot be read by anybody else, and landlock already says what may be read.
-        kernel.become(UNPRIVILEGED, reads_as_root=not all(_is_open_to_all(path) for path in exposed.readable))
+        # Only root can read an interpreter in root's home, and landlock already restricts what may be read.
+        kernel.become(kernel.UNPRIVILEGED, reads_as_root=not all(_is_open_to_all(path) for path in exposed.readable))
     else:
         kernel.set_capabilities(0)
     kernel.forbid_new_privileges()
@@ -58,7 +55,7 @@ def enter(exposed: Exposed) -> None:
 
 
 def _is_open_to_all(path: str) -> bool:
-    """Whether any user can get to `path` and read it."""
+    """Return whether any user can reach and read `path`."""
     while True:
         needed = 0o005 if os.path.isdir(path) else 0o004
         if os.stat(path).st_mode & needed != needed:

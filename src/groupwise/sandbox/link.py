@@ -1,7 +1,7 @@
 """The owner's end of a zygote: its process and the control socket.
 
-Contract: `Link(isolation)` returns with a zygote that is isolated and serves, or raises `StartFailed`. A link belongs
-to the process that made it; in a fork it must be forgotten (`forget`), never closed.
+Contract: `Link(isolation)` starts an isolated zygote or raises `StartFailed`. A link belongs to the process that made
+it; in a fork it must be forgotten (`forget`), never closed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PACKAGE = Path(__file__).resolve().parent
 _START_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
 
-# The zygote's modules by their usual names, without the packages' own __init__: no more than they import is loaded.
+# The zygote's modules under their usual names, but without running the packages' own __init__.
 _BOOT = """
 import sys, types
 package, control, owner, isolation = sys.argv[1:5]
@@ -60,11 +60,11 @@ class Link:
 
     @staticmethod
     def _spawn(isolation: str, control: int, owner: int) -> subprocess.Popen[bytes]:
-        # A hash seed, so that a set has one order in every program; the rest of the owner's environment stays here.
+        # A hash seed gives sets one order in every program. The rest of the owner's environment is not passed on.
         environment = {"PYTHONHASHSEED": "0"}
-        if "LD_LIBRARY_PATH" in os.environ:  # some interpreters do not start without
+        if "LD_LIBRARY_PATH" in os.environ:  # some interpreters need it to start
             environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-        # The last one is for whoever looks at a list of processes.
+        # The last one is for people who read a list of processes.
         arguments = [str(_PACKAGE), str(control), str(owner), isolation, f"sandbox of process {os.getpid()}"]
         return subprocess.Popen(
             [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", _BOOT, *arguments],
@@ -102,7 +102,7 @@ class Link:
         return self._control.fileno()
 
     def send(self, request: bytes, descriptors: Sequence[int] = ()) -> bool:
-        """False when the zygote is gone."""
+        """Send a request; return False when the zygote is gone."""
         try:
             if descriptors:
                 socket.send_fds(self._control, [request], list(descriptors))
@@ -113,24 +113,24 @@ class Link:
         return True
 
     def receive(self) -> bytes:
-        """The next report; empty when the zygote is gone."""
+        """Return the next report; empty when the zygote is gone."""
         try:
             return self._control.recv(wire.MAX_REPLY_BYTES)
         except ConnectionError:
             return b""
 
     def last_words(self) -> str:
-        """What it wrote on stderr, for people. Ends it."""
+        """Kill the zygote and return what it wrote to stderr."""
         self._process.kill()
         self._process.wait()
         assert self._process.stderr is not None
-        # Its programs' side of the namespaces may hold the pipe a moment longer: take what is there.
+        # Its processes in the namespaces may keep the pipe open a moment longer: read what is there.
         os.set_blocking(self._process.stderr.fileno(), False)
         text = (self._process.stderr.read() or b"").decode(errors="replace").strip()
         return text[-1000:] or "it said nothing"
 
     def close(self) -> None:
-        """Let it end, with all of its programs; returns when it has."""
+        """End the zygote with all of its programs and wait for it."""
         self._control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_CLOSE_SECONDS)
@@ -142,7 +142,7 @@ class Link:
         self._drop()
 
     def forget(self) -> None:
-        """In a fork: let go of our copies without touching the zygote, which is our parent's."""
+        """Close a fork's copies without touching the zygote, which belongs to the parent."""
         self._process.returncode = 0  # not ours to wait for
         self._drop()
 

@@ -1,10 +1,10 @@
-"""Isolation by namespaces: a root of its own with the exposed paths alone, no network, no other process in sight.
+"""Isolation by namespaces: a separate root with only the exposed paths, no network, no other visible process.
 
-`enter` makes user, mount, pid, network, IPC and host-name namespaces and forks: the child is process 1 of the new
-world, and all in it die with it. Needs no privilege where the kernel lets users make namespaces. As root the programs
-run as an unprivileged user; a plain user's programs run as that user, who owns nothing that can be reached or changed.
+`enter` creates user, mount, pid, network, IPC and host-name namespaces and forks: the child is process 1 of the new
+namespaces, and everything in them dies with it. Needs no privilege where the kernel lets users create namespaces. As
+root the programs run as an unprivileged user; a plain user's programs run as that user, who owns nothing reachable.
 
-Needs Linux 5.12 (mount_setattr: read-only with all mounts below).
+Needs Linux 5.12 (mount_setattr: read-only including all mounts below).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from groupwise.sandbox import kernel
 from groupwise.sandbox.exposed import Exposed
 
-UNPRIVILEGED = 65534
 _NAMESPACES = (
     kernel.CLONE_NEWUSER
     | kernel.CLONE_NEWNS
@@ -30,7 +29,7 @@ _NEW_ROOT_CANDIDATES = ("/tmp", "/var/tmp", "/run", "/mnt", "/opt")
 
 
 def enter(exposed: Exposed) -> int:
-    """Returns 0 in process 1 of the new world, isolated; its process number in the caller, which stays to wait."""
+    """Return 0 in the isolated process 1, and its process number in the caller, which remains to wait."""
     is_root = os.geteuid() == 0
     with _identity_writer(is_root):
         kernel.unshare(_NAMESPACES)
@@ -40,18 +39,18 @@ def enter(exposed: Exposed) -> int:
     _build_root(exposed)
     socket.sethostname("sandbox")
     if is_root:
-        kernel.become(UNPRIVILEGED)
+        kernel.become(kernel.UNPRIVILEGED)
     else:
         kernel.set_capabilities(0)
     kernel.forbid_new_privileges()
-    # Last: changes of identity undo it.
+    # Last, since changes of identity undo it.
     kernel.die_with_parent()
     return 0
 
 
 @contextlib.contextmanager
 def _identity_writer(is_root: bool) -> Iterator[None]:
-    """Around `unshare`: a process that stays outside, and says from there who we are inside."""
+    """Around `unshare`: a process outside the namespaces writes the identity that this one has inside."""
     ready_reader, ready_writer = os.pipe()
     answer_reader, answer_writer = os.pipe()
     target = os.getpid()
@@ -81,10 +80,12 @@ def _identity_writer(is_root: bool) -> Iterator[None]:
 
 
 def _write_identity(target: int, user: int, group: int, is_root: bool) -> bytes:
-    """Empty, or errno and path of what was refused."""
-    # Root sets up as root and then becomes somebody else; a plain user can only be renamed.
-    users = f"0 0 1\n{UNPRIVILEGED} {UNPRIVILEGED} 1\n" if is_root else f"{UNPRIVILEGED} {user} 1\n"
-    groups = f"0 0 1\n{UNPRIVILEGED} {UNPRIVILEGED} 1\n" if is_root else f"{UNPRIVILEGED} {group} 1\n"
+    """Return "", or errno and path of what was refused."""
+    # Root sets up as root and then changes to another user; a plain user can only be mapped to another number.
+    nobody = kernel.UNPRIVILEGED
+    users, groups = (
+        f"0 0 1\n{nobody} {nobody} 1\n" if is_root else f"{nobody} {number} 1\n" for number in (user, group)
+    )
     files = [] if is_root else [("setgroups", "deny")]
     for name, text in [*files, ("uid_map", users), ("gid_map", groups)]:
         path = f"/proc/{target}/{name}"
@@ -100,8 +101,8 @@ def _write_identity(target: int, user: int, group: int, is_root: bool) -> bytes:
 
 
 def _build_root(exposed: Exposed) -> None:
-    """A small file system in memory, the exposed paths bound into it, all of it read-only, and nothing else."""
-    # Opened first: the new root may be mounted over a folder that holds some of them.
+    """Switch to a small read-only file system in memory that holds only the exposed paths."""
+    # Opened first: the new root may be mounted over a folder that contains some of them.
     sources = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (*exposed.readable, *exposed.writable)}
     root = next((path for path in _NEW_ROOT_CANDIDATES if os.path.isdir(path)), None)
     if root is None:

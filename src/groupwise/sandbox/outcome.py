@@ -1,4 +1,4 @@
-"""What a program may use up, how it ended, and how the sandbox itself can fail."""
+"""Limits of a program, its outcome, and the failures of the sandbox itself."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from enum import StrEnum
 
 
 class ProgramStatus(StrEnum):
-    """How a program ended. Each of them is the program's own doing; a failure of the sandbox is an exception."""
+    """How a program ended. A failure of the sandbox is an exception instead."""
 
     OK = "ok"
-    """It ended by itself with exit code 0. That says nothing of its answer: `os._exit(0)` ends so, too."""
+    """It exited with code 0, which says nothing about its answer: so does `os._exit(0)`."""
     FAILED = "failed"
     """An uncaught exception, or an exit code other than 0."""
     TIMED_OUT = "timed_out"
     OUT_OF_MEMORY = "out_of_memory"
     OUTPUT_LIMIT = "output_limit"
     KILLED = "killed"
-    """By a signal: a segmentation fault, a system call of a foreign architecture, or `Session.close`."""
+    """Killed by a signal: a segmentation fault, a system call of a foreign architecture, or `Session.close`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """What one program may use, from its start to its end; for a session, over all of its messages."""
+    """Limits of one program from start to end; for a session, over all of its messages."""
 
     seconds: float = 2.0
-    """CPU time, so that the outcome does not depend on how busy the machine is."""
+    """CPU time, so that the outcome does not depend on the machine's load."""
     wall_seconds: float = 0.0
-    """Time by the clock: catches what sleeps. 0 is 4 × seconds + 2, far from what a program that computes needs."""
+    """Wall-clock time, for programs that sleep. 0: 4 × seconds + 2, far above what computing needs."""
     memory_mb: int = 256
-    """Address space on top of what the bare interpreter has, in MiB."""
+    """Address space on top of the bare interpreter's, in MiB."""
     output_bytes: int = 65536
-    """Of stdout, and again of stderr. A program that writes more is ended."""
+    """Maximum bytes of stdout, and of stderr. A program that writes more is killed."""
 
     def __post_init__(self) -> None:
         for name, low, high in (
@@ -46,36 +46,36 @@ class ProgramLimits:
 
     @property
     def wall(self) -> float:
-        """The wall limit in seconds, with the default worked out."""
+        """The wall limit in seconds, with the default resolved."""
         return self.wall_seconds or 4 * self.seconds + 2
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramOutcome:
-    """What became of one program. All of it may have been forged by the program, save status limits and seconds."""
+    """The outcome of one program. The program may have forged everything but seconds and exceeded limits."""
 
     status: ProgramStatus
     stdout: str
-    """At most `output_bytes`, decoded as UTF-8; bytes that are not become U+FFFD. Hostile text."""
+    """At most `output_bytes`, decoded as UTF-8 with U+FFFD for invalid bytes. Hostile text."""
     stderr: str
     seconds: float
-    """CPU time it used."""
+    """CPU time used."""
     exit_code: int | None
-    """None when it did not end by itself."""
+    """None when it did not exit by itself."""
     detail: str
-    """For people: which limit, which signal."""
+    """Which limit or signal, in words."""
 
 
 class SandboxUnavailable(RuntimeError):
-    """This machine offers no isolation. The message lists what was tried, what failed, and what to do."""
+    """This machine offers no isolation. The message lists what was tried and what to do."""
 
 
 class SandboxBroken(RuntimeError):
-    """The sandbox itself failed: says nothing of the program. The next call starts afresh."""
+    """The sandbox itself failed, not the program. The next call starts a new one."""
 
 
 class SessionEnded(Exception):
-    """The program of a session has ended, by itself or by a limit. News of the program, not an error of the caller."""
+    """The program of a session has ended, by itself or by a limit; not an error of the caller."""
 
     def __init__(self, outcome: ProgramOutcome) -> None:
         super().__init__(f"{outcome.status}: {outcome.detail}")

@@ -1,7 +1,7 @@
-"""Inside a program's own process: lock it down, then be the program.
+"""The program's own process: lock it down, then run the program.
 
-Contract: `become_program` is called in a process just forked from the zygote and never returns. Until `is_ready` is
-set to 1 nothing of the program has run, so a failure before is ours; afterwards whatever happens is the program's.
+Contract: `become_program` is called in a process just forked from the zygote and never returns. A failure before
+`is_ready` is set to 1 is ours; everything after that is the program's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from groupwise.sandbox import kernel
 from groupwise.sandbox.wire import CHANNEL_DESCRIPTOR, EXIT_MEMORY
 
 MAX_DESCRIPTORS = 256
-"""Of the zygote. A program has fewer."""
+"""Maximum descriptors of the zygote. A program has fewer."""
 _PROGRAM_DESCRIPTORS = 64
 _STACK_BYTES = 64 << 20
 _READ_BYTES = 1 << 20
@@ -34,30 +34,30 @@ FILE_NAME = "main.py"
 
 @dataclass(frozen=True, slots=True)
 class Lockdown:
-    """What every program of a zygote gets."""
+    """What every program of a zygote shares."""
 
     zygote: int
-    """Its process number, to see that it has not died meanwhile."""
+    """Its process number, to detect that it has died."""
     base_bytes: int
-    """Address space of the bare interpreter: the program's memory is on top of it."""
+    """Address space of the bare interpreter; the program's memory comes on top."""
     filter: bytes
-    """Seccomp; empty only where the user chose to do without isolation and the machine has none."""
+    """Seccomp filter; empty only without isolation on a machine that has none."""
 
 
 def become_program(lockdown: Lockdown, descriptors: list[int], seconds: float, memory: int, is_ready: mmap) -> NoReturn:
-    """The program's process from fork to end."""
+    """Run the program's process from fork to end."""
     status = 1
     try:
         try:
             source, streams = _prepare(lockdown, descriptors, seconds, memory)
-        except BaseException as error:  # noqa: BLE001 -- told to the owner, who takes it for what it is: our failure
+        except BaseException as error:  # noqa: BLE001 -- reported to the owner as our failure
             os.write(2, f"{type(error).__name__}: {error}".encode())
             os._exit(status)
         is_ready[0] = 1
         is_ready.close()
         status = _run(source, streams)
     finally:
-        # Without the interpreter's own end, which takes longer than most programs.
+        # Skip the interpreter's shutdown, which takes longer than most programs.
         os._exit(status)
 
 
@@ -78,7 +78,7 @@ def _prepare(
 
 
 def _take_descriptors(descriptors: list[int]) -> str:
-    """Put stdin, stdout, stderr and perhaps the channel where they belong, close all else, and return the source."""
+    """Move stdin, stdout, stderr and the optional channel into place, close the rest, and return the source."""
     text = bytearray()
     while piece := os.pread(descriptors[0], _READ_BYTES, len(text)):
         text += piece
@@ -90,7 +90,7 @@ def _take_descriptors(descriptors: list[int]) -> str:
 
 
 def _make_streams() -> tuple[TextIO, TextIO, TextIO]:
-    # What Python itself makes of redirected streams in UTF-8 mode.
+    # As Python itself opens redirected streams in UTF-8 mode.
     stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "surrogateescape")
     stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), "utf-8", "surrogateescape")
     stderr = io.TextIOWrapper(
@@ -103,7 +103,7 @@ def _make_streams() -> tuple[TextIO, TextIO, TextIO]:
 
 
 def _forget_the_zygote() -> None:
-    """A state that is the same for every program, whatever ran before."""
+    """Set the same state for every program, whatever ran before."""
     sys.argv = [FILE_NAME]
     sys.orig_argv = [FILE_NAME]
     random.seed(0)
@@ -113,13 +113,13 @@ def _limit(seconds: float, memory: int, base_bytes: int) -> None:
     needed = base_bytes + memory
     available = resource.getrlimit(resource.RLIMIT_AS)[1]
     if available != resource.RLIM_INFINITY and available < needed:
-        # A program that ran out of the owner's memory would be taken for a wrong one.
+        # A program that ran out of the owner's memory would be judged wrong.
         raise ValueError(
             f"RLIMIT_AS of the owner = {available} bytes: a program with {memory >> 20} MiB needs {needed}; "
             "raise the owner's hard limit or lower Limits.memory_mb"
         )
     for kind, limit in (
-        (resource.RLIMIT_CPU, math.ceil(seconds) + 1),  # the second line: the zygote ends it at `seconds` sharp
+        (resource.RLIMIT_CPU, math.ceil(seconds) + 1),  # a fallback: the zygote kills it at exactly `seconds`
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_NPROC, 0),
@@ -135,7 +135,7 @@ def _limit(seconds: float, memory: int, base_bytes: int) -> None:
 
 
 def _run(source: str, streams: tuple[TextIO, TextIO, TextIO]) -> int:
-    """Run the source as `__main__` and return the exit code that Python would have."""
+    """Run the source as `__main__` and return Python's exit code."""
     main = types.ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
     sys.modules["__main__"] = main
@@ -147,7 +147,7 @@ def _run(source: str, streams: tuple[TextIO, TextIO, TextIO]) -> int:
     except BaseException as error:  # noqa: BLE001 -- whatever the program raises
         status = EXIT_MEMORY if isinstance(error, MemoryError) else 1
         _quietly(_show, error)
-    # What the interpreter does at its end: exit functions, then the globals, whose open files write what they hold.
+    # As the interpreter does at its end: exit functions, then the globals, whose open files flush.
     for step in (atexit._run_exitfuncs, _flush, vars(main).clear, *(stream.flush for stream in streams[1:])):
         _quietly(step)
     return status
@@ -175,6 +175,6 @@ def _flush() -> None:
 
 
 def _quietly(step: Callable[..., object], *arguments: object, **options: object) -> None:
-    """Run what the program may have replaced, or may fail in for want of memory; it must not keep us from ending."""
+    """Run a step that the program may have replaced or that may lack memory; it must not prevent our exit."""
     with contextlib.suppress(BaseException):
         step(*arguments, **options)

@@ -1,12 +1,11 @@
-"""Which system calls a program may make: an allow-list, compiled to the kernel's filter machine (classic BPF).
+"""An allow-list of system calls, compiled to the kernel's filter machine (classic BPF).
 
-Contract: `build_filter(architecture)` gives the bytes of the filter. A call that is not on the list is refused with
-EPERM, a call of a foreign architecture (32-bit calls of a 64-bit process) kills the process, and the x32 twin of a
-call is refused. The list has what a single-threaded interpreter needs to compute, to read files that other layers let
-it read, and to wait; nothing that makes processes, threads, sockets, shared memory or files, that changes or signals
-another process, or that changes what a name in the file system means.
+Contract: `build_filter(architecture)` returns the bytes of the filter. Calls that are not listed fail with EPERM, also
+in their x32 form; calls of a foreign architecture (32-bit calls of a 64-bit process) kill the process. The list covers
+what a single-threaded interpreter needs to compute, wait, and read files that other layers allow; nothing that creates
+processes, threads, sockets, shared memory or files, affects another process, or changes the file system.
 
-Not covered: arguments behind pointers, which a filter cannot read. Hence `openat2` and `clone3` are refused whole.
+Not covered: arguments behind pointers, which a filter cannot read; `openat2` and `clone3` are refused entirely.
 """
 
 from __future__ import annotations
@@ -14,92 +13,39 @@ from __future__ import annotations
 import errno
 import struct
 
-# Number on x86_64, number on aarch64; None where the architecture has no such call.
-ALLOWED: dict[str, tuple[int | None, int | None]] = {
-    # Open files: reading, writing, and asking about them.
-    "read": (0, 63),
-    "write": (1, 64),
-    "readv": (19, 65),
-    "writev": (20, 66),
-    "pread64": (17, 67),
-    "lseek": (8, 62),
-    "close": (3, 57),
-    "dup": (32, 23),
-    "dup2": (33, None),
-    "dup3": (292, 24),
-    "poll": (7, None),
-    "ppoll": (271, 73),
-    "select": (23, None),
-    "pselect6": (270, 72),
-    # Files by name. What may be read is for mounts or landlock to say; nothing may be written.
-    "stat": (4, None),
-    "lstat": (6, None),
-    "fstat": (5, 80),
-    "newfstatat": (262, 79),
-    "statx": (332, 291),
-    "access": (21, None),
-    "faccessat": (269, 48),
-    "faccessat2": (439, 439),
-    "getdents64": (217, 61),
-    "getcwd": (79, 17),
-    "chdir": (80, 49),
-    # Memory, below the limit on the address space.
-    "mmap": (9, 222),
-    "mprotect": (10, 226),
-    "munmap": (11, 215),
-    "mremap": (25, 216),
-    "madvise": (28, 233),
-    "brk": (12, 214),
-    # Its own signals, locks and end.
-    "rt_sigaction": (13, 134),
-    "rt_sigprocmask": (14, 135),
-    "rt_sigreturn": (15, 139),
-    "rt_sigpending": (127, 136),
-    "rt_sigtimedwait": (128, 137),
-    "rt_sigsuspend": (130, 133),
-    "sigaltstack": (131, 132),
-    "futex": (202, 98),
-    "set_robust_list": (273, 99),
-    "setitimer": (38, 103),
-    "getitimer": (36, 102),
-    "alarm": (37, None),
-    "pause": (34, None),
-    "restart_syscall": (219, 128),
-    "exit": (60, 93),
-    "exit_group": (231, 94),
-    # Time and chance.
-    "clock_gettime": (228, 113),
-    "clock_getres": (229, 114),
-    "clock_nanosleep": (230, 115),
-    "nanosleep": (35, 101),
-    "gettimeofday": (96, 169),
-    "time": (201, None),
-    "getrandom": (318, 278),
-    "sched_yield": (24, 124),
-    # Who and where it is.
-    "getpid": (39, 172),
-    "getppid": (110, 173),
-    "gettid": (186, 178),
-    "getuid": (102, 174),
-    "geteuid": (107, 175),
-    "getgid": (104, 176),
-    "getegid": (108, 177),
-    "getresuid": (118, 148),
-    "getresgid": (120, 150),
-    "getgroups": (115, 158),
-    "getpgrp": (111, None),
-    "getpgid": (121, 155),
-    "getsid": (124, 156),
-    "uname": (63, 160),
-    "getcpu": (309, 168),
-    "sched_getaffinity": (204, 123),
-    "getrusage": (98, 165),
-    "times": (100, 153),
-    "getrlimit": (97, 163),
-}
+# Name, number on x86_64, number on aarch64; "-" where the architecture has no such call.
+_CALLS = """
+# Open files: reading, writing, and asking about them.
+read 0 63 | write 1 64 | readv 19 65 | writev 20 66 | pread64 17 67 | lseek 8 62 | close 3 57 | dup 32 23 | dup2 33 -
+dup3 292 24 | poll 7 - | ppoll 271 73 | select 23 - | pselect6 270 72
+# Files by name. What may be read is for mounts or landlock to say; nothing may be written.
+stat 4 - | lstat 6 - | fstat 5 80 | newfstatat 262 79 | statx 332 291 | access 21 - | faccessat 269 48
+faccessat2 439 439 | getdents64 217 61 | getcwd 79 17 | chdir 80 49
+# Memory, below the limit on the address space.
+mmap 9 222 | mprotect 10 226 | munmap 11 215 | mremap 25 216 | madvise 28 233 | brk 12 214
+# Its own signals, locks and end.
+rt_sigaction 13 134 | rt_sigprocmask 14 135 | rt_sigreturn 15 139 | rt_sigpending 127 136 | rt_sigtimedwait 128 137
+rt_sigsuspend 130 133 | sigaltstack 131 132 | futex 202 98 | set_robust_list 273 99 | setitimer 38 103
+getitimer 36 102 | alarm 37 - | pause 34 - | restart_syscall 219 128 | exit 60 93 | exit_group 231 94
+# Time and chance.
+clock_gettime 228 113 | clock_getres 229 114 | clock_nanosleep 230 115 | nanosleep 35 101 | gettimeofday 96 169
+time 201 - | getrandom 318 278 | sched_yield 24 124
+# Who and where it is.
+getpid 39 172 | getppid 110 173 | gettid 186 178 | getuid 102 174 | geteuid 107 175 | getgid 104 176 | getegid 108 177
+getresuid 118 148 | getresgid 120 150 | getgroups 115 158 | getpgrp 111 - | getpgid 121 155 | getsid 124 156
+uname 63 160 | getcpu 309 168 | sched_getaffinity 204 123 | getrusage 98 165 | times 100 153 | getrlimit 97 163
+"""
+
+
+def _read_calls(text: str) -> dict[str, tuple[int | None, int | None]]:
+    entries = [entry.split() for line in text.splitlines() if line[:1] != "#" for entry in line.split("|") if entry]
+    return {name: (None if one == "-" else int(one), None if two == "-" else int(two)) for name, one, two in entries}
+
+
+ALLOWED = _read_calls(_CALLS)
 
 OPEN: dict[str, tuple[int | None, int | None]] = {"open": (2, None), "openat": (257, 56)}
-"""Allowed, save for emptying a file that is opened for reading: landlock before its version 3 does not see that."""
+"""Allowed, except to truncate a file opened for reading, which landlock before version 3 does not detect."""
 OPEN_FLAGS_ARGUMENT = {"open": 1, "openat": 2}
 _O_ACCMODE, _O_TRUNC = 0o3, 0o1000
 
@@ -111,7 +57,7 @@ BY_SECOND_ARGUMENT: dict[str, tuple[tuple[int | None, int | None], tuple[int, ..
 }
 
 ON_ITSELF: dict[str, tuple[int | None, int | None]] = {"prlimit64": (302, 261)}
-"""Allowed with 0 as first argument: of the calling process."""
+"""Allowed with 0 as first argument: the calling process."""
 
 _AUDIT_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _COLUMNS = {"x86_64": 0, "aarch64": 1}
@@ -126,11 +72,11 @@ _JUMP_EQUAL, _JUMP_AT_LEAST = 0x15, 0x35
 _NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
 
 Instruction = tuple[int, int, int, int]
-"""Code, how far to jump if true, how far if false, constant."""
+"""Code, jump offset if true, jump offset if false, constant."""
 
 
 def build_filter(architecture: str) -> bytes:
-    """The filter for "x86_64" or "aarch64"."""
+    """Return the filter for "x86_64" or "aarch64"."""
     column = _COLUMNS[architecture]
     program: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
@@ -143,7 +89,7 @@ def build_filter(architecture: str) -> bytes:
     for numbers in ALLOWED.values():
         program += _for_call(numbers[column], [(_RETURN, 0, 0, RETURN_ALLOW)])
     for name, numbers in OPEN.items():
-        program += _for_call(numbers[column], _unless_emptied(OPEN_FLAGS_ARGUMENT[name]))
+        program += _for_call(numbers[column], _unless_truncated(OPEN_FLAGS_ARGUMENT[name]))
     for numbers, values in BY_SECOND_ARGUMENT.values():
         program += _for_call(numbers[column], _if_argument_is(1, values))
     for numbers in ON_ITSELF.values():
@@ -153,12 +99,12 @@ def build_filter(architecture: str) -> bytes:
 
 
 def _for_call(number: int | None, body: list[Instruction]) -> list[Instruction]:
-    """The body, jumped over unless the call has this number. Every body ends with a return."""
+    """Return the body, skipped unless the call has this number. Every body ends with a return."""
     return [] if number is None else [(_JUMP_EQUAL, 0, len(body), number), *body]
 
 
 def _load_argument(index: int) -> Instruction:
-    # The low half: all arguments looked at are 32 bits wide to the kernel, and both architectures are little-endian.
+    # The low half: these arguments are 32 bits wide to the kernel, and both architectures are little-endian.
     return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * index)
 
 
@@ -167,7 +113,7 @@ def _if_argument_is(index: int, values: tuple[int, ...]) -> list[Instruction]:
     return [_load_argument(index), *tests, (_RETURN, 0, 0, RETURN_REFUSE), (_RETURN, 0, 0, RETURN_ALLOW)]
 
 
-def _unless_emptied(flags_index: int) -> list[Instruction]:
+def _unless_truncated(flags_index: int) -> list[Instruction]:
     return [
         _load_argument(flags_index),
         (_AND, 0, 0, _O_TRUNC | _O_ACCMODE),

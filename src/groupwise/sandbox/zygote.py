@@ -1,12 +1,12 @@
 """The warm interpreter that programs are forked from.
 
-Started as a fresh process with an empty environment, it imports what programs usually import, isolates itself, says
-READY and then serves: a fork for each START, SIGKILL at the limit or on KILL, ENDED for each end. It has one thread,
-and handles nothing that a program wrote. It ends when its owner does: when the control socket closes or the owner's
-process descriptor says so, whichever is first. (Not by PDEATHSIG, which fires when the owner's *thread* ends.)
+Started as a fresh process with an empty environment, it imports what programs usually import, isolates itself, sends
+READY and then serves: a fork for each START, SIGKILL at the limit or on KILL, ENDED for each end. It has one thread and
+handles nothing that a program wrote. It ends when the control socket closes or the owner's process descriptor reports
+the owner's end. (Not by PDEATHSIG, which fires when the owner's *thread* ends.)
 
-The limit is the program's CPU clock, read from here. A program has one thread, so it cannot use CPU time faster than
-time passes: the next look is due when the rest of its allowance could be used up, and none is needed between.
+The limit applies to the program's CPU clock, read from here. A program has one thread, so it cannot use CPU time faster
+than time passes: the next check is due when the rest of its allowance could be used up.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from groupwise.sandbox import kernel, landlock, namespaces, seccomp, wire
 from groupwise.sandbox.exposed import exposed_paths
 from groupwise.sandbox.program import MAX_DESCRIPTORS, Lockdown, become_program
 
-# What programs import most; all else comes from the standard library on disk, at a few milliseconds each.
+# The most common imports; others come from the standard library on disk, at a few milliseconds each.
 _PRELOADED = (
     "abc argparse array ast base64 binascii bisect calendar cmath collections collections.abc contextlib copy csv "
     "ctypes dataclasses datetime decimal enum fractions functools hashlib heapq inspect io itertools json keyword "
@@ -66,7 +66,7 @@ class _Zygote:
         self._jobs: dict[int, _Job] = {}
 
     def serve(self) -> None:
-        """Until the owner is gone."""
+        """Serve until the owner is gone."""
         while True:
             poller = select.poll()
             poller.register(self._control, select.POLLIN)
@@ -89,7 +89,7 @@ class _Zygote:
         return max(0.0, min(job.look_at for job in self._jobs.values()) - time.monotonic()) * 1000 + 0.5
 
     def _handle_request(self) -> bool:
-        """False when the owner has closed its end."""
+        """Handle a request; return False when the owner has closed its end."""
         data, descriptors, _, _ = socket.recv_fds(self._control, wire.MAX_REQUEST_BYTES, wire.MAX_DESCRIPTORS)
         if not data:
             return False
@@ -152,12 +152,12 @@ class _Zygote:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Of another process: the clock's number is made of the process number as the kernel does (CPUCLOCK_SCHED)."""
+    """Return the CPU time of another process; the kernel encodes its number in the clock's (CPUCLOCK_SCHED)."""
     return time.clock_gettime((~pid << 3) | 2)
 
 
 def main(control_descriptor: int, owner_descriptor: int, isolation: str) -> None:
-    """The whole life of a zygote. `isolation` is "namespaces", "landlock" or "none"."""
+    """Run a zygote. `isolation` is "namespaces", "landlock" or "none"."""
     control, owner = _arrange_descriptors(control_descriptor, owner_descriptor)
     try:
         lockdown = _isolate(isolation)
@@ -165,7 +165,7 @@ def main(control_descriptor: int, owner_descriptor: int, isolation: str) -> None
         step, number, reason = _explain(error)
         control.send(json.dumps({"step": step, "errno": number, "reason": reason}).encode()[: wire.MAX_REPLY_BYTES])
         return
-    if lockdown is None:  # outside of the new namespaces: stay until they are gone
+    if lockdown is None:  # the process outside the namespaces, which has waited for their end
         return
     for name in [name for name in sys.modules if name.split(".")[0] == "groupwise"]:
         del sys.modules[name]
@@ -173,11 +173,11 @@ def main(control_descriptor: int, owner_descriptor: int, isolation: str) -> None
     gc.freeze()
     control.send(wire.READY)
     _Zygote(control, owner, lockdown).serve()
-    os._exit(0)  # at once: whatever still runs dies with this process
+    os._exit(0)  # at once: running programs die with this process
 
 
 def _arrange_descriptors(control: int, owner: int) -> tuple[socket.socket, int]:
-    """Ours above the numbers that a program's descriptors are moved to, which stay taken."""
+    """Move our descriptors above the numbers of a program's descriptors, which stay occupied."""
     moved = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _LOWEST_OWN_DESCRIPTOR) for number in (control, owner)]
     os.closerange(wire.CHANNEL_DESCRIPTOR, _LOWEST_OWN_DESCRIPTOR)
     for number in (control, owner):
@@ -188,20 +188,20 @@ def _arrange_descriptors(control: int, owner: int) -> tuple[socket.socket, int]:
 
 
 def _isolate(isolation: str) -> Lockdown | None:
-    """Prepare and isolate this process. None in the process that stays outside of the namespaces, at its end."""
+    """Prepare and isolate this process. Return None in the process outside the namespaces, after their end."""
     os.environ.clear()
     os.umask(0o022)
     for name in _PRELOADED.split():
         with contextlib.suppress(ImportError):  # an interpreter may be built without some
             importlib.import_module(name)
-    # The kernel, short of memory, shall take these and not the owner.
+    # When memory runs out, the kernel should kill these processes and not the owner.
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
     with open("/proc/self/statm") as file:
         base_bytes = int(file.read().split()[0]) * resource.getpagesize()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_DESCRIPTORS, hard))
-    # A verifier's process may have limited itself; its programs have limits of their own.
+    # A verifier's process may have limited itself; its programs have their own limits.
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
     program_filter = _checked_filter(isolation)
@@ -220,7 +220,7 @@ def _isolate(isolation: str) -> Lockdown | None:
 
 
 def _checked_filter(isolation: str) -> bytes:
-    """The seccomp filter, once the kernel has taken it in a process made for the purpose."""
+    """Return the seccomp filter after a test process has installed it."""
     machine = platform.machine()
     if machine not in kernel.ARCHITECTURES:
         if isolation == "none":

@@ -1,1 +1,1 @@
-"""Running tasks' verifiers: in killable workers while training, over a file, and over gold and wrong answers."""
+"""Verifier runs: during training in killable workers, over a file, and over gold and wrong answers."""

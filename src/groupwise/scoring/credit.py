@@ -1,7 +1,6 @@
-"""From the rewards of a step to an advantage per token: which rollouts are compared, and with what.
+"""Advantages per token from the rewards of a step.
 
-The rules themselves are in `algo/advantages`; here they meet groups with errors in them, rewards in several parts and
-a KL penalty that is taken off the reward.
+Applies the rules of `algo/advantages` to groups with errors, rewards in several parts and a KL penalty in the reward.
 """
 
 from __future__ import annotations
@@ -17,13 +16,16 @@ from groupwise.scoring.shaping import shape_parts
 from groupwise.types import ScoredGroup
 
 Member = tuple[int, int]
-"""(index of the group in the step, number of the rollout in the group)."""
+"""(index of the group in the step, index of the rollout in the group)."""
 
 
 def assign_advantages(
     stage: RlStage, groups: Sequence[ScoredGroup], penalties: Mapping[Member, Tensor], stage_step: int
 ) -> dict[Member, Tensor]:
-    """[T] float64 for each rollout with a valid score. `penalties` holds β·KL per token, where it is in the reward."""
+    """Return advantages ([T] float64) of each rollout with a valid score.
+
+    `penalties` holds β·KL per token where the penalty is part of the reward.
+    """
     members = [
         (group, number)
         for group, scored in enumerate(groups)
@@ -45,18 +47,16 @@ def assign_advantages(
 
 
 def _compare(rule: str, rewards: Mapping[Member, float]) -> dict[Member, float]:
-    """Apply a rule within each group; a group whose rewards are all equal gets exact zeros."""
+    """Apply a rule within each group; a zero-variance group gets exact zeros."""
     rows: dict[int, list[Member]] = {}
     for member in rewards:
         rows.setdefault(member[0], []).append(member)
     tensors = [torch.tensor([rewards[member] for member in row], dtype=torch.float64) for row in rows.values()]
     result: dict[Member, float] = {}
     for row, values, advantages in zip(rows.values(), tensors, GROUP_RULES[rule](tensors), strict=True):
-        # The mean of equal numbers may differ from them in the last bit, so deadness is asked of the rewards.
-        is_dead = bool((values == values[0]).all())
-        result.update(
-            (member, 0.0 if is_dead else value) for member, value in zip(row, advantages.tolist(), strict=True)
-        )
+        # The mean of equal numbers may differ from them in the last bit, so compare the rewards themselves.
+        is_equal = bool((values == values[0]).all())
+        result.update(zip(row, [0.0] * len(row) if is_equal else advantages.tolist(), strict=True))
     return result
 
 
@@ -67,7 +67,7 @@ def _reward_terms(
     penalties: Mapping[Member, Tensor],
     stage_step: int,
 ) -> list[dict[Member, float]]:
-    """What is compared: the whole reward, or each of its parts by itself (normalize_parts)."""
+    """Return the values to compare: the whole reward, or each of its parts separately (normalize_parts)."""
     off = {member: float(penalties[member].double().sum()) if member in penalties else 0.0 for member in members}
     if not stage.reward.normalize_parts:
         return [{(group, number): groups[group].rewards[number] - off[group, number] for group, number in members}]
@@ -75,7 +75,7 @@ def _reward_terms(
     for group, number in members:
         rollout, score = groups[group].group.rollouts[number], groups[group].scores[number]
         terms = shape_parts(rollout, score, stage.reward, stage_step, stage.sampling.max_new_tokens)
-        # Added, not set: a task may have a part of that name.
+        # Add instead of set: a task may have a part of that name.
         parts[group, number] = terms | {"kl_penalty": terms.get("kl_penalty", 0.0) - off[group, number]}
     names = sorted({name for terms in parts.values() for name in terms})
     return [{member: terms.get(name, 0.0) for member, terms in parts.items()} for name in names]

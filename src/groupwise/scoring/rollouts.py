@@ -1,4 +1,4 @@
-"""Sample groups from an engine and score them as they are completed: what training and evaluation have in common."""
+"""Sampling with scoring alongside, as used by training and evaluation."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def sample_and_score(
     world: World,
     clock: Clock,
 ) -> list[tuple[Group, tuple[Score, ...]]]:
-    """A group and its scores for each request, in their order. Each rank draws and scores its share.
+    """Return a group and its scores for each request, in order. Each rank samples and scores its share.
 
-    Groups go to the scorer as they come out of the engine, so that it works while others are drawn.
+    Groups go to the scorer as the engine completes them, so scoring overlaps with sampling.
     """
     mine = world.share(range(len(requests)))
     batch = ScoringBatch(scorer)
@@ -43,7 +43,7 @@ def sample_and_score(
 
 
 class Clock:
-    """Splits the time of a step between sampling and scoring, which alternate."""
+    """A timer that splits a step between sampling and scoring, which alternate."""
 
     def __init__(self) -> None:
         self.sample_s = 0.0

@@ -1,12 +1,12 @@
-"""Runs a task's verifier on completions: in killable worker processes, or here.
+"""Scorers: a task's verifier applied to completions, in killable worker processes or in this one.
 
-    submit(problem, completions) ─▶ ticket        returns at once: scoring goes on while the engine samples
+    submit(problem, completions) ─▶ ticket        returns at once: scoring runs while the engine samples
     scores(ticket) ─▶ one Score per completion    waits
 
 A verifier is foreign code: it may raise, hang, crash, return NaN or nonsense. None of that is a wrong answer. It
-becomes the verdict `error` (or `timed_out`), with the reason, and no other completion's score is touched.
+becomes the verdict `error` (or `timed_out`) with the reason, and affects no other completion.
 
-Nothing here imports torch: this module is what a worker imports.
+Workers import this module, so nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -20,22 +20,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from groupwise.config import ConfigError, VerifierConfig
-from groupwise.rewards.process.score_process import arithmetic_score, split_steps
+from groupwise.rewards.process.score_process import ProcessScorer, arithmetic_score, split_steps
+from groupwise.runs.records import score_from_json, score_to_json
 from groupwise.tasks.task import Task
 from groupwise.types import Group, Problem, Score, Verdict
 from groupwise.workers import Answer, Limits, Outcome, Pool, WorkerPool, num_cores, usual_workers
-
-ProcessScorer = Callable[[Sequence[str]], float | None]
-"""The steps of a completion in, how sound they are from 0 to 1 out; None where there is nothing to judge."""
 
 PoolMaker = Callable[["ScoreFunction", int, Limits], Pool]
 ScorerMaker = Callable[[Task, VerifierConfig], "Scorer"]
 
 PROCESS_SCORERS = {"arithmetic": "arithmetic/1"}
-"""The built-in ones, with their versions."""
-
-
-_VERDICTS = {verdict.value: verdict for verdict in Verdict}
+"""The built-in process scorers with their versions."""
 
 
 class Scorer(Protocol):
@@ -48,15 +43,14 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class ScoreFunction:
-    """What runs in a worker."""
+    """The function that runs in a worker."""
 
     task: Task
     process: str = ""
     """A name of PROCESS_SCORERS, `module:function`, or "" for none."""
 
-    def __call__(self, problem: Problem, completion: str) -> list[Any]:
-        score = self.score(problem, completion)
-        return [score.reward, score.verdict.value, dict(score.parts), score.verifier, score.detail, score.process]
+    def __call__(self, problem: Problem, completion: str) -> dict[str, Any]:
+        return score_to_json(self.score(problem, completion))
 
     def score(self, problem: Problem, completion: str) -> Score:
         score = score_completion(self.task, problem, completion)
@@ -66,7 +60,7 @@ class ScoreFunction:
 
 
 class LocalScorer:
-    """Scores in this process, without deadlines: for verifiers that are trusted, and as the oracle for the pool."""
+    """A scorer in this process without deadlines, for trusted verifiers and as the oracle of the pool."""
 
     def __init__(self, function: ScoreFunction) -> None:
         self._function = function
@@ -82,6 +76,8 @@ class LocalScorer:
 
 
 class PooledScorer:
+    """A scorer in killable worker processes."""
+
     def __init__(
         self, function: ScoreFunction, num_workers: int, limits: Limits, make_pool: PoolMaker = WorkerPool
     ) -> None:
@@ -91,14 +87,21 @@ class PooledScorer:
     def start(self) -> None:
         self._pool.start()
 
+    def __enter__(self) -> PooledScorer:
+        self.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
     def submit(self, problem: Problem, completions: Sequence[str]) -> tuple[int, ...]:
         return self._pool.submit(problem, completions)
 
     def scores(self, ticket: tuple[int, ...]) -> list[Score]:
-        return [self._score(answer) for answer in self._pool.answers(ticket)]
+        return [score for score, _ in self.timed_scores(ticket)]
 
     def timed_scores(self, ticket: tuple[int, ...]) -> list[tuple[Score, float]]:
-        """Each with the CPU seconds it took."""
+        """Return each score with the CPU seconds that it took."""
         return [(self._score(answer), answer.seconds) for answer in self._pool.answers(ticket)]
 
     def close(self) -> None:
@@ -106,16 +109,15 @@ class PooledScorer:
 
     def _score(self, answer: Answer) -> Score:
         if answer.outcome is Outcome.DONE:
-            reward, verdict, parts, verifier, detail, process = answer.value
-            return Score(reward, _VERDICTS[verdict], parts, verifier, detail, process)
+            return score_from_json(answer.value)
         verdict = Verdict.TIMED_OUT if answer.outcome is Outcome.TIMED_OUT else Verdict.ERROR
-        return Score(0.0, verdict, {}, self._verifier, answer.detail)
+        return failed_score(self._verifier, answer.detail, verdict)
 
 
 def make_scorer(task: Task, config: VerifierConfig, make_pool: PoolMaker = WorkerPool) -> Scorer:
-    """As the recipe says. The workers are started, so that what cannot start fails before the run begins.
+    """Build the recipe's scorer and start its workers, so that failures show before the run begins.
 
-    `make_pool` says where they are: by default on this machine.
+    `make_pool` decides where the workers run; the default is this machine.
     """
     load_process_scorer(config.process)
     function = ScoreFunction(task, config.process)
@@ -130,23 +132,23 @@ def make_scorer(task: Task, config: VerifierConfig, make_pool: PoolMaker = Worke
 def _num_workers(workers: int | Literal["auto"]) -> int:
     if workers != "auto":
         return workers
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # as torchrun says it
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # set by torchrun
     return usual_workers(num_cores(), ranks_here)
 
 
 def verifier_version(task: Task, process: str) -> str:
-    """Name and version of all that decides a score, as in "math/2 + arithmetic/1"."""
+    """Return name and version of everything that decides a score, as in "math/2 + arithmetic/1"."""
     return f"{task.verifier} + {PROCESS_SCORERS.get(process, process)}" if process else task.verifier
 
 
 class ScoringBatch:
-    """The scores of one batch of groups: each is asked for as its group comes, and the same completion only once."""
+    """The scores of one batch of groups: submitted as groups arrive, each distinct completion once."""
 
     def __init__(self, scorer: Scorer) -> None:
         self._scorer = scorer
         self._groups: list[Group] = []
         self._asked: dict[tuple[str, str], tuple[int, int]] = {}
-        """(problem, text) → (number of the ticket, position in it)."""
+        """(problem id, text) → (index of the ticket, position in it)."""
         self._tickets: list[Any] = []
 
     def add(self, group: Group) -> None:
@@ -159,7 +161,7 @@ class ScoringBatch:
         self._groups.append(group)
 
     def scores(self) -> list[tuple[Score, ...]]:
-        """In the order of `add`: one score per rollout."""
+        """Return one score per rollout, in the order of `add`."""
         found = [self._scorer.scores(ticket) for ticket in self._tickets]
         result = []
         for group in self._groups:
@@ -172,19 +174,24 @@ def score_completion(task: Task, problem: Problem, completion: str) -> Score:
     try:
         score = task.score(problem, completion)
     except Exception as error:  # noqa: BLE001 - a user's verifier may raise anything, and must not end the run
-        return _error(task, f"{type(error).__name__}: {error}")
+        return failed_score(task.verifier, f"{type(error).__name__}: {error}")
     fault = _fault(score)
-    return _error(task, f"score() returned {fault}") if fault else score
+    return failed_score(task.verifier, f"score() returned {fault}") if fault else score
+
+
+def failed_score(verifier: str, detail: str, verdict: Verdict = Verdict.ERROR) -> Score:
+    """Return the score of a completion that could not be judged."""
+    return Score(0.0, verdict, {}, verifier, detail)
 
 
 def _fault(score: object) -> str:
-    """What makes this no usable score; "" when nothing does."""
+    """Describe what makes a score unusable; "" when nothing does."""
     if not isinstance(score, Score):
         return f"{type(score).__name__} {score!r:.80}, not a Score"
     if not isinstance(score.verdict, Verdict):
         return f"verdict = {score.verdict!r:.80}, not a Verdict"
     reward, parts = score.reward, score.parts
-    # The first test is for speed: asking for a Mapping takes as long as all the rest.
+    # The first test is for speed: checking for a Mapping takes as long as everything else.
     if type(parts) is not dict and not isinstance(parts, Mapping):
         return f"parts = {parts!r:.80}, not a mapping of names to numbers"
     if not isinstance(score.verifier, str) or not isinstance(score.detail, str):
@@ -203,12 +210,8 @@ def _fault(score: object) -> str:
 
 
 def _is_finite(value: object) -> bool:
-    # An int beyond the range of floats is finite and yet no reward.
+    # An int beyond the range of floats is finite but not a valid reward.
     return isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
-
-
-def _error(task: Task, detail: str) -> Score:
-    return Score(0.0, Verdict.ERROR, {}, task.verifier, detail)
 
 
 def load_process_scorer(name: str) -> ProcessScorer | None:
@@ -237,12 +240,9 @@ def _with_process(score: Score, name: str, completion: str) -> Score:
         assert scorer is not None
         value = scorer(split_steps(completion))
     except Exception as error:  # noqa: BLE001 - foreign code, like the verifier
-        return replace(
-            score, reward=0.0, verdict=Verdict.ERROR, parts={}, detail=f"{name}: {type(error).__name__}: {error}"
-        )
+        return failed_score(score.verifier, f"{name}: {type(error).__name__}: {error}")
     if value is None:
         return score
     if not isinstance(value, (int, float)) or not math.isfinite(value) or not 0 <= value <= 1:
-        detail = f"{name} returned {value!r:.80}, not a number from 0 to 1"
-        return replace(score, reward=0.0, verdict=Verdict.ERROR, parts={}, detail=detail)
+        return failed_score(score.verifier, f"{name} returned {value!r:.80}, not a number from 0 to 1")
     return replace(score, process=float(value))

@@ -1,6 +1,6 @@
-"""From scores to the rewards that the learner sees: weights, format bonus, process score, length, clipping.
+"""Rewards for the learner from scores: weights, format bonus, process score, length costs, clipping.
 
-The order, with each step a named term so that the terms always add up to the reward:
+Each step is a named term, and the terms always add up to the reward:
 
     (1 - w) × (weighted parts, format parts annealed) + w × process + format bonus - length costs, then clipped
 """
@@ -19,13 +19,13 @@ from groupwise.types import Finish, Group, Rollout, Score, ScoredGroup, Verdict
 def shape_group(
     group: Group, scores: Sequence[Score], config: RewardConfig, stage_step: int, limit: int
 ) -> ScoredGroup:
-    """Weigh the parts of each score into a reward. Advantages come later, once all groups of the step are there."""
+    """Combine the parts of each score into a reward. Advantages follow when all groups of the step are complete."""
     parts = [
         shape_parts(rollout, score, config, stage_step, limit)
         for rollout, score in zip(group.rollouts, scores, strict=True)
     ]
     rewards = tuple(sum(terms.values()) for terms in parts)
-    # What is compared within the group: the rewards or, where parts are normalized one by one, the parts.
+    # Groups compare their rewards or, where parts are normalized separately, the parts.
     compared: list[object] = list(parts) if config.normalize_parts else list(rewards)
     valid = [value for value, score in zip(compared, scores, strict=True) if not score.is_error]
     has_signal = any(value != valid[0] for value in valid)
@@ -33,14 +33,14 @@ def shape_group(
 
 
 def shape_parts(rollout: Rollout, score: Score, config: RewardConfig, stage_step: int, limit: int) -> dict[str, float]:
-    """The named terms of the reward; their sum is the reward."""
+    """Return the named terms whose sum is the reward."""
     format_scale = falling(stage_step, config.format_anneal_steps)
     process_weight = 0.0 if score.process is None else config.process_weight
     terms = {}
     for name, value in (score.parts or {"reward": score.reward}).items():
         scale = format_scale if name in config.format_parts else 1.0
         terms[name] = value * config.part_weights.get(name, 1.0) * scale * (1 - process_weight)
-    # Added, not set: a task may have a part of any of these names.
+    # Add instead of set: a task may have a part of any of these names.
     for name, value in _extra_terms(rollout, score, config, format_scale, process_weight, limit).items():
         terms[name] = terms.get(name, 0.0) + value
     total = sum(terms.values())

@@ -1,14 +1,14 @@
-"""Tests a task's verifier before a run trusts it: every gold answer must be right, and standard wrong ones wrong.
+"""A test of a task's verifier: every gold answer must be judged correct, and standard wrong ones not.
 
-What a gold answer must get: the verdict correct, and a reward of at least 1. What a wrong one must get: another
-verdict, without the verifier failing. The wrong ones are what policies try when they do not know: nothing, a phrase,
-the prompt, empty marks, and the answer of another problem. Where the other problem's gold answer is right here *and*
-this one's is right there, the two have the same answer, and that says nothing against the verifier.
+A gold answer must get the verdict correct and a reward of at least 1. A wrong answer must get another verdict, without
+the verifier failing. The wrong ones are what policies try when they do not know: nothing, a phrase, the prompt, empty
+marks, and the answer of another problem. Where two problems' gold answers are right for each other, they have the same
+answer, which is no fault of the verifier.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -37,29 +37,23 @@ class GoldFailure:
     problem_id: str
     split: str
     kind: str
-    """`gold`, or which wrong answer."""
+    """`gold`, or the name of the wrong answer."""
     score: Score
     completion: str
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.problem_id,
-            "split": self.split,
-            "kind": self.kind,
-            "verdict": self.score.verdict.value,
-            "reward": self.score.reward,
-            "detail": self.score.detail,
-            "completion": self.completion[:400],
-        }
+        place = {"id": self.problem_id, "split": self.split, "kind": self.kind}
+        score = {"verdict": self.score.verdict.value, "reward": self.score.reward, "detail": self.score.detail}
+        return {**place, **score, "completion": self.completion[:400]}
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
     num_problems: int
     num_gold: int
-    """Problems that have a gold answer to test with."""
+    """Problems with a gold answer."""
     num_wrong: int
-    """Wrong answers that were tried."""
+    """Wrong answers tried."""
     failures: tuple[GoldFailure, ...]
 
     @property
@@ -68,47 +62,38 @@ class Validation:
 
     def to_json(self) -> dict[str, Any]:
         kinds = Counter(failure.kind for failure in self.failures)
-        return {
-            "problems": self.num_problems,
-            "gold": self.num_gold,
-            "gold_failed": kinds["gold"],
-            "wrong": self.num_wrong,
-            "wrong_failed": len(self.failures) - kinds["gold"],
-            "is_sound": self.is_sound,
-            "failures": [failure.to_json() for failure in self.failures],
-        }
+        gold = {"gold": self.num_gold, "gold_failed": kinds["gold"]}
+        wrong = {"wrong": self.num_wrong, "wrong_failed": len(self.failures) - kinds["gold"]}
+        failures = [failure.to_json() for failure in self.failures]
+        return {"problems": self.num_problems, **gold, **wrong, "is_sound": self.is_sound, "failures": failures}
 
 
 @dataclass(frozen=True, slots=True)
 class _Case:
     problem: Problem
     split: str
-    kinds: tuple[str, ...]
-    completions: tuple[str, ...]
+    completions: dict[str, str]
+    """By kind."""
     ticket: Any
     swapped: Any
-    """The ticket of this gold answer on the other problem; None where there is no other."""
+    """Ticket of this gold answer on the other problem; None where there is no other."""
 
 
 def validate(task: Task, *, limit: int, workers: int, limits: Limits) -> Validation:
-    """The first `limit` problems of each split; 0 is all."""
-    scorer = PooledScorer(ScoreFunction(task), workers, limits)
+    """Test the first `limit` problems of each split; 0: all."""
     failures: list[GoldFailure] = []
     num_problems = num_gold = num_wrong = 0
-    waiting: list[_Case] = []
-    try:
-        scorer.start()
+    waiting: deque[_Case] = deque()
+    with PooledScorer(ScoreFunction(task), workers, limits) as scorer:
         for case in _cases(task, scorer, limit):
             num_problems += 1
-            num_gold += "gold" in case.kinds
-            num_wrong += len(case.kinds) - ("gold" in case.kinds)
+            num_gold += "gold" in case.completions
+            num_wrong += len(case.completions) - ("gold" in case.completions)
             waiting.append(case)
             if len(waiting) >= PROBLEMS_AHEAD:
-                failures += _failures(scorer, waiting.pop(0))
+                failures += _failures(scorer, waiting.popleft())
         for case in waiting:
             failures += _failures(scorer, case)
-    finally:
-        scorer.close()
     return Validation(num_problems, num_gold, num_wrong, tuple(failures))
 
 
@@ -130,7 +115,7 @@ def _cases(task: Task, scorer: PooledScorer, limit: int) -> Iterator[_Case]:
         for index, (problem, gold) in enumerate(zip(problems, golds, strict=True)):
             tried = dict(WRONG_ANSWERS)
             if problem.messages:
-                tried["the prompt"] = problem.messages[-1].content
+                tried["the prompt"] = problem.question
             other = _other(problems, golds, index)
             if other is not None:
                 tried["another problem's answer"] = golds[other] or ""
@@ -138,11 +123,11 @@ def _cases(task: Task, scorer: PooledScorer, limit: int) -> Iterator[_Case]:
                 tried["gold"] = gold
             swapped = None if other is None or gold is None else scorer.submit(problems[other], [gold])
             ticket = scorer.submit(problem, list(tried.values()))
-            yield _Case(problem, split, tuple(tried), tuple(tried.values()), ticket, swapped)
+            yield _Case(problem, split, tried, ticket, swapped)
 
 
 def _other(problems: Sequence[Problem], golds: Sequence[str | None], index: int) -> int | None:
-    """The next problem with another gold answer."""
+    """Return the index of the next problem with another gold answer."""
     for step in range(1, min(len(problems), 20)):
         other = (index + step) % len(problems)
         if golds[other] is not None and golds[other] != golds[index]:
@@ -153,7 +138,7 @@ def _other(problems: Sequence[Problem], golds: Sequence[str | None], index: int)
 def _failures(scorer: PooledScorer, case: _Case) -> Iterator[GoldFailure]:
     scores = scorer.scores(case.ticket)
     fits_there = case.swapped is not None and scorer.scores(case.swapped)[0].verdict is Verdict.CORRECT
-    for kind, completion, score in zip(case.kinds, case.completions, scores, strict=True):
+    for (kind, completion), score in zip(case.completions.items(), scores, strict=True):
         is_correct = score.verdict is Verdict.CORRECT
         if kind == "gold":
             is_sound = is_correct and score.reward >= 1 - 1e-9

@@ -1,8 +1,8 @@
-"""Scores a file of completions with a task's verifier: one result per row, in the order of the rows.
+"""Scores for a file of completions: one result per row, in order.
 
 A row has `completion` and either the fields that the task's verifier needs (`answer` for math, `numbers` and `target`
-for Countdown, `tests` for code ...) or the `id` of one of the task's problems. A row that cannot be read gets a result
-of its own with the reason; the others are scored all the same.
+for Countdown, `tests` for code) or the `id` of one of the task's problems. A row that cannot be read gets a result with
+the reason; the others are still scored.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 from groupwise.config import ConfigError
 from groupwise.runs.records import score_to_json
-from groupwise.scoring.scorer import PooledScorer, ScoreFunction
+from groupwise.scoring.scorer import PooledScorer, ScoreFunction, failed_score
 from groupwise.tasks.rows import Row, parse_json
 from groupwise.tasks.task import RowScorer, Task
 from groupwise.types import Problem, Score, Verdict
 from groupwise.workers import Limits
 
 ROWS_AHEAD = 2000
-"""How many rows may wait for their scores: bounds memory on files of any size."""
+"""Maximum rows waiting for their scores: bounds memory on files of any size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class RowResult:
     row: int
     """1-based, counting every line of the file."""
     id: Any
-    """As the row has it; None where it has none."""
+    """The row's own id; None where it has none."""
     score: Score
     seconds: float
     """CPU time of the verifier."""
     is_read: bool
-    """False: the row itself cannot be used, and the score's detail says why."""
+    """False: the row cannot be used, and the score's detail says why."""
 
     def to_json(self) -> dict[str, Any]:
         shown = {"row": self.row} | ({} if self.id is None else {"id": self.id})
@@ -44,7 +44,7 @@ class RowResult:
 
 
 class Problems:
-    """What a row is about: by its own fields, or by the id of one of the task's problems."""
+    """Lookup of a row's problem by its own fields, or by the id of one of the task's problems."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -71,7 +71,7 @@ class Problems:
 
 
 def verify_file(task: Task, path: Path, *, workers: int, limits: Limits, process: str = "") -> Iterator[RowResult]:
-    """The results of a .jsonl file, as they come. Errors of reading the file itself are raised before the first."""
+    """Yield the results of a .jsonl file as they arrive. A file that cannot be read raises before the first."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -84,10 +84,8 @@ def verify_lines(
     task: Task, lines: Iterable[bytes], name: str, *, workers: int, limits: Limits, process: str = ""
 ) -> Iterator[RowResult]:
     problems = Problems(task)
-    scorer = PooledScorer(ScoreFunction(task, process), workers, limits)
     waiting: deque[tuple[int, Any, Any]] = deque()  # (row, id, ticket or the score of a row that cannot be read)
-    try:
-        scorer.start()
+    with PooledScorer(ScoreFunction(task, process), workers, limits) as scorer:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -96,8 +94,6 @@ def verify_lines(
                 yield _collect(scorer, waiting.popleft())
         while waiting:
             yield _collect(scorer, waiting.popleft())
-    finally:
-        scorer.close()
 
 
 def _submit(task: Task, scorer: PooledScorer, problems: Problems, line: bytes, where: str) -> tuple[Any, Any]:
@@ -113,7 +109,7 @@ def _submit(task: Task, scorer: PooledScorer, problems: Problems, line: bytes, w
             raise row.error(f"'completion' is {completion!r:.60}, expected a string")
         return identifier, scorer.submit(problems.of(row), [completion])
     except ConfigError as error:
-        return identifier, Score(0.0, Verdict.ERROR, {}, task.verifier, str(error))
+        return identifier, failed_score(task.verifier, str(error))
 
 
 def _collect(scorer: PooledScorer, entry: tuple[int, Any, Any]) -> RowResult:
@@ -126,7 +122,7 @@ def _collect(scorer: PooledScorer, entry: tuple[int, Any, Any]) -> RowResult:
 
 @dataclass(slots=True)
 class VerifySummary:
-    """What a file of results comes to."""
+    """Totals of a file of results."""
 
     verdicts: Counter[Verdict] = field(default_factory=Counter)
     num_unread: int = 0
@@ -148,6 +144,6 @@ class VerifySummary:
         lines = [f"{self.verdicts.total()} completions: {counts or 'none'}"]
         if num_judged:
             share = self.verdicts[Verdict.CORRECT] / num_judged
-            lines.append(f"correct {share:.1%} of those judged, mean reward {self.total_reward / num_judged:.4f}")
-            lines.append(f"{self.seconds:.2f} s of CPU time, the slowest {self.slowest_s:.3f} s")
+            lines.append(f"correct {share:.1%} of judged completions, mean reward {self.total_reward / num_judged:.4f}")
+            lines.append(f"{self.seconds:.2f} s of CPU time, slowest {self.slowest_s:.3f} s")
         return "\n".join(lines)

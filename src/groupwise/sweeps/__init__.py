@@ -1,7 +1,7 @@
-"""Sweeps: arms made of a recipe, each run with several seeds in a run directory of its own, and what they show.
+"""Sweeps: variants of a recipe (arms), each run with several seeds in its own run directory, and their analysis.
 
     sweep.toml ──spec──▶ SweepSpec ──arms──▶ Sweep ──folder──▶ sweep.json ──runner──▶ runs/ARM/seed-S ──study──▶ report
 
-The runs are the state: there is no other record of what is done, so asking again goes on. The analysis reads
-sweep.json and the run directories alone. Nothing here imports torch: training happens in processes of its own.
+The runs are the state: nothing else records what is done, so the same command continues a sweep. The analysis reads
+only sweep.json and the run directories. Nothing here imports torch: training runs in other processes.
 """

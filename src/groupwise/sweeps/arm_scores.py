@@ -1,9 +1,9 @@
-"""What each arm of a knob came to: its final score with an interval, how soon it got there, and what it cost.
+"""Results of each arm of a knob: its final score with an interval, how fast it got there, and what it cost.
 
-Contract: made from finished runs alone, so that arms are compared at the ends that their recipes asked for; pure
-functions of a `Study`. The unit is the seed. The interval of a score is the wider of Student's over seeds and Wilson's
-over problems at the seeds' mean: seeds that agree to the digit do not make a score exact, for all were asked the same
-problems. With one seed it is Wilson's alone.
+Contract: pure functions of a `Study`. Only finished runs count, so arms are compared at the end of their recipes. The
+unit is the seed. The interval of a score is the wider of Student's over seeds and Wilson's over problems at the mean of
+the seeds: seeds that agree exactly do not make a score exact, because all see the same problems. With one seed it is
+Wilson's interval.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from groupwise.base.stats import mean, student_interval, wilson_interval
+from groupwise.base.stats import IntervalEstimate, mean, student_interval, wilson_interval
 from groupwise.runs.files import finite_or_none
-from groupwise.sweeps.study import Member, SeedRun, StudyKnob
+from groupwise.sweeps.sweep_records import Knob, Member, SeedRun
 from groupwise.types import EvalRecord, StepRecord
 
 TARGET_SHARE = 0.9
-"""How much of the best final score counts as having got there."""
+"""An arm reaches the target at this fraction of the best final score."""
 TAIL_SHARE = 0.1
-"""The end of a run, over which a noisy quantity is averaged: the last tenth of its steps ..."""
+"""Noisy quantities are averaged over the end of a run: this fraction of its steps, at least MIN_TAIL_STEPS."""
 MIN_TAIL_STEPS = 3
-"""... but at least so many."""
 
 KL_FROM_REFERENCE = "kl/ref_k3"
 KL_OF_UPDATES = "policy/approx_kl"
@@ -34,25 +33,13 @@ GRAD_NORM = "policy/grad_norm"
 
 
 @dataclass(frozen=True, slots=True)
-class ArmEstimate:
-    """A share with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def to_json(self) -> dict[str, float]:
-        return {"value": self.value, "low": self.low, "high": self.high}
-
-
-@dataclass(frozen=True, slots=True)
 class Shares:
-    """One number between 0 and 1 per seed, all measured on the same count of held-out problems."""
+    """One number between 0 and 1 per seed, all over the same number of held-out problems."""
 
     by_seed: Mapping[int, float]
     num_problems: int
     by_problem: Mapping[str, float] = field(default_factory=dict)
-    """The mean over the seeds of each problem's share; {} where not all of it is known."""
+    """Each problem's share, averaged over seeds; {} unless all of it is known."""
 
     @property
     def mean(self) -> float:
@@ -60,21 +47,21 @@ class Shares:
 
     @property
     def over_problems(self) -> tuple[float, float]:
-        """Wilson's interval at the mean. More seeds do not narrow it: they were asked the same problems."""
+        """Wilson's interval at the mean. More seeds do not narrow it: they see the same problems."""
         return wilson_interval(self.mean * self.num_problems, self.num_problems)
 
-    def estimate(self) -> ArmEstimate:
+    def estimate(self) -> IntervalEstimate:
         values = list(self.by_seed.values())
         low, high = (min(1.0, max(0.0, end)) for end in student_interval(values))
         problems_low, problems_high = self.over_problems
         if len(values) == 1 or high - low < problems_high - problems_low:
             low, high = problems_low, problems_high
-        return ArmEstimate(self.mean, low, high)
+        return IntervalEstimate(self.mean, low, high)
 
 
 @dataclass(frozen=True, slots=True)
 class SeedScore:
-    """The evaluations of one finished run."""
+    """Evaluations of one finished run."""
 
     seed: int
     evals: tuple[EvalRecord, ...]
@@ -85,16 +72,16 @@ class SeedScore:
 
     @property
     def best(self) -> EvalRecord:
-        """The first with the highest score, as the checkpoint `best` is chosen."""
+        """The first evaluation with the highest score; the checkpoint `best` is chosen in the same way."""
         return max(self.evals, key=lambda record: record.pass_at_1)
 
     @property
     def before(self) -> EvalRecord | None:
-        """The evaluation before training, where there was one."""
+        """The evaluation before training, if there was one."""
         return self.evals[0] if self.evals[0].step == 0 else None
 
     def steps_to(self, target: float) -> float:
-        """The step of the first evaluation at or above `target`; infinite where there is none, or nothing to reach."""
+        """Return the step of the first evaluation at or above `target`; infinity if there is none, or at target 0."""
         return next((record.step for record in self.evals if record.pass_at_1 >= target > 0), math.inf)
 
 
@@ -102,9 +89,9 @@ class SeedScore:
 class ArmScore:
     member: Member
     seeds: tuple[SeedScore, ...]
-    """Never empty: an arm without a finished and evaluated run has no score."""
+    """Never empty: an arm without a finished run that was evaluated has no score."""
     by_problem: Mapping[str, float] = field(default_factory=dict)
-    """Of the final score."""
+    """Share of each problem in the final score."""
 
     @property
     def label(self) -> str:
@@ -120,21 +107,21 @@ class ArmScore:
 
     @property
     def before(self) -> Shares | None:
-        """Before training, of the seeds that measured it."""
+        """Scores before training, for the seeds that measured them."""
         records = {score.seed: record for score in self.seeds if (record := score.before) is not None}
         return _shares(records) if records else None
 
     def at(self, step: int) -> Shares | None:
-        """At one evaluation step; None where no seed has it."""
+        """Return the scores at one evaluation step; None if no seed has it."""
         records = {s.seed: r for s in self.seeds for r in s.evals if r.step == step}
         return _shares(records) if records else None
 
     def steps_to(self, target: float) -> float:
-        """The median over seeds; infinite where half of them or more did not get there."""
+        """Return the median over seeds; infinity if at least half of them did not reach the target."""
         return median([score.steps_to(target) for score in self.seeds])
 
     def tail(self, metric: str) -> dict[int, float]:
-        """The mean of a metric over the end of each finished run that recorded it."""
+        """Return seed → mean of a metric over the end of the run, for finished runs that recorded it."""
         found = {run.seed: mean(values) for run in self.runs if (values := tail_values(run.steps, metric))}
         return {seed: value for seed, value in found.items() if math.isfinite(value)}
 
@@ -151,7 +138,7 @@ class ArmScore:
             "arm": self.name,
             "label": self.label,
             "seeds": sorted(final.by_seed),
-            "final": final.estimate().to_json(),
+            "final": final.estimate()._asdict(),
             "final_by_seed": {str(seed): value for seed, value in final.by_seed.items()},
             "final_min": min(final.by_seed.values()),
             "final_max": max(final.by_seed.values()),
@@ -171,14 +158,14 @@ class ArmScore:
 
 @dataclass(frozen=True, slots=True)
 class KnobScores:
-    """The scored arms of a knob, in its order."""
+    """Scored arms of a knob, in the order of the knob."""
 
-    knob: StudyKnob
+    knob: Knob
     arms: tuple[ArmScore, ...]
 
     @property
     def best(self) -> ArmScore:
-        """The highest final mean; the base, then the first, where several are equal."""
+        """The arm with the highest final mean. Ties: the base, else the first."""
         return max(self.arms, key=lambda arm: (arm.final.mean, arm.member.arm.is_base))
 
     @property
@@ -191,11 +178,11 @@ class KnobScores:
 
     @property
     def reference(self) -> ArmScore:
-        """What side effects and speed are compared with: the base recipe, else the best arm."""
+        """Baseline for side effects and speed: the base recipe, else the best arm."""
         return next((arm for arm in self.arms if arm.member.arm.is_base), self.best)
 
 
-def score_knob(knob: StudyKnob) -> KnobScores:
+def score_knob(knob: Knob) -> KnobScores:
     arms = []
     for member in knob.members:
         runs = [run for run in member.arm.finished if run.evals]
@@ -205,8 +192,8 @@ def score_knob(knob: StudyKnob) -> KnobScores:
     return KnobScores(knob, tuple(arms))
 
 
-def kl_metric(knob: StudyKnob) -> str:
-    """KL from the reference where any arm recorded it: the two measure different things and do not share an axis."""
+def kl_metric(knob: Knob) -> str:
+    """Return KL from the reference if any arm recorded it, else KL of updates. The two never share an axis."""
     has_reference = any(
         KL_FROM_REFERENCE in record.metrics
         for member in knob.members
@@ -217,7 +204,7 @@ def kl_metric(knob: StudyKnob) -> str:
 
 
 def tail_values(steps: Sequence[StepRecord], metric: str) -> list[float]:
-    """The values at the end of a run; [] where it was not recorded there."""
+    """Return the values at the end of a run; [] if the metric was not recorded."""
     known = [record.metrics[metric] for record in steps if metric in record.metrics]
     count = max(MIN_TAIL_STEPS, math.ceil(TAIL_SHARE * len(known)))
     return [value for value in known[-count:] if math.isfinite(value)]

@@ -1,8 +1,8 @@
-"""From a sweep file to the arms that it asks for, each a recipe that was validated before anything runs.
+"""Turns a sweep file into arms, each a recipe that is validated before anything runs.
 
-Contract: `resolve` returns arms with unique, folder-safe names, of which no two are the same recipe. Where knobs are
-turned one at a time, a value that gives a recipe that is there already (the base's, or another knob's) does not make a
-second arm: the first one stands in both knobs. Anywhere else two equal arms are an error that names both.
+Contract: `resolve` returns arms with unique names that are safe as folder names; no two arms are the same recipe. If
+knobs vary one at a time, a value that gives an existing recipe (that of the base or of another knob) makes no second
+arm: the existing arm belongs to both knobs. Otherwise two equal arms are an error that names both.
 """
 
 from __future__ import annotations
@@ -13,91 +13,21 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from groupwise.config import (
-    ConfigError,
-    Recipe,
-    apply_override,
-    dump_toml,
-    find_recipe,
-    parse_recipe,
-    to_table,
-)
+from groupwise.config import ConfigError, apply_override, dump_toml, find_recipe, to_table
 from groupwise.config.recipe import parse_toml, read_text
-from groupwise.sweeps.spec import BASE, MAX_ARMS, PLAIN_LIST, KnobSpec, SweepSpec, check_unique, check_value, flatten
+from groupwise.sweeps.spec import MAX_ARMS, PLAIN_LIST, KnobSpec, SweepSpec, check_unique, check_value, flatten
+from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, Member, Sweep, Value
 
 _MAX_NAME = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
-    name: str
-    label: str
-    knob: str
-    """The knob that made it; "" of the base and of arms that no single knob made."""
-    value: int | float | str
-    """What the knob is turned to; "" where no single knob is."""
-    settings: Mapping[str, Any]
-    """Recipe key → value, beyond what all arms have."""
-    is_base: bool = False
-    recipe_path: str = ""
-    recipe_text: str = ""
-    """Of an arm with a recipe of its own, as in `Sweep`; "" of all others."""
-
-    @property
-    def overrides(self) -> tuple[str, ...]:
-        return tuple(f"{key}={toml_value(value)}" for key, value in self.settings.items())
-
-
-BASE_ARM = Arm(BASE, BASE, "", "", {}, is_base=True)
-"""The recipe itself."""
-
-
-@dataclass(frozen=True, slots=True)
-class Knob:
-    name: str
-    keys: tuple[str, ...]
-    arms: tuple[str, ...]
-    """Names, in the order of the file."""
-    labels: tuple[str, ...]
-    """Of each arm in this knob: one that stands in several knobs reads differently in each."""
-    values: tuple[int | float | str, ...]
-    title: str = ""
-    """What people read; "" is the name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sweep:
-    name: str
-    recipe_path: str
-    recipe_text: str
-    """TOML, with what all arms have, and not resolved: an arm that sets the algorithm gets that algorithm's preset."""
-    seeds: tuple[int, ...]
-    knobs: tuple[Knob, ...]
-    arms: tuple[Arm, ...]
-
-    def recipe(self, arm: Arm, seed: int | None = None, extra: Iterable[str] = ()) -> Recipe:
-        seeds = () if seed is None else (f"seed={seed}",)
-        try:
-            text, origin = arm.recipe_text or self.recipe_text, arm.recipe_path or self.recipe_path
-            return parse_recipe(text, (*arm.overrides, *seeds, *extra), origin=origin)
-        except ConfigError as error:
-            raise ConfigError(f"arm {arm.name!r}: {error}") from None
-
-
-def toml_value(value: Any) -> str:
-    """As `--set key=VALUE` reads it back."""
-    if isinstance(value, Mapping):
-        return "{}"  # `flatten` leaves no other table
-    return dump_toml({"value": value}).removeprefix("value = ").rstrip("\n")
-
-
 def json_value(value: Any) -> Any:
-    """As sweep.json holds it: JSON has no infinity and no dates."""
+    """Convert a value for sweep.json: JSON has no infinity and no dates."""
     if isinstance(value, float) and math.isinf(value):
         return "inf" if value > 0 else "-inf"
     if isinstance(value, (list, tuple)):
@@ -106,10 +36,10 @@ def json_value(value: Any) -> Any:
 
 
 def resolve(spec: SweepSpec, spec_folder: Path, overrides: Sequence[str] = ()) -> Sweep:
-    """`overrides`: of the command line; they stand with the `set` that all arms have."""
+    """Validate all arms. `overrides`: from the command line, for all arms, like the `set` of the sweep file."""
     for override in overrides:
         if override.partition("=")[0].strip() == "seed":
-            raise ConfigError(f"--set {override}: seeds are moved by the sweep; list them in `seeds`")
+            raise ConfigError(f"--set {override}: the sweep sets the seed; list the seeds in `seeds`")
     common = (*Arm("", "", "", "", flatten(spec.set)).overrides, *overrides)
     bare = Sweep(spec.name, spec.recipe, _recipe_text(spec.recipe, spec_folder, common), spec.seeds, (), ())
     recipes = _Recipes(bare)
@@ -126,10 +56,10 @@ def resolve(spec: SweepSpec, spec_folder: Path, overrides: Sequence[str] = ()) -
 
 
 def _recipe_text(given: str, spec_folder: Path, overrides: Sequence[str]) -> str:
-    """TOML of a recipe with what all arms have."""
+    """Return the TOML of a recipe with the overrides that all arms have."""
     try:
         path = _recipe_path(given, spec_folder)
-        hint = "name a file seen from the sweep file or from the working directory"
+        hint = "give a path relative to the sweep file or to the working directory"
         table = parse_toml(read_text(path, "recipe", hint), str(path))
         for override in overrides:
             apply_override(table, override)
@@ -147,7 +77,7 @@ def _recipe_path(given: str, spec_folder: Path) -> Path:
 
 @dataclass(slots=True)
 class _Recipes:
-    """What each arm comes to, to tell equal ones."""
+    """The recipe of each arm so far, to find equal ones."""
 
     sweep: Sweep
     base_identity: str = ""
@@ -157,12 +87,12 @@ class _Recipes:
         self.base_identity = self._identity(BASE_ARM)
 
     def known(self, arm: Arm) -> Arm | None:
-        """The arm that is the same recipe, if one is here; else this one is from now on."""
+        """Return the arm with the same recipe, if there is one; else remember this arm."""
         identity = self._identity(arm)
         if identity in self.found:
             return self.found[identity]
         if len(self.found) >= MAX_ARMS:
-            raise ConfigError(f"more than {MAX_ARMS} arms; take fewer values, or a [search] with so many trials")
+            raise ConfigError(f"more than {MAX_ARMS} arms; use fewer values, or a [search] with a number of trials")
         self.found[identity] = arm
         return None
 
@@ -171,7 +101,7 @@ class _Recipes:
 
     def _identity(self, arm: Arm) -> str:
         table = to_table(self.sweep.recipe(arm))
-        # What a run is called makes it no other run.
+        # The name of a run does not make it another run.
         shown = {key: value for key, value in table.items() if key not in ("name", "description")}
         return json.dumps(shown, sort_keys=True, default=str)
 
@@ -180,22 +110,18 @@ def _one_at_a_time(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...]
     arms: dict[str, Arm] = {}
     knobs = []
     for knob in spec.knobs:
-        members: dict[str, Turn] = {}
-        for turn in turns_of(knob):
-            made = Arm(name_of([turn]), turn.label, knob.name, turn.value, turn.settings)
-            if recipes.is_base(made):
-                made = BASE_ARM
-            arm = recipes.known(made) or made
+        members: dict[str, Member] = {}
+        for made in arms_of(knob):
+            arm = BASE_ARM if recipes.is_base(made) else made
+            arm = recipes.known(arm) or arm
             if arm.name in members:
                 raise ConfigError(
-                    f"knobs: {knob.name}: {members[arm.name].label} and {turn.label} are the same recipe; drop one"
+                    f"knobs: {knob.name}: {members[arm.name].label} and {made.label} are the same recipe; drop one"
                 )
-            members[arm.name] = turn
+            members[arm.name] = Member(arm, made.label, made.value)
             if arms.setdefault(arm.name, arm) is not arm:
                 raise ConfigError(f"knobs: two arms would be called {arm.name!r}; rename the knob {knob.name!r}")
-        turns = members.values()
-        labels, values = tuple(turn.label for turn in turns), tuple(turn.value for turn in turns)
-        knobs.append(Knob(knob.name, knob.all_keys, tuple(members), labels, values, knob.title))
+        knobs.append(Knob(knob.name, knob.all_keys, tuple(members.values()), knob.title))
     ordered = sorted(arms.values(), key=lambda arm: not arm.is_base)
     return tuple(knobs), tuple(ordered)
 
@@ -203,14 +129,14 @@ def _one_at_a_time(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...]
 def _combined(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
     total = math.prod(len(knob.values) for knob in spec.knobs)
     if total > MAX_ARMS:
-        raise ConfigError(f'mode = "grid": {total} combinations, and {MAX_ARMS} is the most; take fewer values')
+        raise ConfigError(f'mode = "grid": {total} combinations, the maximum is {MAX_ARMS}; use fewer values')
     arms = []
-    for combination in itertools.product(*(turns_of(knob) for knob in spec.knobs)):
+    for combination in itertools.product(*(arms_of(knob) for knob in spec.knobs)):
         settings: dict[str, Any] = {}
         for turn in combination:
             clash = [key for key in turn.settings if key in settings and settings[key] != turn.settings[key]]
             if clash:
-                raise ConfigError(f'mode = "grid": two knobs set {clash[0]}, to different values; leave one out')
+                raise ConfigError(f'mode = "grid": two knobs set {clash[0]} to different values; drop one of them')
             settings |= turn.settings
         label = ", ".join(f"{turn.knob} {turn.label}" for turn in combination)
         arms.append(Arm(name_of(combination), label, "", label, settings))
@@ -243,28 +169,23 @@ def _as_one_knob(
         if same is not None:
             raise ConfigError(f"arms {same.name!r} and {arm.name!r} are the same recipe; drop one")
     made = tuple(replace(arm, knob=name, is_base=recipes.is_base(arm)) for arm in arms)
-    names, labels = tuple(arm.name for arm in made), tuple(arm.label for arm in made)
-    return (Knob(name, keys, names, labels, tuple(arm.value for arm in made)),), made
+    return (one_knob(name, keys, made),), made
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A knob at one of its values."""
-
-    knob: str
-    label: str
-    value: int | float | str
-    settings: Mapping[str, Any]
+def one_knob(name: str, keys: tuple[str, ...], arms: Sequence[Arm]) -> Knob:
+    """Return a knob with each arm once, under its own label."""
+    return Knob(name, keys, tuple(Member(arm, arm.label, arm.value) for arm in arms))
 
 
-def turns_of(knob: KnobSpec) -> list[Turn]:
-    besides = flatten(knob.set, f"knobs: {knob.name}: set")
-    turns = []
+def arms_of(knob: KnobSpec) -> list[Arm]:
+    """Return the knob at each of its values."""
+    extra = flatten(knob.set, f"knobs: {knob.name}: set")
+    arms = []
     for index, value in enumerate(knob.values):
-        settings = _settings_of(knob, value)
         label = knob.labels[index] if knob.labels else label_of(value)
-        turns.append(Turn(knob.name, label, plain_value(value, label), besides | settings))
-    return turns
+        arm = Arm("", label, knob.name, plain_value(value, label), extra | _settings_of(knob, value))
+        arms.append(replace(arm, name=name_of([arm])))
+    return arms
 
 
 def _settings_of(knob: KnobSpec, value: Any) -> dict[str, Any]:
@@ -272,7 +193,7 @@ def _settings_of(knob: KnobSpec, value: Any) -> dict[str, Any]:
     if isinstance(value, Mapping):
         given = flatten(value, where)
         if set(given) != set(keys):
-            raise ConfigError(f"{where}: {sorted(given)} are not the keys of the knob, {sorted(keys)}")
+            raise ConfigError(f"{where}: {sorted(given)} are not the keys of the knob; give {sorted(keys)}")
         return given
     check_value(value, where)
     if len(keys) > 1 and isinstance(value, list):
@@ -282,8 +203,8 @@ def _settings_of(knob: KnobSpec, value: Any) -> dict[str, Any]:
     return dict.fromkeys(keys, value)
 
 
-def plain_value(value: Any, label: str) -> int | float | str:
-    """A number where it is one, so that it can be an axis; else a text."""
+def plain_value(value: Any, label: str) -> Value:
+    """Return a number unchanged, so that it can be placed on an axis, and anything else as text."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (int, float)):
@@ -305,20 +226,20 @@ def label_of(value: Any) -> str:
     return str(value)
 
 
-def name_of(turns: Sequence[Turn]) -> str:
-    """Safe as a folder: kl-0.02; of several knobs kl-0.02_epochs-4."""
-    text = "_".join(f"{turn.knob}-{_slug(turn)}" for turn in turns)
+def name_of(arms: Sequence[Arm]) -> str:
+    """Return a name that is safe as a folder: kl-0.02, or kl-0.02_epochs-4 for several knobs."""
+    text = "_".join(f"{arm.knob}-{_slug(arm)}" for arm in arms)
     if len(text) <= _MAX_NAME:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return f"{text[: _MAX_NAME - 9]}-{digest}"
 
 
-def _slug(turn: Turn) -> str:
-    value = turn.value
+def _slug(arm: Arm) -> str:
+    value = arm.value
     text = label_of(value) if isinstance(value, (int, float)) else value
     text = re.sub(r"[^A-Za-z0-9.]+", "-", text.replace("∞", "inf")).strip("-.")
     if isinstance(value, (int, float)) and value < 0:
         return f"minus-{text}"
-    # Other letters leave nothing: told apart by what they were.
-    return text or hashlib.sha256(turn.label.encode(errors="replace")).hexdigest()[:8]
+    # Labels in other scripts leave nothing: use a hash of the label.
+    return text or hashlib.sha256(arm.label.encode(errors="replace")).hexdigest()[:8]

@@ -1,18 +1,18 @@
-"""Whether two arms differ: a difference of shares with its interval and a p-value, from seeds and from problems.
+"""Comparisons of two arms: a difference of shares with an interval and a p-value, from seeds and from problems.
 
-Contract: a difference counts only where it stands out against both sources of chance.
+Contract: a difference counts only if it is significant against both sources of randomness.
 
-- Over seeds: Student's t over the differences by seed where both arms have the same seeds, else Welch's. Three seeds
-  say little of their own spread, so arms that are compared together may share it (`Spread`: the residual of arms and
-  seeds, more degrees of freedom). The spread is never taken to be less than the pair's own, and a pair whose own is
-  clearly wider (Fisher's F) is judged by its own degrees of freedom, so an unsteady arm does not pass for a steady one.
-  Nor does an unsteady arm (`spread_tests`) lend its spread to the others.
-- Over problems: by the differences on each problem, where both arms kept their completions of the same ones (mean over
-  seeds, `paired_interval`); else Newcombe's interval from two Wilson intervals, as if the arms had been asked different
-  problems, which errs on the wide side.
+- Over seeds: Student's t over the differences by seed if both arms have the same seeds, else Welch's. Three seeds say
+  little about their own spread, so arms that are compared together may share it (`Spread`: the residual of arms and
+  seeds, with more degrees of freedom). The shared spread never replaces a larger spread of the pair itself, and a pair
+  whose own spread is significantly larger (Fisher's F) keeps its own degrees of freedom. Unstable arms (`spread_tests`)
+  do not contribute to the shared spread.
+- Over problems: the differences on each problem, if both arms kept completions of the same problems (mean over seeds,
+  `paired_interval`); else Newcombe's interval from two Wilson intervals, as if the arms had seen different problems,
+  which is conservative.
 
-The interval is the wider of the two, the p-value the larger. With one seed each only the problems are left. Adjusting
-for many comparisons is up to the caller (`adjusted`).
+The interval is the wider of the two, the p-value the larger. With one seed each, only the problems count. The caller
+adjusts for multiple comparisons (`adjusted`).
 """
 
 from __future__ import annotations
@@ -35,18 +35,19 @@ from groupwise.base.stats import (
     student_quantile,
     wilson_interval,
 )
+from groupwise.runs.files import plain
 from groupwise.sweeps.arm_scores import ArmScore, KnobScores, Shares
 
 ALPHA = 0.05
 SPREAD_RATIO = 3.0
-"""So much further apart, at least, are the seeds of an arm that is called unsteady."""
+"""Minimum ratio of standard deviations over seeds for an arm to count as unstable."""
 LARGEST_Z = 38.0
-"""Beyond it a p-value is 0 in floating point."""
+"""Above it, a p-value is 0 in floating point."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmComparison:
-    """first - second."""
+    """The difference first - second."""
 
     first: str
     second: str
@@ -57,29 +58,19 @@ class ArmComparison:
     num_seeds: tuple[int, int]
     method: str
     p_adjusted: float = math.nan
-    """For all comparisons of the same family; see `adjusted`."""
+    """Holm's adjustment for all comparisons of the same family; see `adjusted`."""
 
     @property
     def is_clear(self) -> bool:
         return self.p_adjusted < ALPHA
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "first": self.first,
-            "second": self.second,
-            "difference": self.difference,
-            "low": self.low,
-            "high": self.high,
-            "p": self.p,
-            "p_adjusted": self.p_adjusted,
-            "num_seeds": list(self.num_seeds),
-            "method": self.method,
-        }
+        return dict(plain(self))
 
 
 @dataclass(frozen=True, slots=True)
 class SeedTest:
-    """The difference of two means over seeds: `half` is half the 95 % interval."""
+    """Test of the difference of two means over seeds. `half` is half the width of the 95 % interval."""
 
     half: float
     p: float
@@ -88,7 +79,7 @@ class SeedTest:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Of one arm's score over seeds, estimated from several arms together: a variance and its degrees of freedom."""
+    """Variance of an arm's score over seeds, estimated from several arms, and its degrees of freedom."""
 
     square: float
     degrees: float
@@ -109,7 +100,10 @@ def compare(names: tuple[str, str], first: Shares, second: Shares, shared: Sprea
 
 
 def shared_spread(arms: Sequence[Shares]) -> Spread | None:
-    """Of arms and seeds as a two-way table where all arms have the same seeds, else within arms; None of one seed."""
+    """Estimate the spread: residual of the table arms × seeds if all arms share seeds, else within arms.
+
+    None if no arm has a second seed.
+    """
     tables = [arm.by_seed for arm in arms]
     if len(tables) > 1 and len(tables[0]) > 1 and all(table.keys() == tables[0].keys() for table in tables):
         seed_means = {seed: mean([table[seed] for table in tables]) for seed in tables[0]}
@@ -126,19 +120,19 @@ def shared_spread(arms: Sequence[Shares]) -> Spread | None:
 
 @dataclass(frozen=True, slots=True)
 class SpreadTest:
-    """One arm's seeds against those of the others."""
+    """Spread of one arm's seeds against those of the others."""
 
     ratio: float
-    """Of the standard deviations."""
+    """Ratio of the standard deviations."""
     p_adjusted: float
 
     @property
-    def is_unsteady(self) -> bool:
+    def is_unstable(self) -> bool:
         return self.ratio > SPREAD_RATIO and self.p_adjusted < ALPHA
 
 
 def spread_tests(arms: Sequence[Shares]) -> list[SpreadTest]:
-    """For each arm how far its seeds disagree, and how easily chance gives as much. Arms of one seed say nothing."""
+    """Test for each arm whether its seeds vary more than those of the others. Arms with one seed never do."""
     tests = [_spread_test(arm, [other for other in arms if other is not arm]) for arm in arms]
     return [SpreadTest(ratio, p) for (ratio, _), p in zip(tests, holm([p for _, p in tests]), strict=True)]
 
@@ -148,7 +142,7 @@ def _spread_test(arm: Shares, others: Sequence[Shares]) -> tuple[float, float]:
     if len(arm.by_seed) < 2 or not degrees:
         return 0.0, 1.0
     squares = math.fsum((len(other.by_seed) - 1) * _square(other) for other in others) / degrees
-    # Scores at the ceiling do not vary at all; that is no measure of what the problems' noise does to this arm.
+    # Scores at the ceiling do not vary at all, which says nothing about the noise of problems in this arm.
     below = max(squares, arm.mean * (1 - arm.mean) / arm.num_problems)
     if below == 0:
         return 0.0, 1.0
@@ -156,24 +150,24 @@ def _spread_test(arm: Shares, others: Sequence[Shares]) -> tuple[float, float]:
 
 
 def _square(arm: Shares) -> float:
-    """Of the standard deviation over seeds; 0 of one seed."""
+    """Return the variance over seeds; 0 for one seed."""
     return std(list(arm.by_seed.values())) ** 2 if len(arm.by_seed) > 1 else 0.0
 
 
 def steady(arms: Sequence[Shares]) -> list[Shares]:
-    """Without the unsteady ones; all of them where fewer than two would be left."""
-    kept = [arm for arm, test in zip(arms, spread_tests(arms), strict=True) if not test.is_unsteady]
+    """Drop unstable arms, unless fewer than two would be left."""
+    kept = [arm for arm, test in zip(arms, spread_tests(arms), strict=True) if not test.is_unstable]
     return kept if len(kept) > 1 else list(arms)
 
 
 def adjusted(comparisons: Sequence[ArmComparison], num_looks: int = 1) -> list[ArmComparison]:
-    """The same with Holm's p-values over all of them. `num_looks`: how many places each was picked from."""
+    """Add Holm's p-values over all comparisons. `num_looks`: number of places that each was chosen from."""
     p_values = holm([min(1.0, num_looks * comparison.p) for comparison in comparisons])
     return [replace(one, p_adjusted=p) for one, p in zip(comparisons, p_values, strict=True)]
 
 
 def seed_test(first: Mapping[int, float], second: Mapping[int, float], shared: Spread | None = None) -> SeedTest | None:
-    """None where there is no second seed to learn a spread from. One seed against several borrows theirs."""
+    """Test means over seeds; None without a second seed. One seed against several uses their spread."""
     own = _own_error(first, second)
     if shared is None and own is None:
         return None
@@ -190,7 +184,7 @@ def seed_test(first: Mapping[int, float], second: Mapping[int, float], shared: S
 
 
 def _own_error(first: Mapping[int, float], second: Mapping[int, float]) -> tuple[float, float, str] | None:
-    """Standard error of the difference of the means, degrees of freedom, and how it was found."""
+    """Return the standard error of the difference of means, its degrees of freedom, and the method."""
     if len(first) < 2 and len(second) < 2:
         return None
     if first.keys() == second.keys():
@@ -206,7 +200,7 @@ def _own_error(first: Mapping[int, float], second: Mapping[int, float]) -> tuple
 
 
 def problems_interval(first: Shares, second: Shares, z: float | None = None) -> tuple[float, float]:
-    """Of first - second, over problems; 95 % unless another `z` is asked for."""
+    """Return the interval of first - second over problems; 95 % unless `z` is given."""
     if _is_paired(first, second):
         differences = [share - second.by_problem[problem_id] for problem_id, share in first.by_problem.items()]
         return paired_interval(differences, Z_95 if z is None else z)
@@ -223,22 +217,22 @@ def _is_paired(first: Shares, second: Shares) -> bool:
 
 
 def problems_p(first: Shares, second: Shares) -> float:
-    """The p-value of the problems: from the widest interval that still leaves 0 out."""
+    """Return the p-value over problems: that of the widest interval that excludes 0."""
     inside, outside = LARGEST_Z, 0.0
     if first.mean == second.mean:
         return 1.0
-    if not _holds_zero(problems_interval(first, second, LARGEST_Z)):
+    if not _includes_zero(problems_interval(first, second, LARGEST_Z)):
         return 0.0
     while inside - outside > 1e-9:
         middle = (inside + outside) / 2
-        if _holds_zero(problems_interval(first, second, middle)):
+        if _includes_zero(problems_interval(first, second, middle)):
             inside = middle
         else:
             outside = middle
     return math.erfc(inside / math.sqrt(2))
 
 
-def _holds_zero(interval: tuple[float, float]) -> bool:
+def _includes_zero(interval: tuple[float, float]) -> bool:
     return interval[0] <= 0 <= interval[1]
 
 
@@ -252,12 +246,14 @@ def _welch_degrees(squares: Sequence[float], counts: Sequence[int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ComparedArms:
-    """The final scores of a knob's arms, each pair compared. Best and worst are picked by what was measured, so every
-    pair counts in Holm's adjustment, whichever is spoken of."""
+    """Final scores of a knob's arms, all pairs compared.
+
+    Best and worst are chosen by their measured scores, so Holm's adjustment counts every pair.
+    """
 
     scores: KnobScores
     pairs: Mapping[tuple[str, str], ArmComparison]
-    """By the names of both arms, in either order."""
+    """Comparison by the names of both arms, in either order."""
 
     def against_best(self, arm: ArmScore) -> ArmComparison:
         return self.pairs[arm.name, self.scores.best.name]
@@ -268,12 +264,12 @@ class ComparedArms:
 
     @property
     def worse(self) -> tuple[ArmScore, ...]:
-        """Clearly worse than the best arm."""
+        """Arms that are significantly worse than the best one."""
         return tuple(arm for arm in self.others if self.against_best(arm).is_clear)
 
     @property
     def tied(self) -> tuple[ArmScore, ...]:
-        """Not to be told from the best arm, which is not among them."""
+        """Arms that are statistically indistinguishable from the best one, which is not among them."""
         return tuple(arm for arm in self.others if not self.against_best(arm).is_clear)
 
 
@@ -287,12 +283,5 @@ def compare_knob(scores: KnobScores) -> ComparedArms:
 
 
 def _turned(one: ArmComparison) -> ArmComparison:
-    return replace(
-        one,
-        first=one.second,
-        second=one.first,
-        difference=-one.difference,
-        low=-one.high,
-        high=-one.low,
-        num_seeds=(one.num_seeds[1], one.num_seeds[0]),
-    )
+    turned = replace(one, first=one.second, second=one.first, num_seeds=(one.num_seeds[1], one.num_seeds[0]))
+    return replace(turned, difference=-one.difference, low=-one.high, high=-one.low)

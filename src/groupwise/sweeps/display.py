@@ -1,6 +1,6 @@
-"""What a person sees while a sweep runs, and at its end: a live table in a terminal, plain lines anywhere else.
+"""Progress of a sweep: a live table in a terminal, plain lines elsewhere.
 
-Contract: drawn on a `Screen`, so it never stops the sweep. Names and errors are stripped of control codes.
+Contract: it draws on a `Screen`, so it never stops the sweep. Names and errors are stripped of control codes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 _STYLES = {"waiting": "dim", "running": "bold", "finished": "green", "failed": "red", "stopped": "yellow"}
 _FIRST = ("running", "failed", "stopped", "finished", "waiting")
-"""What is shown where there is no room for all."""
+"""Order in which runs are shown if there is no room for all."""
 _ROOM = 4
-"""Lines of a terminal that are not the table's rows."""
+"""Lines of the terminal that are not rows of the table."""
 
 
 class Display:
@@ -59,7 +59,7 @@ class Display:
 
 
 def runs_table(runs: Sequence[JobProgress], is_one_line_each: bool = False) -> Table:
-    """`is_one_line_each`: what does not fit is cut, so that the height is known."""
+    """Return the table of runs. `is_one_line_each`: cut cells that do not fit, so that the height is known."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -75,7 +75,7 @@ def runs_table(runs: Sequence[JobProgress], is_one_line_each: bool = False) -> T
 def _text(cell: str, style: str = "") -> Text:
     from rich.text import Text
 
-    # Text, never a plain string: rich would read [brackets] as markup.
+    # Text, not a plain string: rich would read [brackets] as markup.
     return Text(printable(cell), style=style)
 
 

@@ -1,7 +1,7 @@
-"""What a sweep shows, as sentences that come out of comparisons; with the figures they were made of.
+"""Findings of a sweep: sentences made from comparisons, with the numbers behind them.
 
-Contract: pure; the same study gives the same findings. What is not clear is said to be unclear, how many seeds stand
-behind a sentence is always said, and gaps are named. `scores_compare` says when a difference is clear.
+Contract: pure; the same study gives the same findings. Unclear results are called unclear, every sentence gives the
+number of seeds, and gaps are named. `compare_arms` decides when a difference is significant.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from groupwise.sweeps.findings_effects import (
 )
 from groupwise.sweeps.findings_words import SweepFinding
 from groupwise.sweeps.findings_worse import score_findings
-from groupwise.sweeps.study import Study, StudyKnob
+from groupwise.sweeps.study import Study
+from groupwise.sweeps.sweep_records import Knob
 
 HEADLINES = ("stops", "harms", "costs", "best", "unclear", "flat", "none")
-"""Which kind stands for a knob where there is room for one sentence: the first that is there."""
+"""Kinds of findings that may represent a knob in one sentence, the most important first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class KnobFindings:
     findings: tuple[SweepFinding, ...]
 
     @property
-    def knob(self) -> StudyKnob:
+    def knob(self) -> Knob:
         return self.compared.scores.knob
 
     @property
@@ -46,7 +47,7 @@ def find_all(study: Study) -> tuple[KnobFindings, ...]:
     return tuple(find(knob) for knob in study.knobs)
 
 
-def find(knob: StudyKnob) -> KnobFindings:
+def find(knob: Knob) -> KnobFindings:
     scores = score_knob(knob)
     compared = compare_knob(scores)
     findings = (

@@ -1,9 +1,14 @@
-"""Findings beside the final score: speed, side effects, seeds that disagree, runs that collapsed or failed.
+"""Findings beyond the final score: speed, side effects, seeds that disagree, runs that collapsed or failed.
 
-Contract: speed is claimed where two arms end alike and their scores differ clearly at the evaluation at which the
-faster one got there; a side effect where a quantity is several times that of the reference arm in a way that seeds (or,
-with one seed, the last steps of both runs) agree on, and the score is no better for it, or where rollouts earn a
-fraction of the reference arm's reward and the score does not show it; a spread where Fisher's F over seeds is clear.
+Contract:
+
+- Speed: the final scores of two arms are statistically indistinguishable, but their scores differ significantly at the
+  evaluation at which the faster one reached the target.
+- Side effect: a quantity is several times that of the baseline arm, consistently over seeds (with one seed: over the
+  last steps of both runs), and the score is no better. Or rollouts earn a fraction of the baseline's reward, and the
+  score does not show it.
+- Spread: Fisher's F over seeds is significant.
+
 Each kind is adjusted by Holm within the knob. Collapses and failures are counted, not tested.
 """
 
@@ -51,12 +56,13 @@ from groupwise.sweeps.findings_words import (
     seeds_words,
     subject,
 )
-from groupwise.sweeps.study import Member, RunStatus, SeedRun, StudyKnob, gap_words
+from groupwise.sweeps.study import gap_words
+from groupwise.sweeps.sweep_records import Knob, Member, RunStatus, SeedRun
 
 SIDE_EFFECT_RATIO = 3.0
 COLLAPSE_SHARE = 0.5
 COLLAPSE_Z = 3.0
-"""Deviations of the problems' noise: the best evaluation was picked from all, which flatters it."""
+"""Standard deviations over problems: the best evaluation is the maximum of many, which biases it upwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +70,14 @@ class Quantity:
     metric: str
     words: str
     floor: float
-    """Below it nobody minds, however many times the reference's it is."""
+    """Values below it do not matter, however large the ratio."""
     is_share: bool = False
     is_good: bool = False
-    """A fraction of the reference's is the finding then, not a multiple."""
+    """More is better: the finding is a fraction of the baseline, not a multiple."""
 
 
 def speed_findings(compared: ComparedArms) -> list[SweepFinding]:
-    """Between the reference arm and those that end alike."""
+    """Compare the baseline arm with arms whose final scores are statistically indistinguishable from it."""
     scores = compared.scores
     if len(scores.arms) < 2:
         return []
@@ -109,7 +115,7 @@ def _spread_at(scores: KnobScores, names: set[str], step: int) -> Spread | None:
 
 
 def _shared_steps(first: ArmScore, second: ArmScore) -> list[int]:
-    """The evaluations that all seeds of both arms have, but the one before training and the last."""
+    """Return the evaluation steps that all seeds of both arms have, without step 0 and the last one."""
     sets = [{record.step for record in score.evals} for arm in (first, second) for score in arm.seeds]
     return sorted(set.intersection(*sets) - {0})[:-1]
 
@@ -119,9 +125,9 @@ def _speed_finding(scores: KnobScores, arm: ArmScore, one: ArmComparison) -> Swe
     is_faster = one.first == arm.name
     steps = [steps_words(scores, member) for member in (arm, reference)]
     sentence = (
-        f"{subject(scores.knob, [arm.member])} gets there in {'fewer' if is_faster else 'more'} steps than "
-        f"{label_of(reference.member)}, with ends that cannot be told apart: {steps[0]} against {steps[1]} to reach "
-        f"{percent(scores.target)} (median); {seeds_words([arm, reference])}."
+        f"{subject(scores.knob, [arm.member])} reaches {percent(scores.target)} in {'fewer' if is_faster else 'more'} "
+        f"steps than {label_of(reference.member)}: {steps[0]} against {steps[1]} (median); final scores are "
+        f"statistically indistinguishable; {seeds_words([arm, reference])}."
     )
     figures = {
         "target": scores.target,
@@ -169,17 +175,17 @@ def _side_effects(compared: ComparedArms, quantity: Quantity) -> list[SweepFindi
         high, low = (level, value) if quantity.is_good else (value, level)
         if p < ALPHA and high > quantity.floor and high >= SIDE_EFFECT_RATIO * low:
             if not against.is_clear:
-                found.setdefault("while the scores cannot be told apart", []).append((arm, value, p))
+                found.setdefault("while scores are statistically indistinguishable", []).append((arm, value, p))
             elif against.difference < 0 and not quantity.is_good:
                 found.setdefault("and a worse score", []).append((arm, value, p))
     return [_side_effect_finding(scores, quantity, level, end, members) for end, members in found.items()]
 
 
 def _excess_p(arm: ArmScore, reference: ArmScore, metric: str) -> float:
-    """How easily chance alone would put `arm` above `reference`; over seeds where there are several."""
+    """Return the p-value of `arm` being above `reference`, over seeds if there are several."""
     first, second = arm.tail(metric), reference.tail(metric)
     if all(value > 0 for value in (*first.values(), *second.values())):
-        # Such quantities vary in proportion to themselves.
+        # Positive quantities vary in proportion to their size.
         first = {seed: math.log(value) for seed, value in first.items()}
         second = {seed: math.log(value) for seed, value in second.items()}
     test = seed_test(first, second)
@@ -219,15 +225,15 @@ def _ratios(values: Sequence[float], level: float) -> list[str]:
 
 
 def spread_findings(scores: KnobScores) -> list[SweepFinding]:
-    """Seeds of one arm that disagree far more than those of the others."""
+    """Report arms whose seeds vary much more than those of the others."""
     arms = [arm for arm in scores.arms if len(arm.seeds) > 1]
     findings = []
     for arm, test in zip(arms, spread_tests([arm.final for arm in arms]), strict=True):
-        if test.is_unsteady:
+        if test.is_unstable:
             ratio, values = test.ratio, arm.final.by_seed.values()
             sentence = (
-                f"{subject(scores.knob, [arm.member])}: seeds disagree, {percent_range(values)}, {plain(ratio)} times "
-                f"as far apart as those of the other values; {seeds_words([arm])}."
+                f"{subject(scores.knob, [arm.member])}: seeds disagree ({percent_range(values)}); their spread is "
+                f"{plain(ratio)} times that of the other values; {seeds_words([arm])}."
             )
             figures = {
                 "ratio": ratio,
@@ -238,7 +244,7 @@ def spread_findings(scores: KnobScores) -> list[SweepFinding]:
     return findings
 
 
-def collapse_findings(knob: StudyKnob) -> list[SweepFinding]:
+def collapse_findings(knob: Knob) -> list[SweepFinding]:
     findings = []
     for member in knob.members:
         for run in member.arm.runs:
@@ -261,16 +267,16 @@ def collapse_findings(knob: StudyKnob) -> list[SweepFinding]:
     return findings
 
 
-def gap_findings(knob: StudyKnob) -> list[SweepFinding]:
-    """Runs that failed, each arm by itself; runs that are not finished, all in one sentence."""
+def gap_findings(knob: Knob) -> list[SweepFinding]:
+    """Report failed runs, one sentence per arm, and unfinished runs, all in one sentence."""
     findings = []
     for member in knob.members:
         broken = [run for run in member.arm.runs if run.status in (RunStatus.FAILED, RunStatus.DAMAGED)]
         if broken:
-            of = "the one" if len(member.arm.runs) == 1 else f"{len(broken)} of {len(member.arm.runs)}"
+            of = "its only" if len(member.arm.runs) == 1 else f"{len(broken)} of {len(member.arm.runs)}"
             words = cut(gap_words(broken[-1]), MAX_REASON_CHARS)
             sentence = (
-                f"{subject(knob, [member])} gave no result with {of} seed{'' if len(member.arm.runs) == 1 else 's'}: "
+                f"{subject(knob, [member])} failed with {of} seed{'' if len(member.arm.runs) == 1 else 's'}: "
                 f"seed {broken[-1].seed} {words}."
             )
             figures = {"seeds": [run.seed for run in broken], "statuses": [run.status.value for run in broken]}
@@ -278,7 +284,7 @@ def gap_findings(knob: StudyKnob) -> list[SweepFinding]:
     waiting = [(member, runs) for member in knob.members if (runs := _unfinished(member))]
     if waiting:
         parts = [f"{label_of(member)} ({_seed_list(runs)})" for member, runs in waiting]
-        sentence = f"{knob_words(knob)}: not finished: {listed(parts)}; scores are those of the finished runs."
+        sentence = f"{knob_words(knob)}: not finished: {listed(parts)}; scores are from finished runs only."
         missing: Mapping[str, Any] = {m.arm.name: [run.seed for run in runs] for m, runs in waiting}
         arms = tuple(member.arm.name for member, _ in waiting)
         findings.append(SweepFinding("unfinished", knob.name, sentence, arms, {"seeds": missing}))

@@ -1,4 +1,4 @@
-"""What a finding is, and the words that findings are put into. Nothing here compares anything."""
+"""The record of a finding, and the phrases that findings are made of. Nothing here compares anything."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from groupwise.runs.files import plain as json_of
 from groupwise.sweeps.arm_scores import ArmScore
 from groupwise.sweeps.spec import PLAIN_LIST
-from groupwise.sweeps.study import Member, StudyKnob
+from groupwise.sweeps.sweep_records import Knob, Member
 
 MAX_LABEL_CHARS = 60
 MAX_REASON_CHARS = 160
@@ -23,18 +24,12 @@ class SweepFinding:
     knob: str
     sentence: str
     arms: tuple[str, ...]
-    """The names of the arms that it speaks of."""
+    """Names of the arms that it is about."""
     figures: Mapping[str, Any]
-    """What it was made of, as JSON values: to be checked against the run directories."""
+    """The numbers behind it, as JSON values, to be checked against the run directories."""
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "knob": self.knob,
-            "sentence": self.sentence,
-            "arms": list(self.arms),
-            "figures": dict(self.figures),
-        }
+        return dict(json_of(self))
 
 
 def percent(share: float) -> str:
@@ -42,7 +37,7 @@ def percent(share: float) -> str:
 
 
 def percent_range(shares: Iterable[float]) -> str:
-    """ "95.8 to 97.2 %"; one number where both ends read alike."""
+    """Return "95.8 to 97.2 %", or one number if both ends read the same."""
     known = list(shares)
     low, high = _hundredths(min(known)), _hundredths(max(known))
     return f"{low} %" if low == high else f"{low} to {high} %"
@@ -57,7 +52,7 @@ def _hundredths(share: float) -> str:
 
 
 def plain(value: float) -> str:
-    """Three digits of a quantity that is no share."""
+    """Format a quantity that is not a share, with three digits."""
     if not math.isfinite(value):
         return "∞"
     return f"{value:.3g}".replace("-", "−")
@@ -69,16 +64,16 @@ def count(number: int, noun: str) -> str:
 
 
 def seeds_words(arms: Sequence[ArmScore]) -> str:
-    """ "three seeds", "two to three seeds"; one seed says what it cannot show."""
+    """Return "three seeds" or "two to three seeds". One seed is a single sample, and the words say so."""
     counts = sorted({len(arm.seeds) for arm in arms})
     if counts == [1]:
-        return "one seed, not repeated"
+        return "one seed is a single sample"
     most = count(counts[-1], "seed")
     return most if len(counts) == 1 else f"{count(counts[0], 'seed').split()[0]} to {most}"
 
 
 def listed(words: Sequence[str]) -> str:
-    """ "a", "a and b", "a, b and c"."""
+    """Join words: "a", "a and b", "a, b and c"."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
@@ -91,20 +86,20 @@ def label_of(member: Member) -> str:
     return cut(member.label, MAX_LABEL_CHARS)
 
 
-def knob_words(knob: StudyKnob) -> str:
-    """The knob's name as a sentence begins with it: names are safe for folders and have no spaces."""
+def knob_words(knob: Knob) -> str:
+    """Return the knob's name as the start of a sentence. Names are safe as folders and have no spaces."""
     words = cut(knob.name.replace("_", " ").replace("-", " "), MAX_LABEL_CHARS)
     return words[:1].upper() + words[1:]
 
 
-def subject(knob: StudyKnob, members: Sequence[Member]) -> str:
-    """ "KL coefficient at 1", "Algorithm grpo"; a plain list of arms has labels alone."""
+def subject(knob: Knob, members: Sequence[Member]) -> str:
+    """Return "KL coefficient at 1" or "Algorithm grpo"; a plain list of arms has labels only."""
     labels = listed([label_of(member) for member in members])
     if knob.name == PLAIN_LIST:
         return labels
     return f"{knob_words(knob)} at {labels}" if knob.is_ordered else f"{knob_words(knob)} {labels}"
 
 
-def place(knob: StudyKnob, member: Member) -> str:
-    """ "at 0.02", "with grpo": where a number was found."""
+def place(knob: Knob, member: Member) -> str:
+    """Return "at 0.02" or "with grpo"."""
     return f"{'at' if knob.is_ordered else 'with'} {label_of(member)}"

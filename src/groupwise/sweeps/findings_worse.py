@@ -1,8 +1,9 @@
-"""Findings on final scores: which value is best, which cannot be told from it, which cost points or stop learning.
+"""Findings on final scores: the best value, its equals, and values that cost points or stop learning.
 
-Contract: a value is called worse only where `scores_compare` is clear, after Holm's adjustment over all pairs of the
-knob. "Stops learning" is said of an arm that is clearly worse than the best one and whose own gain over its score
-before training is both within the problems' noise and less than a tenth of the best arm's; "costs N points" otherwise.
+Contract: a value is called worse only if `compare_arms` finds it significantly worse, after Holm's adjustment over all
+pairs of the knob. "Stops learning" means that an arm is significantly worse than the best one, and that its own gain
+over its score before training is within the noise of problems and less than a tenth of the best arm's gain. Otherwise
+it "costs N points".
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from groupwise.sweeps.findings_words import (
 from groupwise.sweeps.spec import PLAIN_LIST
 
 STOPPED_SHARE = 0.1
-"""Of the best arm's gain: below it, an arm has learned next to nothing."""
+"""Fraction of the best arm's gain below which an arm has learned almost nothing."""
 
 
 def score_findings(compared: ComparedArms) -> list[SweepFinding]:
@@ -42,21 +43,21 @@ def score_findings(compared: ComparedArms) -> list[SweepFinding]:
 
 
 def _nothing(scores: KnobScores) -> SweepFinding:
-    sentence = f"{knob_words(scores.knob)}: no finished run has been evaluated yet; nothing can be said."
+    sentence = f"{knob_words(scores.knob)}: no finished run has been evaluated yet."
     return SweepFinding("none", scores.knob.name, sentence, (), {})
 
 
 def _only_one(scores: KnobScores) -> SweepFinding:
     (arm,) = scores.arms
     sentence = (
-        f"{subject(scores.knob, [arm.member])} ends at {percent(arm.final.mean)}; there is nothing to compare it with "
-        f"yet; {seeds_words([arm])}."
+        f"{subject(scores.knob, [arm.member])} ends at {percent(arm.final.mean)}; there is no other arm to compare "
+        f"it with yet; {seeds_words([arm])}."
     )
     return SweepFinding("none", scores.knob.name, sentence, (arm.name,), {"arms": [arm_figures(arm)]})
 
 
 def _standing(compared: ComparedArms) -> SweepFinding:
-    """Who ends highest, and who cannot be told from it."""
+    """Name the best arm, and the arms that are statistically indistinguishable from it."""
     scores = compared.scores
     knob, best = scores.knob, scores.best
     names = tuple(arm.name for arm in scores.arms)
@@ -71,39 +72,38 @@ def _standing(compared: ComparedArms) -> SweepFinding:
         return SweepFinding(kind, knob.name, sentence, names, figures)
     final = best.final.estimate()
     sentence = (
-        f"{subject(knob, [best.member])} ends highest, {percent(final.value)} "
+        f"{subject(knob, [best.member])} has the highest final score, {percent(final.value)} "
         f"(95 % interval {percent_range((final.low, final.high))})"
     )
     if compared.tied:
         labels = listed([label_of(arm.member) for arm in compared.tied])
-        sentence += f"; {labels} cannot be told from it ({percent_range(arm.final.mean for arm in compared.tied)})"
+        are = "is" if len(compared.tied) == 1 else "are"
+        finals = percent_range(arm.final.mean for arm in compared.tied)
+        sentence += f"; {labels} ({finals}) {are} statistically indistinguishable from it"
     else:
-        sentence += ", clearly ahead of all others"
+        sentence += ", significantly ahead of all others"
     return SweepFinding("best", knob.name, f"{sentence}; {seeds_words(scores.arms)}.", names, figures)
 
 
 def _undecided(compared: ComparedArms) -> tuple[str, str]:
-    """No pair of arms is clearly different. Whether that is because they are alike or because seeds disagree."""
+    """Return kind and sentence if no pair differs significantly: the arms are alike, or the seeds disagree."""
     scores = compared.scores
     finals = percent_range(arm.final.mean for arm in scores.arms)
     seeds = seeds_words(scores.arms)
     hidden = max(max(abs(one.low), abs(one.high)) for one in compared.pairs.values())
-    rest = f"one of up to {points_range([hidden])} could hide in the noise"
-    is_list = scores.knob.name == PLAIN_LIST
+    rest = f"a difference of up to {points_range([hidden])} is possible"
+    who = "The arms" if scores.knob.name == PLAIN_LIST else f"The values of {knob_words(scores.knob)}"
     if all(len(arm.seeds) == 1 for arm in scores.arms):
-        start = "The arms make no difference" if is_list else f"{knob_words(scores.knob)} makes no difference"
-        return "flat", f"{start} beyond the problems' noise: {finals}; {rest}; {seeds}."
+        return "flat", f"{who} are statistically indistinguishable over problems: {finals}; {rest}; {seeds}."
     lowest = min(scores.arms, key=lambda arm: arm.final.mean)
     num_pairs = math.comb(len(scores.arms), 2)
     if num_pairs * problems_p(scores.best.final, lowest.final) < ALPHA:
-        start = "The arms end" if is_list else f"{knob_words(scores.knob)}: values end"
-        return "unclear", f"{start} at {finals}, a difference that {seeds} cannot tell from chance; {rest}."
-    start = "The arms make no difference" if is_list else f"{knob_words(scores.knob)} makes no difference"
-    return "flat", f"{start} that {seeds} show: {finals}; {rest}."
+        return "unclear", f"{who} differ ({finals}), but not significantly with {seeds}; {rest}."
+    return "flat", f"{who} are statistically indistinguishable with {seeds}: {finals}; {rest}."
 
 
 def _worse(compared: ComparedArms) -> list[SweepFinding]:
-    """One sentence for each group of neighbouring values with the same effect."""
+    """Return one finding for each group of neighbouring values with the same effect."""
     scores = compared.scores
     worse = {arm.name for arm in compared.worse}
     effects = {arm.name: effect_of(arm, scores.best) for arm in compared.worse}
@@ -114,7 +114,7 @@ def _worse(compared: ComparedArms) -> list[SweepFinding]:
 
 
 def effect_of(arm: ArmScore, best: ArmScore) -> str:
-    """What being clearly worse than the best arm amounts to: "harms", "stops" or "costs"."""
+    """Classify an arm that is significantly worse than the best one: "harms", "stops" or "costs"."""
     before = arm.before
     if before is None:
         return "costs"
@@ -138,9 +138,7 @@ def _worse_finding(compared: ComparedArms, arms: Sequence[ArmScore], effect: str
     if effect == "stops":
         sentence = f"{who} stops learning: {finals} ({percent_range(before)} before training) {against}"
     elif effect == "harms":
-        sentence = (
-            f"{who} leaves the model worse than it was: {finals} ({percent_range(before)} before training) {against}"
-        )
+        sentence = f"{who} makes the model worse: {finals} ({percent_range(before)} before training) {against}"
     else:
         lost = points_range(-one.difference for one in comparisons)
         sentence = f"{who} costs {lost}: {finals} {against}"
@@ -153,7 +151,7 @@ def _worse_finding(compared: ComparedArms, arms: Sequence[ArmScore], effect: str
 
 
 def _reach(scores: KnobScores, arms: Sequence[ArmScore]) -> str:
-    """ "KL coefficient ≥ 1" where all that was tried from there on is meant; "at 1" where that is one value alone."""
+    """Return "KL coefficient ≥ 1" if all higher values of the sweep are included; "at 1" for one value."""
     knob = scores.knob
     if len(arms) == 1 or not knob.is_ordered:
         return subject(knob, [arm.member for arm in arms])
@@ -170,7 +168,7 @@ def arm_figures(arm: ArmScore) -> dict[str, Any]:
     return {
         "arm": arm.name,
         "label": arm.label,
-        "final": arm.final.estimate().to_json(),
+        "final": arm.final.estimate()._asdict(),
         "final_by_seed": {str(seed): value for seed, value in arm.final.by_seed.items()},
         "before_by_seed": {} if before is None else {str(seed): value for seed, value in before.by_seed.items()},
         "num_problems": arm.final.num_problems,

@@ -1,20 +1,20 @@
-"""The folder of a sweep: sweep.json, the recipe that runs, where each run lies and how far it is.
+"""The folder of a sweep: sweep.json, the base recipe, where each run lies and how far it is.
 
 Contract: `prepare` writes sweep.json and recipe.toml, or refuses with a `ConfigError` that names what changed since
-they were written: runs that are there already must stay comparable with those to come. New arms and new seeds may join;
-arms that are gone from the sweep file leave sweep.json, and their runs stay on disk. One writer at a time (`RunLock` of
-the caller); readers need none.
+they were written: existing runs must stay comparable with new ones. New arms and new seeds may join; arms that are gone
+from the sweep file leave sweep.json, and their runs stay on disk. One writer at a time (the caller holds `RunLock`);
+readers need no lock.
 """
 
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from groupwise.base.dotted_keys import dotted_items
 from groupwise.base.harmless import printable
 from groupwise.config import ConfigError, Recipe, fingerprint, make_recipe, to_table
 from groupwise.runs import layout
@@ -28,9 +28,9 @@ from groupwise.runs.files import (
     write_failure,
 )
 from groupwise.runs.reader import Run, last_turn
-from groupwise.sweeps.arms import BASE_ARM, Arm, Knob, Sweep, json_value
-from groupwise.sweeps.spec import flatten
-from groupwise.sweeps.study import FAILURES, FORMAT
+from groupwise.sweeps.arms import json_value
+from groupwise.sweeps.study import FAILURES, FORMAT, read_sweep
+from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, Sweep
 
 RECIPE = "recipe.toml"
 NUM_LAST_LINES = 20
@@ -55,7 +55,7 @@ class SweepJob:
 
     @property
     def log(self) -> Path:
-        """Beside the run directory, which is the trainer's own."""
+        """The log lies beside the run directory, which only the trainer writes."""
         return self.run_dir.with_name(f"{self.run_dir.name}.log")
 
     @property
@@ -65,12 +65,12 @@ class SweepJob:
         try:
             turn = last_turn(Run(self.run_dir).events())
         except RunReadError:
-            return "begun"  # going on with it says what is wrong, and is a failure of this run alone
+            return "begun"  # resuming it reports the problem as a failure of this run only
         return "finished" if turn.get("kind") == "finished" else "begun"
 
     @property
     def step(self) -> int:
-        """The last step that was logged. Reads the end of the file alone: this is asked all the time."""
+        """The last logged step. Reads only the end of the file, because it is polled."""
         lines = read_end(self.run_dir / layout.METRICS, _END_BYTES).split(b"\n")
         for line in reversed(lines[:-1]):
             try:
@@ -81,7 +81,7 @@ class SweepJob:
 
     @property
     def score(self) -> float | None:
-        """Held-out pass@1 of the last evaluation."""
+        """Held-out pass@1 at the last evaluation."""
         try:
             evals = Run(self.run_dir).evals()
         except RunReadError:
@@ -89,19 +89,19 @@ class SweepJob:
         return finite_or_none(evals[-1].pass_at_1) if evals else None
 
     def last_lines(self) -> list[str]:
-        """Of what it printed."""
+        """Return the last lines that the run printed."""
         text = read_end(self.log, _END_BYTES).decode("utf-8", "replace")
         lines = [printable(line).rstrip() for line in text.split("\n")]
         return [line for line in lines if line][-NUM_LAST_LINES:]
 
 
 def recipe_file(arm: Arm) -> str:
-    """What the arm begins with, in the sweep's folder."""
+    """Return the file in the sweep's folder with the recipe that the arm starts from."""
     return f"recipe-{arm.name}.toml" if arm.recipe_text else RECIPE
 
 
 def jobs_of(sweep: Sweep, folder: Path, arms: Sequence[Arm]) -> list[SweepJob]:
-    """Seed by seed, so that a sweep that is cut short is still a comparison."""
+    """List the runs seed by seed, so that a sweep that is cut short can still compare its arms."""
     steps = {arm.name: sweep.recipe(arm).total_steps for arm in arms}
     return [
         SweepJob(arm, seed, folder / layout.SWEEP_RUNS / arm.name / f"seed-{seed}", steps[arm.name])
@@ -111,15 +111,14 @@ def jobs_of(sweep: Sweep, folder: Path, arms: Sequence[Arm]) -> list[SweepJob]:
 
 
 def check_runs(sweep: Sweep, jobs: Iterable[SweepJob]) -> None:
-    """A run directory that is there already must hold this very recipe."""
+    """Check that existing run directories have exactly the recipe of their arm."""
     for job in jobs:
         if job.state != "new":
-            there = make_recipe(Run(job.run_dir).recipe)
-            changes = changed_keys(there, sweep.recipe(job.arm, job.seed))
+            changes = changed_keys(make_recipe(Run(job.run_dir).recipe), sweep.recipe(job.arm, job.seed))
             if changes:
                 raise ConfigError(
-                    f"{job.run_dir} was begun with another recipe: {_said(changes)}; take another --dir, or move that "
-                    "run away"
+                    f"{job.run_dir} was started with another recipe: {_said(changes)}; use another --dir, or move "
+                    "that run away"
                 )
 
 
@@ -141,9 +140,17 @@ def to_json(sweep: Sweep) -> dict[str, Any]:
         "name": sweep.name,
         "recipe": {"path": sweep.recipe_path, "text": sweep.recipe_text},
         "seeds": list(sweep.seeds),
-        "knobs": [asdict(knob) | {"values": json_value(knob.values)} for knob in sweep.knobs],
+        "knobs": [_knob_to_json(knob) for knob in sweep.knobs],
         "arms": [_arm_to_json(arm) for arm in sweep.arms],
     }
+
+
+def _knob_to_json(knob: Knob) -> dict[str, Any]:
+    members = knob.members
+    arms, labels = [member.arm.name for member in members], [member.label for member in members]
+    values = [json_value(member.value) for member in members]
+    table: dict[str, Any] = {"name": knob.name, "keys": list(knob.keys), "arms": arms, "labels": labels}
+    return table | {"values": values, "title": knob.title}
 
 
 def _arm_to_json(arm: Arm) -> dict[str, Any]:
@@ -153,64 +160,21 @@ def _arm_to_json(arm: Arm) -> dict[str, Any]:
         "knob": arm.knob,
         "value": json_value(arm.value),
         "set": {key: json_value(value) for key, value in arm.settings.items()},
-        # The same once more as `--set` takes it, which tells infinity from the text "inf".
+        # Settings again in the form of `--set`, which distinguishes infinity from the text "inf".
         "overrides": list(arm.overrides),
         "is_base": arm.is_base,
         **({"recipe": {"path": arm.recipe_path, "text": arm.recipe_text}} if arm.recipe_text else {}),
     }
 
 
-def from_json(table: Mapping[str, Any]) -> Sweep:
-    arms = tuple(
-        Arm(
-            name=entry["name"],
-            label=entry["label"],
-            knob=entry["knob"],
-            value=entry["value"],
-            settings=dict(_setting(text) for text in entry["overrides"]),
-            is_base=entry["is_base"],
-            recipe_path=entry.get("recipe", {}).get("path", ""),
-            recipe_text=entry.get("recipe", {}).get("text", ""),
-        )
-        for entry in table["arms"]
-    )
-    knobs = tuple(
-        Knob(
-            name=entry["name"],
-            keys=tuple(entry["keys"]),
-            arms=tuple(entry["arms"]),
-            labels=tuple(entry["labels"]),
-            values=tuple(entry["values"]),
-            title=entry.get("title", ""),
-        )
-        for entry in table["knobs"]
-    )
-    recipe = table["recipe"]
-    return Sweep(table["name"], recipe["path"], recipe["text"], tuple(table["seeds"]), knobs, arms)
-
-
-def _setting(override: str) -> tuple[str, Any]:
-    key, _, text = override.partition("=")
-    return key, tomllib.loads(f"value = {text}")["value"]
-
-
-def read_sweep(folder: Path) -> Sweep | None:
-    """What sweep.json says; None where there is none yet."""
-    path = folder / layout.SWEEP
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-        if table.get("format") != FORMAT:
-            raise ConfigError(f"{path}: format is {table.get('format')!r}, and this groupwise writes {FORMAT}")
-        return from_json(table)
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path}: not what a sweep writes there ({error!r}); take another --dir") from None
+def earlier_sweep(folder: Path) -> Sweep | None:
+    """Return the sweep that sweep.json describes; None if it does not exist yet."""
+    return read_sweep(folder) if (folder / layout.SWEEP).exists() else None
 
 
 def prepare(sweep: Sweep, folder: Path) -> list[str]:
-    """Write sweep.json and recipe.toml; what a person should know of it."""
-    earlier = read_sweep(folder)
+    """Write sweep.json and recipe.toml. Return notes for the user."""
+    earlier = earlier_sweep(folder)
     notes = []
     if earlier is not None:
         _refuse_changes(earlier, sweep, folder)
@@ -226,12 +190,12 @@ def prepare(sweep: Sweep, folder: Path) -> list[str]:
 
 
 def refuse_strangers(folder: Path) -> None:
-    """Before anything is written: a folder is new, or a sweep's."""
+    """Check, before anything is written, that the folder is new, empty or a sweep."""
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is a file; take another --dir")
+        raise ConfigError(f"{folder} is a file; use another --dir")
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if names - {layout.LOCK} and layout.SWEEP not in names:
-        raise ConfigError(f"{folder} holds something, and no sweep; take another --dir")
+        raise ConfigError(f"{folder} is not empty and not a sweep; use another --dir")
 
 
 def write(sweep: Sweep, folder: Path) -> None:
@@ -255,25 +219,23 @@ def _refuse_changes(earlier: Sweep, now: Sweep, folder: Path) -> None:
         if changes:
             whose = "the recipe" if before is BASE_ARM else f"arm {before.name!r}"
             raise ConfigError(
-                f"{whose} is no longer what {folder / layout.SWEEP} began with: {_said(changes)}; runs of both "
-                "would not be comparable. Undo the change, or take another --dir"
+                f"{whose} is no longer what {folder / layout.SWEEP} was written with: {_said(changes)}. Old and new "
+                "runs would not be comparable; undo the change, or use another --dir"
             )
 
 
 def changed_keys(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Key → (before, after), of what can move a number; empty where nothing can."""
+    """Return key → (before, after) for the differences that can affect results; {} if there are none."""
     if fingerprint(before) == fingerprint(after):
         return {}
-    old, new = (flatten_recipe(recipe) for recipe in (before, after))
+    old, new = _flat(before), _flat(after)
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     return {key: (old.get(key), new.get(key)) for key in keys if key not in ("name", "description")}
 
 
-def flatten_recipe(recipe: Recipe) -> dict[str, Any]:
+def _flat(recipe: Recipe) -> dict[str, Any]:
     table = to_table(recipe)
-    stages = {str(index): stage for index, stage in enumerate(table.pop("stages"))}
-    seed = table.pop("seed")
-    return flatten(table | {"stages": stages}) | {"seed": seed}
+    return dict(dotted_items(table | {"stages": {str(index): stage for index, stage in enumerate(table["stages"])}}))
 
 
 def _said(changes: Mapping[str, tuple[Any, Any]]) -> str:

@@ -1,8 +1,8 @@
-"""How many runs go at once, and on which GPU: asked of the planner, before anything runs.
+"""Decides how many runs go at once, and on which GPU, from the planner's estimates.
 
-Contract: `look` needs torch and makes a CUDA context, so it is called in a process of its own (`look_apart`), which
-gives both back when it ends. The rest is arithmetic. A plan that cannot be made (a model that is not here, a GPU that
-is not known) is a reason in words, never an error: a sweep runs without a plan.
+Contract: `look` needs torch and makes a CUDA context, so `look_apart` calls it in a separate process, which releases
+both when it ends. The rest is arithmetic. If no plan can be made (the model is not available, the GPU is unknown), the
+reason is returned as text and is not an error: a sweep can run without a plan.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 from groupwise.config import ConfigError, Recipe
-from groupwise.sweeps.arms import Sweep
 from groupwise.sweeps.folder import SweepJob
 from groupwise.sweeps.run_jobs import Placement
+from groupwise.sweeps.sweep_records import Sweep
 from groupwise.workers import num_cores, usual_workers
 
 MEMORY_MARGIN = 0.9
-"""Of the GPU's memory: a plan may be a little off, and runs that do not fit end each other."""
+"""Fraction of GPU memory to fill: plans are not exact, and runs that do not fit crash each other."""
 VLLM_SHARE = 0.4
-"""What engine.memory_share = 0 stands for."""
+"""The meaning of engine.memory_share = 0; DEFAULT_MEMORY_SHARE of the vLLM engine, which imports torch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArmPlan:
     run_s: float
     peak_bytes: float
-    """With CUDA's own context."""
+    """Peak including the CUDA context."""
     fits: bool
 
 
@@ -38,13 +38,13 @@ class ArmPlan:
 class Machine:
     num_gpus: int
     gpu_bytes: int
-    """Free on one of them; 0 where there is none, or none that is known."""
+    """Free memory of one GPU; 0 if there is none, or an unknown one."""
     plans: tuple[ArmPlan | str, ...] = ()
-    """One for each recipe; a text says why there is none."""
+    """One plan per recipe, or the reason why there is none."""
 
 
 def plan_recipes(recipes: Sequence[Recipe], gpu_name: str = "this") -> tuple[int, tuple[ArmPlan | str, ...]]:
-    """(bytes of the GPU that are free, a plan for each recipe)."""
+    """Return the free bytes of the GPU, and a plan for each recipe or the reason why there is none."""
     from groupwise.planner.gpus import find_gpu, this_gpu
     from groupwise.planner.make_plan import make_plan
     from groupwise.planner.measure import calibration_path, known_speed
@@ -59,7 +59,7 @@ def plan_recipes(recipes: Sequence[Recipe], gpu_name: str = "this") -> tuple[int
         if gpu_name != "this":
             raise
         return 0, tuple(str(error) for _ in recipes)
-    # Once for each model: a hub that does not answer is waited for.
+    # Once per model: a hub that does not answer costs a timeout.
     shapes: dict[str, ModelShape | str] = {}
     for recipe in recipes:
         if _model_key(recipe) not in shapes:
@@ -99,7 +99,7 @@ def look_apart(recipes: Sequence[Recipe]) -> Machine:
 
 
 def place(sweep: Sweep, recipes: Sequence[Recipe], jobs: int | str) -> tuple[Placement, str]:
-    """How runs share this machine, and a sentence on it ("" where there is nothing to say)."""
+    """Return how runs share this machine, and the reason as a sentence ("" if there is none)."""
     if jobs == 1:
         return Placement(), ""
     if all(recipe.model.device == "cpu" for recipe in recipes):
@@ -118,24 +118,24 @@ def place(sweep: Sweep, recipes: Sequence[Recipe], jobs: int | str) -> tuple[Pla
 
 
 def auto_jobs(machine: Machine, num_cores: int) -> tuple[int, str]:
-    """(runs at once, why)."""
+    """Return the number of runs at once, and why."""
     if machine.num_gpus == 0:
         count = max(1, num_cores // 2)
-        return count, f"{count} at once: half of the {num_cores} cores, and no GPU"
+        return count, f"runs at once: {count}, half of the {num_cores} cores; there is no GPU"
     planned = [plan for plan in machine.plans if isinstance(plan, ArmPlan)]
     unknown = [plan for plan in machine.plans if isinstance(plan, str)]
     if unknown or not planned:
-        reason = unknown[0] if unknown else "nothing to plan"
-        return machine.num_gpus, f"{machine.num_gpus} at once, one on each GPU, since there is no plan: {reason}"
+        reason = unknown[0] if unknown else "there are no recipes to plan"
+        return machine.num_gpus, f"runs at once: {machine.num_gpus}, one per GPU, because there is no plan: {reason}"
     peak = max(plan.peak_bytes for plan in planned)
     fitting = max(1, int(MEMORY_MARGIN * machine.gpu_bytes // peak)) * machine.num_gpus
     count = max(1, min(fitting, num_cores))
-    limit = "fit by plan" if count == fitting else f"as many as there are cores ({fitting} would fit by plan)"
-    return count, f"{count} at once: {limit}; the largest takes {peak / 2**30:.1f} GiB"
+    limit = "as many as fit" if count == fitting else f"as many as cores ({fitting} would fit in memory)"
+    return count, f"runs at once: {count}, {limit}; the largest needs {peak / 2**30:.1f} GiB"
 
 
 def shared_memory(sweep: Sweep, job: SweepJob, per_gpu: int) -> tuple[str, ...]:
-    """The native engine takes what it needs; vLLM takes a share of the GPU, which is divided."""
+    """Divide the share of the GPU that vLLM takes among its runs. The native engine takes only what it needs."""
     engine = sweep.recipe(job.arm).engine
     if engine.name != "vllm" or engine.url or per_gpu == 1:
         return ()
@@ -144,7 +144,7 @@ def shared_memory(sweep: Sweep, job: SweepJob, per_gpu: int) -> tuple[str, ...]:
 
 
 def shared_cores(sweep: Sweep, job: SweepJob, at_once: int, cores: int) -> tuple[str, ...]:
-    """A run that takes half of the cores for its verifier does not know of the others."""
+    """Divide the cores among the verifiers of all runs; a run does not know about the others."""
     if sweep.recipe(job.arm).verifier.workers != "auto":
         return ()
     return (f"verifier.workers={usual_workers(cores, at_once)}",)

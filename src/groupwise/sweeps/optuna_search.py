@@ -1,8 +1,8 @@
-"""`[search]`: Optuna proposes the arms, from how the ones before it came out.
+"""`[search]`: Optuna proposes arms from the results of earlier ones.
 
-Contract: the trials are arms of sweep.json like any others, so a search is resumed by asking again: what is there is
-told to a new study, and the sampler goes on from a seed and the number of trials. A trial whose recipe is not valid, or
-was tried before, is told to Optuna and not run. Optuna is an extra and is imported when a search is.
+Contract: trials are ordinary arms in sweep.json, so the same command resumes a search: finished trials go into a
+new study, and the sampler continues from its seed and the number of trials. A trial whose recipe is not valid, or was
+tried before, is reported to Optuna and not run. Optuna is an extra and is imported only for a search.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from groupwise.runs.catalogue import METRICS
 from groupwise.runs.files import RunReadError
 from groupwise.runs.reader import Run
 from groupwise.sweeps.arm_scores import tail_values
-from groupwise.sweeps.arms import Arm, Knob, Sweep, json_value, label_of
-from groupwise.sweeps.folder import SweepJob, jobs_of, prepare, read_sweep, write
+from groupwise.sweeps.arms import json_value, label_of, one_knob
+from groupwise.sweeps.folder import SweepJob, earlier_sweep, jobs_of, prepare, write
 from groupwise.sweeps.run_jobs import JobProgress, JobRunner, StopSwitch
 from groupwise.sweeps.spec import HELD_OUT, RangeSpec, SearchSpec
+from groupwise.sweeps.sweep_records import Arm, Sweep
 
 MAX_REFUSALS = 100
-"""Proposals in a row that cannot be run, after which the ranges are taken to be used up."""
+"""Consecutive proposals that cannot be run before the ranges count as exhausted."""
 KNOB = "trials"
 
 
@@ -34,14 +35,14 @@ class SearchResult:
     sweep: Sweep
     runs: tuple[JobProgress, ...]
     best: Arm | None
-    """By the mean of the objective over seeds; None while no trial has finished."""
+    """Best arm by the mean objective over seeds; None until a trial has finished."""
     best_value: float | None
     end: str = ""
-    """Why there are fewer trials than were asked for, where the ranges have no more."""
+    """Why there are fewer trials than requested; "" if there are not."""
 
 
 def check_search(search: SearchSpec, sweep: Sweep) -> None:
-    """What can be known before the first trial: objective, package, and the ends of each range by themselves."""
+    """Check before the first trial: the objective, the package, and the ends of each range."""
     known = [HELD_OUT, *(name for name in METRICS if not name.startswith("eval/"))]
     if search.objective not in known:
         raise ConfigError(f"search.objective = {search.objective!r}: {nearest(search.objective, known)}")
@@ -56,7 +57,7 @@ def load_optuna() -> Any:
     try:
         import optuna
     except ImportError:
-        raise ConfigError("[search]: needs Optuna; install it with pip install 'groupwise[sweep]'") from None
+        raise ConfigError("[search]: needs Optuna; install it with: pip install 'groupwise[sweep]'") from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 
@@ -64,8 +65,8 @@ def load_optuna() -> Any:
 def run_search(
     search: SearchSpec, sweep: Sweep, folder: Path, runner: JobRunner, stop: StopSwitch, num_at_once: int = 1
 ) -> SearchResult:
-    """`sweep`: without arms; those of earlier sittings are taken from the folder."""
-    earlier = read_sweep(folder)
+    """Run trials until there are enough. `sweep` has no arms: earlier trials are read from the folder."""
+    earlier = earlier_sweep(folder)
     sweep = _with_arms(sweep, search, () if earlier is None else earlier.arms)
     prepare(sweep, folder)
     runs = runner.run(jobs_of(sweep, folder, sweep.arms))
@@ -78,7 +79,7 @@ def run_search(
             write(sweep, folder)
             runs = [*runs, *runner.run(jobs_of(sweep, folder, new))]
         if refusal:
-            end = f"the search ends after {len(sweep.arms)} trials: {refusal}"
+            end = f"the search stops after {len(sweep.arms)} trials: {refusal}"
             break
     values = values_of(search, runs)
     sign = 1 if search.direction == "maximize" else -1
@@ -89,12 +90,11 @@ def run_search(
 
 def _with_arms(sweep: Sweep, search: SearchSpec, arms: Sequence[Arm]) -> Sweep:
     keys = tuple(dict.fromkeys(key for one in search.ranges for key in one.all_keys))
-    names, labels = tuple(arm.name for arm in arms), tuple(arm.label for arm in arms)
-    return replace(sweep, arms=tuple(arms), knobs=(Knob(KNOB, keys, names, labels, labels),))
+    return replace(sweep, arms=tuple(arms), knobs=(one_knob(KNOB, keys, arms),))
 
 
 def propose(search: SearchSpec, sweep: Sweep, values: Mapping[str, float], wanted: int) -> tuple[list[Arm], str]:
-    """(new arms, why there are fewer than wanted)."""
+    """Return new arms, and why they are fewer than wanted ("" if they are not)."""
     optuna = load_optuna()
     distributions = {one.name: _distribution(one, optuna) for one in search.ranges}
     study = optuna.create_study(
@@ -112,8 +112,8 @@ def propose(search: SearchSpec, sweep: Sweep, values: Mapping[str, float], wante
             )
         except ValueError as error:
             raise ConfigError(
-                f"search.ranges: {arm.name} ({arm.label}) is outside of them: {error}; undo the change of the ranges, "
-                "or take another --dir"
+                f"search.ranges: {arm.name} ({arm.label}) is outside them: {error}; undo the change of the ranges, "
+                "or use another --dir"
             ) from None
     new: list[Arm] = []
     refusal, num_refused = "", 0
@@ -136,11 +136,11 @@ def propose(search: SearchSpec, sweep: Sweep, values: Mapping[str, float], wante
 
 def _refusal(arm: Arm, sweep: Sweep, seen: Mapping[str, float | None]) -> str:
     if _identity(arm.settings) in seen:
-        return "all that Optuna proposes has been tried"
+        return "Optuna proposes only values that were tried before"
     try:
         sweep.recipe(arm)
     except ConfigError as error:
-        return f"what Optuna proposes cannot be run, as in {error}"
+        return f"Optuna proposes values that cannot be run: {error}"
     return ""
 
 
@@ -157,7 +157,7 @@ def _distribution(one: RangeSpec, optuna: Any) -> Any:
 
 
 def values_of(search: SearchSpec, runs: Sequence[JobProgress]) -> dict[str, float]:
-    """Arm → mean of the objective over seeds, of arms that all seeds have finished."""
+    """Return arm → mean objective over seeds, for arms whose seeds have all finished."""
     by_arm: dict[str, list[float | None]] = {}
     for run in runs:
         value = objective_of(run.job, search.objective) if run.status == "finished" else None

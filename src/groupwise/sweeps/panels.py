@@ -1,7 +1,7 @@
 """The five panels of a knob as charts: held-out score, reward, KL, clip fraction and gradient norm, over steps.
 
-Contract: one line per arm, the mean over the seeds that have the step, with their range as a band. Runs that are not
-finished are drawn as far as they went. An arm has one colour in all panels; colours follow the values of an ordered
+Contract: one line per arm, the mean over the seeds that have the step, with their range as a band. Unfinished
+runs are drawn as far as they got. An arm has one colour in all panels; colours follow the values of an ordered
 knob. The same charts are drawn in the page, plotted and written as CSV.
 """
 
@@ -16,13 +16,13 @@ from groupwise.runs.catalogue import METRICS
 from groupwise.sweeps.arm_scores import CLIP, GRAD_NORM, KL_FROM_REFERENCE, REWARD, kl_metric
 from groupwise.sweeps.findings_words import label_of, listed
 from groupwise.sweeps.spec import HELD_OUT
-from groupwise.sweeps.study import Member, SeedRun, StudyKnob
+from groupwise.sweeps.sweep_records import Knob, Member, SeedRun
 from groupwise.web.report.charts import LOG_CAPTION, Chart, Line, smooth, thinned
 
 NUM_ORDERED_COLOURS = 9
 NUM_COLOURS = 8
 LOG_RATIO = 100.0
-"""A quantity that spans more than this has a logarithmic axis."""
+"""Quantities with a larger ratio of maximum to minimum get a logarithmic axis."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class KnobPanel:
     may_be_log: bool = False
 
 
-def panels_of(knob: StudyKnob) -> tuple[KnobPanel, ...]:
+def panels_of(knob: Knob) -> tuple[KnobPanel, ...]:
     metric = kl_metric(knob)
     whose = "from the reference" if metric == KL_FROM_REFERENCE else "of one step's updates"
     return (
@@ -45,21 +45,21 @@ def panels_of(knob: StudyKnob) -> tuple[KnobPanel, ...]:
     )
 
 
-def colours_of(knob: StudyKnob) -> list[str]:
-    """Of the members in their order, as `Line.colour`."""
+def colours_of(knob: Knob) -> list[str]:
+    """Return the colours of the members, in their order, as in `Line.colour`."""
     last = len(knob.members) - 1
     if not knob.is_ordered:
         return [str(number % NUM_COLOURS) for number in range(last + 1)]
     return [f"q{round(number * (NUM_ORDERED_COLOURS - 1) / last)}" for number in range(last + 1)]
 
 
-def charts_of(knob: StudyKnob) -> tuple[Chart, ...]:
-    """Those of the five that any run recorded."""
+def charts_of(knob: Knob) -> tuple[Chart, ...]:
+    """Return the charts, of the five, that at least one run recorded."""
     charts = (_chart(knob, panel) for panel in panels_of(knob))
     return tuple(chart for chart in charts if chart.lines)
 
 
-def _chart(knob: StudyKnob, panel: KnobPanel) -> Chart:
+def _chart(knob: Knob, panel: KnobPanel) -> Chart:
     lines, silent = [], []
     for member, colour in zip(knob.members, colours_of(knob), strict=True):
         line = _line(member, panel.metric, colour, len(knob.members))
@@ -97,7 +97,7 @@ def _line(member: Member, metric: str, colour: str, num_lines: int) -> Line | No
 
 
 def _series(run: SeedRun, metric: str) -> Mapping[int, float]:
-    """The known values of one run by step. Runs of 50 steps or more are smoothed: a centred mean over a 25th."""
+    """Return the known values of a run by step. From 50 steps on: a centred mean over 1/25 of the steps."""
     if metric == HELD_OUT:
         return {record.step: record.pass_at_1 for record in run.evals}
     known = [

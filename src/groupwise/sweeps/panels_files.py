@@ -1,4 +1,4 @@
-"""The panels for papers: one picture a knob as PNG and SVG, and the data of each panel as CSV."""
+"""Panels for papers: one picture per knob as PNG and SVG, and the data of each panel as CSV."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from groupwise.base.harmless import cell, visible
 from groupwise.runs.files import write_atomic, write_failure
 from groupwise.sweeps.findings_words import MAX_LABEL_CHARS, cut, knob_words
 from groupwise.sweeps.panels import charts_of
-from groupwise.sweeps.study import StudyKnob, read_study
+from groupwise.sweeps.study import read_study
+from groupwise.sweeps.sweep_records import Knob
 from groupwise.web.report.charts import Chart
 from groupwise.web.report.plots import COLOURS, draw_line, dress, new_figure, save_figure
 
-# As on the page in its light theme.
+# The colours of the page in its light theme.
 ORDERED_COLOURS = (
     "#a87900", "#bd6900", "#cc5220", "#cb3a50", "#b62f74", "#982a8c", "#74279a", "#501f95", "#2c1a7a",
 )  # fmt: skip
@@ -38,7 +39,7 @@ def write_sweep_plots(sweep_dir: Path, folder: Path) -> list[Path]:
 
 
 def write_sweep_csv(sweep_dir: Path, folder: Path) -> list[Path]:
-    """Write `KNOB.csv` for each knob: the points of all its panels, exact; what is not known is an empty cell."""
+    """Write `KNOB.csv` for each knob: the points of all its panels, exact; unknown values are empty cells."""
     study = read_study(sweep_dir)
     paths = []
     for name, knob in zip(_file_names(study.knobs), study.knobs, strict=True):
@@ -52,7 +53,7 @@ def write_sweep_csv(sweep_dir: Path, folder: Path) -> list[Path]:
     return paths
 
 
-def knob_csv(knob: StudyKnob) -> str:
+def knob_csv(knob: Knob) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -67,8 +68,8 @@ def knob_csv(knob: StudyKnob) -> str:
     return stream.getvalue()
 
 
-def _file_names(knobs: Sequence[StudyKnob]) -> list[str]:
-    """Of each knob: its name, where a file can be called that; else its number."""
+def _file_names(knobs: Sequence[Knob]) -> list[str]:
+    """Return a file name for each knob: its name if that is safe and unique, else with its number."""
     safe = ["".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in knob.name)[:48] for knob in knobs]
     names = [name.strip("-") for name in safe]
     return [
@@ -77,7 +78,7 @@ def _file_names(knobs: Sequence[StudyKnob]) -> list[str]:
     ]
 
 
-def _draw(knob: StudyKnob, charts: Sequence[Chart]) -> Any:
+def _draw(knob: Knob, charts: Sequence[Chart]) -> Any:
     figure = new_figure(SIZE_INCHES)
     places = list(figure.subplots(*GRID).flat)
     for axes, chart in zip(places, charts, strict=False):
@@ -90,7 +91,7 @@ def _draw(knob: StudyKnob, charts: Sequence[Chart]) -> Any:
     for axes in places[len(charts) :]:
         axes.set_axis_off()
     handles = max((axes.get_legend_handles_labels() for axes in places), key=lambda pair: len(pair[1]))
-    # There are five panels at most: the sixth place is the legend's.
+    # There are at most five panels: the sixth place is for the legend.
     places[-1].legend(
         *handles, title=_plain_text(knob_words(knob)), frameon=False, loc="center left", fontsize=9, alignment="left"
     )
@@ -102,6 +103,6 @@ def _colour(name: str) -> str:
 
 
 def _plain_text(text: str) -> str:
-    """A dollar would open a formula, and a leading underscore hides a label from the legend."""
+    """Escape text for matplotlib: a dollar starts a formula, and a leading underscore hides a label."""
     shown = cut(visible(text), MAX_LABEL_CHARS).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown

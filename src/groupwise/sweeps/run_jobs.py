@@ -1,11 +1,11 @@
-"""Runs the jobs of a sweep, each by `groupwise train` in a process of its own, so many at once.
+"""Runs the jobs of a sweep in parallel, each as `groupwise train` in its own process.
 
-Contract: a finished run is left alone, a begun one goes on by `train --resume`, anything else is begun. A run that
-fails is written to failures.jsonl and does not end the others. Asked to stop (SIGTERM, Ctrl-C, the time is up) it
-starts nothing more, tells the running ones by SIGTERM, which makes them save, and waits for them; asked twice it kills
-them. Should this process die, the kernel tells the children in its place (PDEATHSIG), so none is left behind.
+Contract: finished runs are skipped, started ones continue with `train --resume`, all others are started. A run that
+fails is recorded in failures.jsonl and does not stop the others. When asked to stop (SIGTERM, Ctrl-C, or time is up),
+the runner starts no more runs, sends SIGTERM to the running ones, which makes them save, and waits for them; asked
+twice, it kills them. If this process dies, the kernel sends SIGTERM to the children (PDEATHSIG), so none remains.
 
-The children are started from the main thread and none other runs here: PDEATHSIG is about the thread that forked.
+All children are started from the main thread: PDEATHSIG refers to the thread that forked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from groupwise.workers import num_cores
 
 TRAIN = (sys.executable, "-m", "groupwise", "train")
 WAIT_S = 0.5
-"""How often progress is looked at; a child that ends is noticed at once."""
+"""Interval between progress checks. A child that ends is noticed at once."""
 _PR_SET_PDEATHSIG = 1
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -42,23 +42,23 @@ Status = Literal["waiting", "running", "finished", "failed", "stopped"]
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """A run as the sweep sees it."""
+    """State of a run in the sweep."""
 
     job: SweepJob
     status: Status = "waiting"
     step: int = 0
     score: float | None = None
-    """Held-out pass@1 of its last evaluation."""
+    """Held-out pass@1 at its last evaluation."""
     error: str = ""
     """The last line that a failed run printed."""
 
 
 class JobWatcher(Protocol):
     def changed(self, now: JobProgress) -> None:
-        """A run began or ended."""
+        """Handle a run that started or ended."""
 
     def passed(self, runs: Sequence[JobProgress]) -> None:
-        """Time has passed; all runs as they are."""
+        """Handle a progress check with the state of all runs."""
 
 
 class Silent:
@@ -68,14 +68,14 @@ class Silent:
 
 
 class StopSwitch:
-    """Why no further run is started: a signal, or the time that was given."""
+    """Stops the start of further runs, after a signal or a time limit."""
 
     def __init__(self, limit_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._deadline = None if limit_s is None else clock() + limit_s
         self.signal: int | None = None
         self.is_urgent = False
-        """Asked for a second time."""
+        """The signal came a second time."""
 
     @property
     def is_time_up(self) -> bool:
@@ -87,7 +87,7 @@ class StopSwitch:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """SIGTERM and SIGINT become this switch. Only a main thread can; elsewhere signals stay as they are."""
+        """Handle SIGTERM and SIGINT with this switch. Does nothing outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -109,9 +109,9 @@ class Placement:
 
     at_once: int = 1
     devices: tuple[str, ...] = ()
-    """GPUs to take turns on, as CUDA_VISIBLE_DEVICES names them; empty leaves that to the run."""
+    """GPUs to use in turn, as in CUDA_VISIBLE_DEVICES; () leaves the choice to the run."""
     overrides: Callable[[SweepJob], Sequence[str]] = field(default=lambda job: ())
-    """Keys that move no number, such as a share of memory."""
+    """Overrides that do not affect results, such as a share of memory."""
 
     def environment(self, slot: int) -> dict[str, str]:
         environment = dict(os.environ)
@@ -130,7 +130,7 @@ class _Child:
     process: subprocess.Popen[bytes]
     descriptor: int
     is_told: bool = False
-    """That it shall end."""
+    """It was asked to stop."""
 
 
 class JobRunner:
@@ -155,7 +155,7 @@ class JobRunner:
         self._selector = selectors.DefaultSelector()
 
     def run(self, jobs: Sequence[SweepJob]) -> list[JobProgress]:
-        """How each job stands when all have ended or the sweep was asked to stop."""
+        """Run the jobs. Return their states when all have ended, or the sweep was asked to stop."""
         for job in jobs:
             self._runs[_key(job)] = JobProgress(job)
         waiting = [job for job in jobs if not self._is_done_already(job)]
@@ -191,7 +191,7 @@ class JobRunner:
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=self._placement.environment(slot),
-                    start_new_session=True,  # Ctrl-C is for the sweep alone, which tells the runs
+                    start_new_session=True,  # Ctrl-C goes only to the sweep, which stops the runs
                     preexec_fn=_end_with(os.getpid()),
                 )
         except OSError as error:
@@ -244,7 +244,7 @@ class JobRunner:
             child.is_told = True
 
     def _kill_all(self) -> None:
-        """Only after an error of the sweep itself are there any left."""
+        """Kill the remaining children. There are some only after an error in the sweep itself."""
         for child in list(self._children):
             _kill(child.process)
             child.process.wait()
@@ -266,19 +266,19 @@ def _key(job: SweepJob) -> tuple[str, int]:
 
 
 def _end_with(parent: int) -> Callable[[], None]:
-    """In the child before it becomes another program: when the sweep dies, be told as the sweep would tell."""
-    prctl = ctypes.CDLL(None).prctl  # looked up here: after a fork nothing should be that takes a lock
+    """Return a function for the child, before exec: receive SIGTERM if the sweep dies."""
+    prctl = ctypes.CDLL(None).prctl  # looked up here: nothing may take a lock after a fork
 
     def ask() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # it died before we could ask
+        if os.getppid() != parent:  # the parent died before prctl
             os._exit(1)
 
     return ask
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """With all that it started in its group."""
+    """Kill the process and its process group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -288,7 +288,7 @@ def _said(code: int) -> str:
 
 
 def summary_of(runs: Sequence[JobProgress]) -> Mapping[str, int]:
-    """How many are in each state."""
+    """Count the runs in each state."""
     counts = dict.fromkeys(("finished", "failed", "stopped", "running", "waiting"), 0)
     for run in runs:
         counts[run.status] += 1

@@ -1,17 +1,17 @@
-"""Reads a sweep's folder: what was asked (sweep.json), and what the run directories below it say so far.
+"""Reads a sweep's folder: what was planned (sweep.json), and what its run directories contain so far.
 
-Contract: reads only, at any time; a sweep that is half done is a study with gaps. A run that was not begun, is not
-finished, failed or cannot be read is named with its reason and never ends the reading. A folder without a readable
-sweep.json is a `RunReadError`. Nothing here computes a score; see `scores`.
+Contract: only reads, at any time; a sweep that is half done is a study with gaps. A run that was not started, is not
+finished, failed or cannot be read is reported with its reason and never stops the reading. A folder without a readable
+sweep.json raises `RunReadError`. Nothing here computes a score; see `arm_scores`.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,107 +19,27 @@ from groupwise.base.harmless import visible
 from groupwise.runs import layout
 from groupwise.runs.files import RunReadError, read_lines
 from groupwise.runs.reader import Run, last_turn
-from groupwise.types import EvalRecord, StepRecord
+from groupwise.sweeps.sweep_records import Arm, Knob, Member, RunStatus, SeedRun, Sweep, Value
+from groupwise.types import EvalRecord
 
 FAILURES = "failures.jsonl"
 FORMAT = 1
 MAX_REASON_CHARS = 4000
-"""Of the last lines of a failure: the end is kept, which names the error."""
-
-Value = float | str | None
-"""Of a knob: a number (infinity included) or a text; None where nobody said."""
-
-
-class RunStatus(StrEnum):
-    FINISHED = "finished"
-    UNFINISHED = "unfinished"
-    FAILED = "failed"
-    MISSING = "missing"
-    """Not begun: there is no run directory."""
-    DAMAGED = "damaged"
-    """There is one, and it cannot be read."""
+"""Characters kept of a failure's last lines: those at the end, which name the error."""
 
 
 @dataclass(frozen=True, slots=True)
-class SeedRun:
-    """One arm with one seed."""
+class Study(Sweep):
+    """A sweep with its runs. Labels are unique in their knob and safe to print; ordered knobs are sorted by value."""
 
-    seed: int
     path: Path
-    status: RunStatus
-    reason: str = ""
-    """Why it failed or cannot be read."""
-    num_planned_steps: int = 0
-    """By its recipe; 0 where that is not known."""
-    steps: tuple[StepRecord, ...] = ()
-    evals: tuple[EvalRecord, ...] = ()
-    """Those with a known score, in order."""
-    pass_rates: Mapping[str, float] = field(default_factory=dict)
-    """By problem, at the last of them, where all its completions were kept; else {}."""
 
     @property
-    def is_finished(self) -> bool:
-        return self.status is RunStatus.FINISHED
-
-
-@dataclass(frozen=True, slots=True)
-class StudyArm:
-    name: str
-    settings: Mapping[str, Any]
-    """The recipe keys that it sets."""
-    is_base: bool
-    runs: tuple[SeedRun, ...]
-    """One per seed of the sweep, in that order."""
-    recipe_text: str = ""
-    """TOML that it begins with; "" where that is the sweep's."""
-
-    @property
-    def finished(self) -> tuple[SeedRun, ...]:
-        return tuple(run for run in self.runs if run.is_finished)
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """An arm as one value of a knob. The base arm is a value of several."""
-
-    arm: StudyArm
-    label: str
-    """Differs from the other labels of the knob; nothing in it is unseen (`inert.visible`)."""
-    value: Value
-
-
-@dataclass(frozen=True, slots=True)
-class StudyKnob:
-    name: str
-    keys: tuple[str, ...]
-    members: tuple[Member, ...]
-    """By value where the knob is ordered, else in the order of the sweep's file."""
-
-    @property
-    def is_ordered(self) -> bool:
-        return len(self.members) > 1 and all(isinstance(member.value, float) for member in self.members)
-
-    @property
-    def base(self) -> Member | None:
-        return next((member for member in self.members if member.arm.is_base), None)
-
-
-@dataclass(frozen=True, slots=True)
-class Study:
-    name: str
-    path: Path
-    recipe_path: str
-    recipe_text: str
-    seeds: tuple[int, ...]
-    knobs: tuple[StudyKnob, ...]
-    arms: tuple[StudyArm, ...]
-
-    @property
-    def runs(self) -> tuple[tuple[StudyArm, SeedRun], ...]:
+    def runs(self) -> tuple[tuple[Arm, SeedRun], ...]:
         return tuple((arm, run) for arm in self.arms for run in arm.runs)
 
     def gaps(self) -> tuple[str, ...]:
-        """What is missing, a sentence for each run that is not finished."""
+        """Return a sentence for each run that is not finished."""
         return tuple(f"{arm.name}, seed {run.seed}: {gap_words(run)}." for arm, run in self.runs if not run.is_finished)
 
 
@@ -127,7 +47,7 @@ def gap_words(run: SeedRun) -> str:
     done = run.steps[-1].step if run.steps else 0
     progress = f"{done} of {run.num_planned_steps} steps" if run.num_planned_steps else f"{done} steps"
     if run.status is RunStatus.MISSING:
-        return "not begun"
+        return "not started"
     if run.status is RunStatus.UNFINISHED:
         return f"unfinished, {progress}"
     last_line = next((line for line in reversed(run.reason.splitlines()) if line.strip()), "no reason was recorded")
@@ -137,91 +57,122 @@ def gap_words(run: SeedRun) -> str:
 
 def read_study(sweep_dir: Path) -> Study:
     sweep_dir = Path(sweep_dir)
-    table = _read_table(sweep_dir / layout.SWEEP)
-    try:
-        return _study(sweep_dir, table)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        if isinstance(error, RunReadError):
-            raise
-        raise RunReadError(f"{sweep_dir / layout.SWEEP}: not what a sweep writes there ({error!r})") from error
+    sweep = read_sweep(sweep_dir)
+    failures = _failures(sweep_dir / FAILURES)
+    arms = {}
+    for arm in sweep.arms:
+        paths = {seed: sweep_dir / layout.SWEEP_RUNS / arm.name / f"seed-{seed}" for seed in sweep.seeds}
+        runs = tuple(_read_run(path, seed, failures.get((arm.name, seed))) for seed, path in paths.items())
+        arms[arm.name] = replace(arm, runs=runs)
+    return Study(
+        name=visible(sweep.name or sweep_dir.resolve().name),
+        recipe_path=sweep.recipe_path,
+        recipe_text=sweep.recipe_text,
+        seeds=sweep.seeds,
+        knobs=tuple(_for_people(knob, arms) for knob in sweep.knobs if knob.members),
+        arms=tuple(arms.values()),
+        path=sweep_dir,
+    )
 
 
-def _read_table(path: Path) -> dict[str, Any]:
+def _for_people(knob: Knob, arms: Mapping[str, Arm]) -> Knob:
+    labels = [visible(member.label) for member in knob.members]
+    members = [
+        Member(
+            arms[member.arm.name], label if labels.count(label) == 1 else f"{label} ({member.arm.name})", member.value
+        )
+        for member, label in zip(knob.members, labels, strict=True)
+    ]
+    if knob.is_ordered:
+        members.sort(key=lambda member: member.value if isinstance(member.value, (int, float)) else math.nan)
+    return replace(knob, name=visible(knob.title or knob.name), members=tuple(members))
+
+
+# ---- sweep.json ----
+
+
+def read_sweep(sweep_dir: Path) -> Sweep:
+    path = sweep_dir / layout.SWEEP
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise RunReadError(f"{path.parent} is no sweep: {path.name} cannot be read ({error.strerror})") from error
+        raise RunReadError(f"{sweep_dir} is not a sweep: {path.name} cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise RunReadError(f"{path}: not JSON ({error})") from error
     if not isinstance(table, dict):
-        raise RunReadError(f"{path}: a JSON object is expected, not a {type(table).__name__}")
+        raise RunReadError(f"{path}: expected a JSON object, got a {type(table).__name__}")
     if table.get("format") != FORMAT:
         raise RunReadError(
             f"{path}: format is {table.get('format')!r}, and this version of groupwise reads {FORMAT}; "
-            "analyse the sweep with the version that made it"
+            "use the version that wrote it"
         )
-    return table
+    try:
+        return from_json(table)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise RunReadError(f"{path}: not a valid sweep ({error!r})") from error
 
 
-def _study(sweep_dir: Path, table: Mapping[str, Any]) -> Study:
-    seeds = tuple(int(seed) for seed in table["seeds"])
-    failures = _failures(sweep_dir / FAILURES)
-    arms: dict[str, StudyArm] = {}
-    for entry in table["arms"]:
-        name = layout.validate_run_name(entry["name"])
-        folder = sweep_dir / layout.SWEEP_RUNS / name
-        runs = tuple(_read_run(folder / f"seed-{seed}", seed, failures.get((name, seed))) for seed in seeds)
-        own = (entry.get("recipe") or {}).get("text")
-        arms[name] = StudyArm(name, dict(entry.get("set") or {}), bool(entry.get("is_base")), runs, str(own or ""))
-    stray = [name for knob in table["knobs"] for name in knob["arms"] if name not in arms]
-    if stray:
-        raise RunReadError(
-            f"{sweep_dir / layout.SWEEP}: a knob names the arm {stray[0]!r}, which is not among the arms"
-        )
+def from_json(table: Mapping[str, Any]) -> Sweep:
+    arms = {entry["name"]: _arm(entry) for entry in table["arms"]}
     recipe = table.get("recipe") or {}
-    entries = {entry["name"]: entry for entry in table["arms"]}
-    knobs = tuple(_knob(knob, arms, entries) for knob in table["knobs"])
-    return Study(
-        name=visible(str(table.get("name") or sweep_dir.resolve().name)),
-        path=sweep_dir,
+    return Sweep(
+        name=str(table.get("name") or ""),
         recipe_path=str(recipe.get("path") or ""),
         recipe_text=str(recipe.get("text") or ""),
-        seeds=seeds,
-        knobs=tuple(knob for knob in knobs if knob.members),
+        seeds=tuple(int(seed) for seed in table["seeds"]),
+        knobs=tuple(_knob(entry, arms) for entry in table["knobs"]),
         arms=tuple(arms.values()),
     )
 
 
-def _knob(table: Mapping[str, Any], arms: Mapping[str, StudyArm], entries: Mapping[str, Any]) -> StudyKnob:
-    """An arm that stands in several knobs has a label and a value of its own in each."""
-    names = table["arms"]
-    values = table.get("values") or [entries[name].get("value") for name in names]
-    labels = [visible(str(label)) for label in table.get("labels") or [entries[name]["label"] for name in names]]
-    members = [
-        Member(arms[name], label if labels.count(label) == 1 else f"{label} ({name})", _value(value))
-        for name, label, value in zip(names, labels, values, strict=True)
-    ]
-    title = visible(str(table.get("title") or table["name"]))
-    knob = StudyKnob(title, tuple(str(key) for key in table.get("keys") or ()), tuple(members))
-    if not knob.is_ordered:
-        return knob
-    in_order = sorted(members, key=lambda member: member.value if isinstance(member.value, float) else math.nan)
-    return StudyKnob(knob.name, knob.keys, tuple(in_order))
+def _arm(table: Mapping[str, Any]) -> Arm:
+    recipe = table.get("recipe") or {}
+    # Overrides tell infinity from the text "inf"; `set` does not.
+    settings = dict(map(_setting, table["overrides"])) if "overrides" in table else dict(table.get("set") or {})
+    return Arm(
+        name=layout.validate_run_name(table["name"]),
+        label=str(table["label"]),
+        knob=str(table.get("knob") or ""),
+        value=_value(table.get("value", "")),
+        settings=settings,
+        is_base=bool(table.get("is_base")),
+        recipe_path=str(recipe.get("path") or ""),
+        recipe_text=str(recipe.get("text") or ""),
+    )
+
+
+def _setting(override: str) -> tuple[str, Any]:
+    key, _, text = override.partition("=")
+    return key, tomllib.loads(f"value = {text}")["value"]
+
+
+def _knob(table: Mapping[str, Any], arms: Mapping[str, Arm]) -> Knob:
+    stray = [name for name in table["arms"] if name not in arms]
+    if stray:
+        raise ValueError(f"a knob names the arm {stray[0]!r}, which is not among the arms")
+    own = [arms[name] for name in table["arms"]]
+    labels = [str(label) for label in table.get("labels") or [arm.label for arm in own]]
+    values = [_value(value) for value in table.get("values") or [arm.value for arm in own]]
+    members = tuple(Member(*member) for member in zip(own, labels, values, strict=True))
+    return Knob(str(table["name"]), tuple(map(str, table.get("keys") or ())), members, str(table.get("title") or ""))
 
 
 def _value(value: Any) -> Value:
-    if isinstance(value, bool) or value is None:
-        return None if value is None else str(value).lower()
-    if isinstance(value, (int, float)):
-        return float(value)
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, str):
         infinities = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf}
         return infinities.get(value.strip().lower(), value)
+    if isinstance(value, (int, float)):
+        return value
     return json.dumps(value, ensure_ascii=False)
 
 
+# ---- runs ----
+
+
 def _failures(path: Path) -> dict[tuple[str, int], str]:
-    """The newest reason by arm and seed."""
+    """Return the latest reason by arm and seed."""
     found = {}
     for number, entry in read_lines(path):
         try:
@@ -231,7 +182,7 @@ def _failures(path: Path) -> dict[tuple[str, int], str]:
             reason = text.strip() or ("" if code is None else f"exit code {code}")
             found[str(entry["arm"]), int(entry["seed"])] = reason[-MAX_REASON_CHARS:]
         except (KeyError, TypeError, ValueError) as error:
-            raise RunReadError(f"{path}, line {number}: not the record it should be ({error!r})") from error
+            raise RunReadError(f"{path}, line {number}: not a valid record ({error!r})") from error
     return found
 
 
@@ -248,13 +199,13 @@ def _read_run(path: Path, seed: int, failure: str | None) -> SeedRun:
         recipe = run.recipe if (path / layout.RECIPE).is_file() else {}
         num_planned = sum(int(stage.get("steps", 0)) for stage in recipe.get("stages", []))
         is_finished = turn.get("kind") == "finished"
-        # Of one that goes on they are written at this moment, perhaps.
+        # An unfinished run may be writing its completions right now.
         pass_rates = _pass_rates(run, evals[-1]) if is_finished and evals else {}
     except (RunReadError, OSError, TypeError, ValueError, AttributeError) as error:
         return SeedRun(seed, path, RunStatus.DAMAGED, str(error))
     if is_finished:
         return SeedRun(seed, path, RunStatus.FINISHED, "", num_planned, steps, evals, pass_rates)
-    if failure is None and turn.get("kind") in ("failed", "rank_lost"):  # the sweep died before it could write it down
+    if failure is None and turn.get("kind") in ("failed", "rank_lost"):  # the sweep died before it recorded the failure
         failure = str(turn.get("reason") or "")
     status = RunStatus.UNFINISHED if failure is None else RunStatus.FAILED
     return SeedRun(seed, path, status, failure or "", num_planned, steps, evals)

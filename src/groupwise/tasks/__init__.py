@@ -1,8 +1,7 @@
-"""The tasks by name, and the check that what is held out was not trained on.
+"""Tasks by name, and the check that the held-out split shares nothing with the training split.
 
-A recipe names a task of the table below or, for a task of one's own, `module:Class`: a dataclass with the members of
-`groupwise.tasks.task.Task`, found on the Python path or in the current folder. A module is imported only when its task
-is asked for.
+A recipe names a task of the table below or your own as `module:Class`: a dataclass with the members of
+`groupwise.tasks.task.Task`, on the Python path or in the current folder. Task modules are imported on demand.
 """
 
 from __future__ import annotations
@@ -48,29 +47,29 @@ TASKS = {
 
 
 def make_task(name: str, options: Mapping[str, Any]) -> Task:
-    """The task that a recipe asks for; `options` is its table [task.options]."""
+    """Build the task that a recipe names; `options` is its table [task.options]."""
     task: Task = build(task_class(name), options, "task.options")
     return task
 
 
 def task_class(name: str) -> type[Any]:
-    """The dataclass behind a task's name, or behind `module:Class`; its fields are the task's options."""
+    """Return the dataclass of a task's name or of `module:Class`; its fields are the task's options."""
     if name not in TASKS and ":" not in name:
         raise ConfigError(f"task.name = {name!r}: unknown task; {nearest(name, TASKS)} Your own: 'module:Class'")
     return _load_class(TASKS.get(name, name))
 
 
 def list_tasks() -> dict[str, str]:
-    """The name of each task and what it is, in one line."""
+    """Map the name of each task to its description in one line."""
     return {name: (_load_class(target).__doc__ or "").strip().partition("\n")[0] for name, target in TASKS.items()}
 
 
 def check_splits(task: Task) -> tuple[Sequence[Problem], Sequence[Problem]]:
-    """Load both splits: (train, held-out). Refuses empty ones, repeated ids and any problem that is in both."""
+    """Load (train, held-out); raise ConfigError for an empty split, repeated ids or a problem in both."""
     train, held_out = task.problems("train"), task.problems("held_out")
     for split, problems in (("train", train), ("held_out", held_out)):
         if not problems:
-            raise ConfigError(f"task: the {split} split has no problems; check its source, its filters and its counts")
+            raise ConfigError(f"task: the {split} split has no problems; check its source, filters and counts")
         _refuse_repeated_ids(split, problems)
     held_out_ids = {problem.id for problem in held_out}
     held_out_texts = {prompt_text(problem) for problem in held_out}
@@ -78,34 +77,30 @@ def check_splits(task: Task) -> tuple[Sequence[Problem], Sequence[Problem]]:
     if shared:
         shown = "; ".join(f"{problem.id} {_shown(problem)}" for problem in shared[:3])
         raise ConfigError(
-            f"task: {len(shared)} of {len(train)} training problems are also held out, so held-out scores would count "
-            f"what was trained on: {shown}. Remove them from one of the two sources, or hold out other rows"
+            f"task: {len(shared)} of {len(train)} training problems are also held out, so held-out scores would "
+            f"include training problems: {shown}. Remove them from one of the sources, or hold out other rows"
         )
     return train, held_out
 
 
 def _refuse_repeated_ids(split: str, problems: Sequence[Problem]) -> None:
-    seen: set[str] = set()
-    repeated = []
-    for problem in problems:
-        if problem.id in seen:
-            repeated.append(problem)
-        seen.add(problem.id)
+    first: dict[str, int] = {}
+    repeated = [problem for place, problem in enumerate(problems) if first.setdefault(problem.id, place) != place]
     if repeated:
         shown = "; ".join(f"{problem.id} {_shown(problem)}" for problem in repeated[:3])
         raise ConfigError(
-            f"task: the {split} split has {len(repeated)} problems whose id came before: {shown}. "
+            f"task: the {split} split has {len(repeated)} problems with a repeated id: {shown}. "
             "Remove the repeated rows; different problems need different ids"
         )
 
 
 def prompt_text(problem: Problem) -> str:
-    """What two problems have in common when they ask the same, however they are spaced."""
-    return plain_text(" ".join(f"{message.role}: {message.content}" for message in problem.messages))
+    """Return the prompt without differences in spacing: equal texts mean equal problems."""
+    return plain_text(problem.prompt_text)
 
 
 def _shown(problem: Problem) -> str:
-    text = plain_text(problem.messages[-1].content) if problem.messages else ""
+    text = plain_text(problem.question)
     return repr(text if len(text) <= 60 else text[:59] + "…")
 
 
@@ -122,7 +117,7 @@ def _load_class(target: str) -> type[Any]:
         raise ConfigError(f"{where}: {module_name!r} has no {class_name!r}; {nearest(class_name, classes)}")
     if not isinstance(found, type) or not dataclasses.is_dataclass(found):
         raise ConfigError(
-            f"{where}: not a dataclass; write @dataclass(frozen=True) above the class: fields are options"
+            f"{where}: not a dataclass; put @dataclass(frozen=True) above the class, whose fields are the options"
         )
     missing = [member for member in ("problems", "score", "verifier") if not _has_member(found, member)]
     if missing:
@@ -131,7 +126,7 @@ def _load_class(target: str) -> type[Any]:
 
 
 def _has_member(cls: type[Any], name: str) -> bool:
-    # A field without a default is no attribute of the class, yet every instance has it.
+    # A field without a default is not an attribute of the class, although every instance has it.
     return hasattr(cls, name) or name in {field.name for field in dataclasses.fields(cls)}
 
 
@@ -142,7 +137,7 @@ def _import(module_name: str) -> Any:
         folder = os.getcwd()
         if error.name != module_name.partition(".")[0] or folder in sys.path:
             raise
-        # Console scripts do not have the current folder on their path. It stays there: the module may import more.
+        # Console scripts lack the current folder on their path. It stays there: the module may import more.
         sys.path.append(folder)
         importlib.invalidate_caches()
         return importlib.import_module(module_name)

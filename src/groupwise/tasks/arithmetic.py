@@ -1,20 +1,19 @@
-"""Sums and products in five levels of difficulty: a generated curriculum that needs no data."""
+"""Integer arithmetic in five levels of difficulty: a generated curriculum that needs no data."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from groupwise.config.build import ConfigError
 from groupwise.rewards.extract import last_tag
-from groupwise.rewards.format import excerpt
+from groupwise.rewards.format import excerpt, verdict_of
 from groupwise.rewards.numbers import parse_number
-from groupwise.tasks.generated import check_counts, generate_split
-from groupwise.tasks.rows import Row, stable_id
-from groupwise.tasks.task import Split
-from groupwise.types import Message, Problem, Score, Verdict
+from groupwise.tasks.generated import GeneratedTask, TaggedInteger
+from groupwise.tasks.rows import stable_id
+from groupwise.types import Message, Problem, Score
 
 # Distinct problems per level; a + b and b + a are one problem. Differences are never negative before level 5.
 NUM_POSSIBLE = {
@@ -27,7 +26,7 @@ NUM_POSSIBLE = {
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class Arithmetic(TaggedInteger, GeneratedTask):
     """Integer arithmetic in five graded levels; generated.
 
     1: a + b of one digit. 2: a ± b of two digits. 3: a ± b of three digits. 4: two digits times one or two digits.
@@ -36,39 +35,27 @@ class Arithmetic:
     """
 
     levels: tuple[int, ...] = (1, 2, 3, 4, 5)
-    """Which levels to draw from, evenly, as long as a level has problems left."""
-    num_train: int = 2000
-    num_held_out: int = 200
-    seed: int = 0
-    """Of the problems; independent of the run's seed."""
+    """Levels to draw from, each with the same chance while it has problems left."""
     format_bonus: float = 0.1
     """Reward for a complete `<answer>` element, right or wrong."""
     style: Literal["chat", "terse"] = "chat"
     """`terse` is a prompt of a few characters, for tiny models."""
 
     verifier: ClassVar[str] = "arithmetic/1"
+    fix: ClassVar[str] = "add levels"
 
     def __post_init__(self) -> None:
-        check_counts(self.num_train, self.num_held_out)
+        super().__post_init__()
         if not self.levels or len(set(self.levels)) < len(self.levels) or not set(self.levels) <= set(NUM_POSSIBLE):
             raise ConfigError(f"levels = {list(self.levels)}: expected different levels from 1 to 5")
         if not 0.0 <= self.format_bonus < 1.0:
-            raise ConfigError(
-                f"format_bonus = {self.format_bonus}: expected 0 or more, and less than 1.0 for the answer"
-            )
+            raise ConfigError(f"format_bonus = {self.format_bonus}: expected at least 0 and below the answer's 1.0")
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return generate_split(
-            self._draw,
-            split,
-            seed=self.seed,
-            num_train=self.num_train,
-            num_held_out=self.num_held_out,
-            num_possible=sum(NUM_POSSIBLE[level] for level in self.levels),
-            fix="add levels",
-        )
+    @property
+    def num_possible(self) -> int:
+        return sum(NUM_POSSIBLE[level] for level in self.levels)
 
-    def _draw(self, generator: random.Random) -> tuple[Hashable, Problem]:
+    def draw(self, generator: random.Random) -> tuple[Hashable, Problem]:
         level = generator.choice(self.levels)
         same, expression, value = _draw_two_operators(generator) if level == 5 else _draw_one_operator(generator, level)
         if self.style == "terse":
@@ -83,17 +70,9 @@ class Arithmetic:
         value = None if found is None else parse_number(found.text)
         is_right = value is not None and value == int(problem.answer)
         parts = {"correct": 1.0 if is_right else 0.0, "format": 0.0 if found is None else self.format_bonus}
-        verdict = Verdict.UNPARSED if value is None else Verdict.CORRECT if is_right else Verdict.WRONG
+        verdict = verdict_of(None if value is None else is_right)
         detail = "no <answer> element" if found is None else excerpt(found.text)
         return Score(sum(parts.values()), verdict, parts, self.verifier, detail)
-
-    def bare_problem(self, row: Row) -> Problem:
-        """From a row {answer} with a whole number."""
-        answer = row.whole_number("answer")
-        return Problem(stable_id("arithmetic", answer), (), str(answer))
-
-    def demonstrate(self, problem: Problem) -> str:
-        return f"<answer>{problem.answer}</answer>"
 
 
 def _draw_one_operator(generator: random.Random, level: int) -> tuple[Hashable, str, int]:

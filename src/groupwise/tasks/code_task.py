@@ -1,8 +1,9 @@
-"""What the tasks of programming share: limits, scoring, and how a row says what its tests are."""
+"""Base class of the programming tasks: limits, scoring, and the tests that a row holds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,14 +16,14 @@ from groupwise.types import Message, Problem, Score
 
 @dataclass(frozen=True)
 class CodeTask:
-    """The options of every task of programming."""
+    """Options of every programming task."""
 
     seconds: float = 4.0
-    """CPU time for all tests of a problem together; a program that takes longer fails the tests that are left."""
+    """CPU time for all tests of a problem together; a program that exceeds it fails the remaining tests."""
     memory_mb: int = 512
-    """Memory of a program, beyond what Python itself takes."""
+    """Memory of a program in MiB, on top of what Python itself takes."""
     isolation: str = "auto"
-    """How programs are kept in: `namespaces`, `landlock`, or whichever of them this machine offers (`auto`)."""
+    """How programs are isolated: `namespaces`, `landlock`, or `auto`: the first of them that this machine offers."""
 
     verifier: ClassVar[str] = "code/1"
 
@@ -34,10 +35,10 @@ class CodeTask:
         return score_code(problem.answer, completion, self.verifier, limits, shared_sandbox(self.isolation))
 
     def demonstrate(self, problem: Problem) -> str:
-        """The data set's own solution."""
+        """Return the data set's own solution."""
         completion = self.gold_completion(problem)
         if completion is None:
-            raise ConfigError(f"problem {problem.id}: its row has no solution to demonstrate; add one, or leave it out")
+            raise ConfigError(f"problem {problem.id}: its row has no solution to demonstrate; add one or remove it")
         return completion
 
     def gold_completion(self, problem: Problem) -> str | None:
@@ -45,11 +46,11 @@ class CodeTask:
         return fenced(solution) if isinstance(solution, str) else None
 
     def bare_problem(self, row: Row) -> Problem:
-        """From `tests` (text or a list) and, where there are any, hidden_tests, entry_point, setup, prompt, solution.
+        """Read a row {tests} (text or a list), optionally with hidden_tests, entry_point, setup, prompt, solution.
 
-        A prompt that is Python and defines the entry point, as HumanEval's do, goes before the program.
+        A prompt that is Python and defines the entry point, as in HumanEval, goes before the program.
         """
-        spec = spec_from(row, row.get("tests"), hidden=optional(row, "hidden_tests"))
+        spec = spec_from(row, row.get("tests"), hidden=row.optional("hidden_tests"))
         return problem_from(row, str(row.values.get("id", row.where)), (), spec)
 
 
@@ -57,39 +58,37 @@ def fenced(code: str) -> str:
     return f"```python\n{code.rstrip()}\n```"
 
 
-def optional(row: Row, key: str) -> Any:
-    """What a row need not have: None where it is missing, null or empty."""
-    return row.values.get(key) or None
-
-
-def optional_text(row: Row, key: str) -> str:
-    return "" if optional(row, key) is None else row.text(key)
+@contextlib.contextmanager
+def bad_tests_at(row: Row) -> Iterator[None]:
+    """Turn `BadTests` into an error of the row."""
+    try:
+        yield
+    except BadTests as error:
+        raise row.error(str(error)) from None
 
 
 def spec_from(row: Row, tests: Any, *, hidden: Any = None, prompt_key: str = "prompt") -> CodeSpec:
-    """The tests of a row with the names of its other fields as in `CodeTask.bare_problem`, read and planned once."""
-    try:
+    """Read and check the tests of a row whose other fields are named as in `CodeTask.bare_problem`."""
+    with bad_tests_at(row):
         all_tests = (*_listed(tests, "tests"), *_listed(hidden, "hidden_tests"))
-        setup, solution = optional_text(row, "setup"), optional_text(row, "solution")
+        setup, solution = row.optional_text("setup"), row.optional_text("solution")
         prompt = row.values.get(prompt_key)
         prompt = prompt if isinstance(prompt, str) else ""
         entry_points = _entry_points(row) or infer_entry_points(all_tests, solution, setup)
         preamble = prompt if entry_points and defines(prompt, entry_points[0]) else ""
         spec = CodeSpec(all_tests, entry_points, preamble=preamble, helpers=preamble, setup=setup)
         read_plan(spec.to_text())
-    except BadTests as error:
-        raise row.error(str(error)) from None
     return spec
 
 
 def problem_from(row: Row, identifier: str, messages: Sequence[Message], spec: CodeSpec, **meta: Any) -> Problem:
-    solution = optional_text(row, "solution")
+    solution = row.optional_text("solution")
     extra = {"solution": solution} if solution else {}
     return Problem(identifier, tuple(messages), spec.to_text(), {**meta, **extra})
 
 
 def _entry_points(row: Row) -> tuple[str, ...]:
-    given = optional(row, "entry_point") or []
+    given = row.optional("entry_point") or []
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise row.error(f"'entry_point' is {given!r:.60}, expected a name or a list of names")

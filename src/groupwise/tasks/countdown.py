@@ -1,4 +1,4 @@
-"""Countdown: reach a target with the given numbers, each used exactly once. Generated, or read from data."""
+"""Countdown: reach a target with the given numbers, each used exactly once; generated or read from data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from groupwise.config.build import ConfigError
 from groupwise.rewards.expression import score_countdown
 from groupwise.tasks.countdown_solver import solve
-from groupwise.tasks.generated import check_counts, generate_split
+from groupwise.tasks.generated import GeneratedTask, check_counts
 from groupwise.tasks.rows import Row, load_rows, share_of, stable_id
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem, Score
@@ -21,30 +21,28 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Countdown:
+class Countdown(GeneratedTask):
     """Combine numbers with + - * / to reach a target; generated, solvable by construction, or from a data set.
 
-    Reward: 1.0 for the target with each number used once; 0.8 to 0.3 by how near the value is; 0.1 for any other
-    expression; 0.0 without `<answer>` or without an expression in it (see `groupwise.rewards.expression`).
+    Reward: 1.0 for the target with each number used once; 0.8 to 0.3 depending on the distance to the target; 0.1 for
+    any other expression; 0.0 without `<answer>` or without an expression in it (see `groupwise.rewards.expression`).
     """
 
     min_numbers: int = 3
-    """How many numbers the smallest puzzle has; counts are drawn evenly up to max_numbers."""
+    """Numbers in the smallest puzzle; each count up to max_numbers is equally likely."""
     max_numbers: int = 4
     min_number: int = 1
-    """Range of the numbers: from min_number ..."""
+    """Lowest number in a puzzle."""
     max_number: int = 99
-    """... to max_number."""
+    """Highest number in a puzzle."""
     min_target: int = 10
     max_target: int = 100
     num_train: int = 2000
-    """How many puzzles to generate; of a `train` source, how many to take at most (0: all)."""
+    """Number of puzzles to generate, or maximum number to take from a `train` source (0: all)."""
     num_held_out: int = 200
     """The same for held-out puzzles (0: all of a `held_out` source)."""
-    seed: int = 0
-    """Of the generated problems; independent of the run's seed."""
     train: str | None = None
-    """A .jsonl path or hub name with rows {nums, target}, instead of generated puzzles."""
+    """A .jsonl path or hub name of rows {nums, target}, instead of generated puzzles."""
     held_out: str | None = None
     """The same for held-out puzzles. Without it, num_held_out rows of `train` are held out, chosen by hash."""
     style: Literal["chat", "terse"] = "chat"
@@ -53,6 +51,7 @@ class Countdown:
     """Ask for, and demonstrate, reasoning in `<think>` before the answer."""
 
     verifier: ClassVar[str] = "countdown/1"
+    fix: ClassVar[str] = "widen the range of the numbers or of the targets"
 
     def __post_init__(self) -> None:
         check_counts(self.num_train or int(self.train is not None), self.num_held_out or int(self.held_out is not None))
@@ -70,7 +69,7 @@ class Countdown:
     def problems(self, split: Split) -> Sequence[Problem]:
         if split == "held_out":
             return self._held_out()
-        drawn = self._generate("train") if self.train is None else self._load(self.train, "train", "train")
+        drawn = super().problems("train") if self.train is None else self._load(self.train, "train", "train")
         held_out = {problem.id for problem in self._held_out()} if self.train or self.held_out else set()
         kept = [problem for problem in drawn if problem.id not in held_out]
         if self.train is not None and self.num_train:
@@ -81,25 +80,18 @@ class Countdown:
         if self.held_out is not None:
             return self._load(self.held_out, "test", "held_out")[: self.num_held_out or None]
         if self.train is None:
-            return self._generate("held_out")
+            return super().problems("held_out")
         problems = self._load(self.train, "train", "train")
         return sorted(problems, key=lambda problem: share_of(problem.id))[: self.num_held_out]
 
-    def _generate(self, split: Split) -> list[Problem]:
+    @property
+    def num_possible(self) -> int:
         num_values = self.max_number - self.min_number + 1
-        num_targets = self.max_target - self.min_target + 1
         counts = range(self.min_numbers, self.max_numbers + 1)
-        return generate_split(
-            self._draw,
-            split,
-            seed=self.seed,
-            num_train=self.num_train,
-            num_held_out=self.num_held_out,
-            num_possible=num_targets * sum(math.comb(num_values + count - 1, count) for count in counts),
-            fix="widen the range of the numbers or of the targets",
-        )
+        num_puzzles = sum(math.comb(num_values + count - 1, count) for count in counts)
+        return (self.max_target - self.min_target + 1) * num_puzzles
 
-    def _draw(self, generator: random.Random) -> tuple[Hashable, Problem] | None:
+    def draw(self, generator: random.Random) -> tuple[Hashable, Problem] | None:
         count = generator.randint(self.min_numbers, self.max_numbers)
         nums = [generator.randint(self.min_number, self.max_number) for _ in range(count)]
         values = list(nums)
@@ -134,21 +126,21 @@ class Countdown:
         return Problem(identifier, (Message("user", prompt),), str(target), meta)
 
     def _load(self, source: str, split: str, key: str) -> list[Problem]:
-        """In the order of the data, less repetitions of a puzzle (the known data set has some)."""
+        """Return the distinct puzzles in the order of the data; the published data set repeats some."""
         rows = load_rows(source, split, key=f"task.options.{key}")
         problems: dict[str, Problem] = {}
         for row in rows:
             problem = self._problem(*_read(row))
             problems.setdefault(problem.id, problem)
         if len(problems) < len(rows):
-            logger.warning("%s: %d rows repeat a puzzle and were dropped", source, len(rows) - len(problems))
+            logger.warning("%s: dropped %d rows that repeat a puzzle", source, len(rows) - len(problems))
         return list(problems.values())
 
     def score(self, problem: Problem, completion: str) -> Score:
         return score_countdown(problem.meta["nums"], problem.meta["target"], completion, self.verifier)
 
     def bare_problem(self, row: Row) -> Problem:
-        """From a row {numbers, target}; `nums` is `numbers` too, as in the known data set."""
+        """Read a row {numbers, target}; `nums`, as in the published data set, is accepted for `numbers`."""
         values = row.values if "nums" in row.values else {**row.values, "nums": row.get("numbers")}
         return self._problem(*_read(Row(values, row.where)))
 
@@ -167,9 +159,9 @@ class Countdown:
 def _read(row: Row) -> tuple[list[int], int]:
     nums, target = row.get("nums"), row.get("target")
     if not isinstance(nums, list) or not 2 <= len(nums) <= 6 or not all(_is_number(number) for number in nums):
-        raise row.error(f"'nums' is {str(nums)[:60]}, expected 2 to 6 whole numbers from 0 to 10^9")
+        raise row.error(f"'nums' is {str(nums)[:60]}, expected 2 to 6 integers from 0 to 10^9")
     if not _is_number(target):
-        raise row.error(f"'target' is {str(target)[:60]}, expected a whole number from 0 to 10^9")
+        raise row.error(f"'target' is {str(target)[:60]}, expected an integer from 0 to 10^9")
     return nums, target
 
 

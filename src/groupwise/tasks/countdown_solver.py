@@ -1,8 +1,7 @@
-"""Solves Countdown puzzles exactly: every way of combining the numbers in pairs with + - * /, over `Fraction`.
+"""An exact, exhaustive solver of Countdown puzzles: combine the numbers in pairs with + - * /, over `Fraction`.
 
-Solutions whose steps are all positive integers come first, since those are the ones worth imitating; fractions and
-negative steps are tried only when there is no other way. Exhaustive: None means that there is no solution. Four numbers
-take milliseconds; the work grows by a factor of about fifty with each further number.
+Solutions whose steps are all positive integers are tried first, since they are the ones worth imitating. Each further
+number multiplies the work by about fifty.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from itertools import combinations
 @dataclass(frozen=True, slots=True)
 class Solution:
     expression: str
-    """As in "(44+19)+35": every inner operation in parentheses."""
+    """ "(44+19)+35": every inner operation is in parentheses."""
     steps: tuple[str, ...]
-    """One operation each, as in ("44+19=63", "63+35=98")."""
+    """One operation each: ("44+19=63", "63+35=98")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +27,7 @@ class _Term:
 
 
 def solve(nums: Sequence[int], target: int) -> Solution | None:
+    """Return a solution, or None where there is none."""
     terms = [_Term(Fraction(number), str(number)) for number in nums]
     for is_natural in (True, False):
         found = _search(terms, Fraction(target), is_natural, set())
@@ -43,7 +43,7 @@ def _search(
     if len(terms) == 1:
         return (terms[0].expression, []) if terms[0].value == target else None
     state = tuple(sorted(term.value for term in terms))
-    if state in dead:  # the same values reached another way had no solution
+    if state in dead:  # these values, reached in another order, had no solution
         return None
     for i, j in combinations(range(len(terms)), 2):
         others = [term for position, term in enumerate(terms) if position not in (i, j)]

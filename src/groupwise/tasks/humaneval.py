@@ -1,14 +1,14 @@
-"""HumanEval (Chen et al. 2021): functions to complete, with tests (openai/openai_humaneval on the hub)."""
+"""HumanEval (Chen et al. 2021): Python functions to complete (openai/openai_humaneval on the hub)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from groupwise.config.build import ConfigError
-from groupwise.rewards.code.unit_tests import BadTests, CodeSpec, read_plan
-from groupwise.tasks.code_task import CodeTask
-from groupwise.tasks.rows import Row, load_rows, share_of
+from groupwise.rewards.code.unit_tests import CodeSpec, read_plan
+from groupwise.tasks.code_task import CodeTask, bad_tests_at, fenced
+from groupwise.tasks.data_task import check_share, take_share
+from groupwise.tasks.rows import Row, load_rows
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem
 
@@ -18,11 +18,11 @@ class HumanEval(CodeTask):
     """Python functions to complete from signature and docstring (HumanEval).
 
     Reward: `tests`, the share of the problem's assertions that hold; correct when all do. The data set has no training
-    part, so half of it is held out unless `held_out_share` says otherwise.
+    split, so half of it is held out by default.
     """
 
     source: str = "openai/openai_humaneval"
-    """A .jsonl path or hub name with rows {task_id, prompt, canonical_solution, test, entry_point}."""
+    """A .jsonl path or hub name of rows {task_id, prompt, canonical_solution, test, entry_point}."""
     source_split: str = "test"
     """Split of the hub data set."""
     held_out_share: float = 0.5
@@ -32,29 +32,23 @@ class HumanEval(CodeTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 < self.held_out_share < 1.0:
-            raise ConfigError(
-                f"held_out_share = {self.held_out_share}: expected a share above 0 and below 1, as in 0.5"
-            )
+        check_share("held_out_share", self.held_out_share, may_be_zero=False)
 
     def problems(self, split: Split) -> Sequence[Problem]:
         rows = load_rows(self.source, self.source_split, key="task.options.source")
         problems = [self._problem(row) for row in rows]
-        is_held_out = split == "held_out"
-        return [problem for problem in problems if (share_of(problem.id) < self.held_out_share) == is_held_out]
+        return take_share(problems, self.held_out_share, split == "held_out", [problem.id for problem in problems])
 
     def bare_problem(self, row: Row) -> Problem:
         return super().bare_problem(row) if "tests" in row.values else self._problem(row)
 
     def _problem(self, row: Row) -> Problem:
         prompt = row.text("prompt")
-        # The prompt's imports and helpers are what the solution stands on, and what some tests call.
+        # The solution needs the prompt's imports and helpers, and some tests call them.
         spec = CodeSpec((row.text("test"),), (row.text("entry_point"),), preamble=prompt, helpers=prompt)
-        try:
+        with bad_tests_at(row):
             read_plan(spec.to_text())
-        except BadTests as error:
-            raise row.error(str(error)) from None
-        text = f"{self.instruction}\n\n```python\n{prompt.strip()}\n```".strip()
+        text = f"{self.instruction}\n\n{fenced(prompt.strip())}".strip()
         identifier = row.text("task_id").lower().replace("/", "-")
         solution = row.values.get("canonical_solution")
         meta = {"solution": prompt + solution} if isinstance(solution, str) and solution.strip() else {}

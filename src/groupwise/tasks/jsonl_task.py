@@ -1,48 +1,41 @@
-"""Any .jsonl file (or hub data set) with a prompt and an answer: one's own task without writing code."""
+"""Your own task without code: any .jsonl file or hub data set with prompts and answers."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from groupwise.config.build import ConfigError
 from groupwise.rewards.extract import AnswerMark, check_marks, describe_missing, final_answer, mark_answer
-from groupwise.rewards.format import excerpt
+from groupwise.rewards.format import excerpt, score_correct
 from groupwise.rewards.math.score_math import is_right_answer
 from groupwise.rewards.numbers import parse_number, same_number
-from groupwise.tasks.rows import Row, load_rows, load_split, plain_text, stable_id
-from groupwise.tasks.task import Split
-from groupwise.types import Message, Problem, Score, Verdict
+from groupwise.tasks.data_task import DataTask
+from groupwise.tasks.rows import Row, plain_text, stable_id
+from groupwise.types import Message, Problem, Score
 
 Match = Literal["exact", "number", "boxed", "math"]
 
 
 @dataclass(frozen=True)
-class Jsonl:
+class Jsonl(DataTask):
     """Your own .jsonl file with a prompt and an answer in each row.
 
-    Reward: 1.0 when the completion's answer matches, else 0.0; `match` says how it is found and compared.
+    Reward: 1.0 when the completion's answer matches, else 0.0; `match` sets how it is found and compared.
     """
 
-    train: str = ""
-    """A .jsonl path or hub name to train on; empty to score rows that come from elsewhere."""
-    held_out: str | None = None
-    """The same for held-out problems; or set held_out_share."""
-    held_out_share: float = 0.0
-    """Share of `train` to hold out, chosen by a hash of the prompt: adding rows moves no other row."""
     prompt_key: str = "prompt"
     """Column of the prompt."""
     answer_key: str = "answer"
     """Column of the answer: a string or a number."""
     system: str = ""
-    """System message before each prompt; empty is none."""
+    """System message before each prompt; empty: none."""
     match: Match = "exact"
-    """`exact`: the text of the last `<answer>`, or the whole completion, is the answer, spaces aside. `number`: the
-    last `\\boxed{}`, or else `####`, `<answer>` or last number, is the same number. `boxed`: the text of the last
-    `\\boxed{}` is the answer, spaces aside. `math`: the last `\\boxed{}` is the same mathematics."""
+    """`exact`: the last `<answer>`, or else the whole completion, has the same text up to white space. `number`: the
+    last `\\boxed{}`, or else `####`, `<answer>` or last number, is the same number. `boxed`: the last `\\boxed{}` has
+    the same text up to white space. `math`: the last `\\boxed{}` is mathematically equal."""
     answer_marks: tuple[AnswerMark, ...] = ()
-    """Where the answer is looked for; empty is as `match` says. The first of these that is in the completion decides:
+    """Where to look for the answer; empty: as `match` says. The first of these found in the completion decides:
     `boxed`, `hashes` (`####`), `final` (the line after `FINAL:` or `Final answer:`), `tag` (`<answer>`), `number`."""
     level_key: str | None = None
     """Column of the difficulty, for curricula and reports."""
@@ -54,10 +47,7 @@ class Jsonl:
     verifier: ClassVar[str] = "jsonl/2"
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.held_out_share < 1.0:
-            raise ConfigError(f"held_out_share = {self.held_out_share}: expected a share of at least 0 and below 1")
-        if self.train and (self.held_out is None) == (self.held_out_share == 0.0):
-            raise ConfigError("set either held_out (a file of its own) or held_out_share (as in 0.1), and not both")
+        super().__post_init__()
         if self.answer_marks:
             check_marks(self.answer_marks)
 
@@ -65,13 +55,7 @@ class Jsonl:
     def marks(self) -> tuple[AnswerMark, ...]:
         return self.answer_marks or _MARKS[self.match]
 
-    def problems(self, split: Split) -> Sequence[Problem]:
-        return load_split(self._load, split == "held_out", self.train, self.held_out, self.held_out_share)
-
-    def _load(self, source: str, hub_split: str, key: str) -> list[Problem]:
-        return [self._problem(row) for row in load_rows(source, hub_split, key=key)]
-
-    def _problem(self, row: Row) -> Problem:
+    def problem(self, row: Row, is_held_out: bool) -> Problem:
         messages = self._messages(row)
         needs_answer = not self.keep_row or self.answer_key in row.values
         answer = self._answer(row) if needs_answer else ""
@@ -101,13 +85,13 @@ class Jsonl:
         if isinstance(answer, bool) or not isinstance(answer, (str, int, float)) or not str(answer).strip():
             raise row.error(f"{self.answer_key!r} is {answer!r:.60}, expected a string with text or a number")
         if self.match == "number" and parse_number(str(answer)) is None:
-            raise row.error(f"{self.answer_key!r} is {answer!r:.60}, which is no number; use another `match`")
+            raise row.error(f"{self.answer_key!r} is {answer!r:.60}, which is not a number; use another `match`")
         return str(answer).strip()
 
     def bare_problem(self, row: Row) -> Problem:
-        """From a row with the answer; a prompt may be there too."""
+        """Read a row with the answer; the prompt is optional."""
         answer = self._answer(row)
-        prompt = row.text(self.prompt_key) if self.prompt_key in row.values else ""
+        prompt = row.optional_text(self.prompt_key)
         return Problem(stable_id("jsonl", plain_text(prompt) or answer), (Message("user", prompt),), answer)
 
     def gold_completion(self, problem: Problem) -> str:
@@ -121,18 +105,15 @@ class Jsonl:
                 text = completion
             text = plain_text(text or "") or None
         is_right = None if text is None else self._is_right(problem, text)
-        verdict = Verdict.UNPARSED if is_right is None else Verdict.CORRECT if is_right else Verdict.WRONG
         detail = describe_missing(self.marks) if text is None else excerpt(text)
-        reward = 1.0 if is_right else 0.0
-        return Score(reward, verdict, {"correct": reward}, self.verifier, detail)
+        return score_correct(is_right, self.verifier, detail)
 
     def _is_right(self, problem: Problem, text: str) -> bool | None:
-        """None where the text cannot be an answer: no number, where one is asked for."""
+        """Compare; None where the text cannot be an answer, as when it is not a number."""
         if self.match == "number":
             return same_number(problem.answer, text)
         if self.match == "math":
-            question = problem.messages[-1].content if problem.messages else ""
-            return is_right_answer(problem.answer, text, question)
+            return is_right_answer(problem.answer, text, problem.question)
         return plain_text(text) == plain_text(problem.answer)
 
     def demonstrate(self, problem: Problem) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from groupwise.config.build import ConfigError
-from groupwise.rewards.code.unit_tests import BadTests, CodeSpec, infer_entry_points, read_plan
-from groupwise.tasks.code_task import CodeTask, optional_text
+from groupwise.rewards.code.unit_tests import CodeSpec, infer_entry_points, read_plan
+from groupwise.tasks.code_task import CodeTask, bad_tests_at
 from groupwise.tasks.rows import Row, load_rows, plain_text
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem
@@ -17,29 +17,29 @@ from groupwise.types import Message, Problem
 logger = logging.getLogger(__name__)
 
 IDS = {"test": range(11, 511), "validation": range(511, 601), "train": range(601, 975)}
-"""The published split; 1 to 10 are examples for prompts and are in none."""
+"""The published splits; 1 to 10 are examples for prompts and belong to none."""
 NUM_TESTS = 3
-"""Of every row's test_list."""
+"""Length of each row's test_list."""
 
 
 @dataclass(frozen=True)
 class Mbpp(CodeTask):
     """Short Python functions from one sentence, with three tests each (MBPP).
 
-    Reward: `tests`, the share of the tests that pass; correct when all do. Training scores the first tests of a problem
-    and never sees the last; held-out problems are scored with all, `challenge_test_list` included.
+    Reward: `tests`, the share of the tests that pass; correct when all do. Training uses the first tests of a problem
+    and never the last; held-out problems use all, `challenge_test_list` included.
     """
 
     source: str = "google-research-datasets/mbpp"
-    """A .jsonl path or hub name with rows {task_id, text, code, test_list}, split by the published ids."""
+    """A .jsonl path or hub name of rows {task_id, text, code, test_list}, split by the published ids."""
     hub_config: str = "full"
     """Configuration of the data set on the hub."""
     held_out: Literal["test", "validation"] = "test"
-    """Which part to hold out: ids 11 to 510, or 511 to 600. Training uses 601 to 974."""
+    """Split to hold out: ids 11 to 510, or 511 to 600. Training uses 601 to 974."""
     show_tests: int = 1
-    """How many tests the prompt shows, from the first; without any it names the function."""
+    """Number of tests in the prompt, from the first; 0: the prompt only names the function."""
     hidden_tests: int = 1
-    """How many tests training does not score, from the last."""
+    """Number of tests that training does not use, from the last."""
     instruction: str = "Answer with the Python code in one ```python block."
     """Ends the prompt."""
 
@@ -47,7 +47,7 @@ class Mbpp(CodeTask):
         super().__post_init__()
         if not 0 <= self.hidden_tests < NUM_TESTS:
             raise ConfigError(
-                f"hidden_tests = {self.hidden_tests}: expected 0 to {NUM_TESTS - 1}: there are {NUM_TESTS}"
+                f"hidden_tests = {self.hidden_tests}: expected 0 to {NUM_TESTS - 1}, of {NUM_TESTS} tests"
             )
         if not 0 <= self.show_tests <= NUM_TESTS - self.hidden_tests:
             raise ConfigError(
@@ -59,7 +59,7 @@ class Mbpp(CodeTask):
         held_out = self._rows(self.held_out)
         if split == "held_out":
             return [self._problem(row, is_held_out=True) for row in held_out]
-        # The published parts share a few sentences, under other names or with other tests.
+        # The published splits share a few sentences, under other names or with other tests.
         asked = {plain_text(row.text("text")) for row in held_out}
         train = self._rows("train")
         kept = [row for row in train if plain_text(row.text("text")) not in asked]
@@ -75,7 +75,7 @@ class Mbpp(CodeTask):
         return [row for row in rows if row.get("task_id") in IDS[part]]
 
     def _problem(self, row: Row, is_held_out: bool) -> Problem:
-        code, setup = row.text("code"), optional_text(row, "test_setup_code")
+        code, setup = row.text("code"), row.optional_text("test_setup_code")
         tests = _texts(row, "test_list")
         if len(tests) <= self.hidden_tests:
             raise row.error(
@@ -84,11 +84,9 @@ class Mbpp(CodeTask):
         scored = (
             [*tests, *_texts(row, "challenge_test_list")] if is_held_out else tests[: NUM_TESTS - self.hidden_tests]
         )
-        try:
+        with bad_tests_at(row):
             spec = CodeSpec(tuple(scored), infer_entry_points(scored, code, setup), setup=setup)
             read_plan(spec.to_text())
-        except BadTests as error:
-            raise row.error(str(error)) from None
         shown = tests[: self.show_tests]
         names = ", ".join(f"`{name}`" for name in spec.entry_points)
         hint = "Your code must pass:\n" + "\n".join(test.strip() for test in shown) if shown else f"Define {names}."
@@ -97,7 +95,7 @@ class Mbpp(CodeTask):
 
 
 def _texts(row: Row, key: str) -> list[str]:
-    tests = row.values.get(key) or []
+    tests = row.optional(key) or []
     if not isinstance(tests, list) or not all(isinstance(test, str) for test in tests):
         raise row.error(f"{key!r} is {tests!r:.60}, expected a list of assert statements")
     return tests

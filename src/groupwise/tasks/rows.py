@@ -1,9 +1,9 @@
-"""Rows of data from a local file (.jsonl, or .json with a list) or from the Hugging Face hub, with mistakes located.
+"""Rows of data from a local file (.jsonl, or .json with a list) or from the Hugging Face hub.
 
-A source that looks like a path is one: it exists, ends in .jsonl or .json, or starts with `.`, `/` or `~`. Anything
-else is a hub name, read with the optional `datasets` package. Every mistake is a `ConfigError` that names the recipe's
-key, the file and the row (1-based: the line of a .jsonl, the item of a .json, the row of a hub split). A bad row is
-never dropped here; a task that knows of blemishes in its data drops them itself, and counts them.
+A source is a path if it exists or cannot be a hub name (see base/hub). Anything else is a hub name, read with the
+optional `datasets` package. Every mistake is a `ConfigError` that names the recipe's key, the file and the row (from 1:
+the line of a .jsonl, the item of a .json, the row of a hub split). Bad rows are never dropped here; a task with known
+bad rows in its data drops and counts them itself.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from groupwise.base.hub import hub_or_cache, is_hub_name
 from groupwise.config.build import ConfigError
-from groupwise.types import Problem
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     values: Mapping[str, Any]
     where: str
-    """Key, file and row, for messages: "task.options.train: data.jsonl, row 12"."""
+    """Key, file and row for error messages: "task.options.train: data.jsonl, row 12"."""
 
     def error(self, why: str) -> ConfigError:
         return ConfigError(f"{self.where}: {why}")
@@ -35,7 +35,7 @@ class Row:
         return self.values[key]
 
     def text(self, key: str) -> str:
-        """A string that is not blank."""
+        """Return a string that is not blank."""
         value = self.get(key)
         if not isinstance(value, str):
             raise self.error(f"{key!r} is {_kind(value)}, expected a string")
@@ -44,75 +44,59 @@ class Row:
         return value
 
     def answer(self, key: str) -> str:
-        """A string that is not blank, or a number as text."""
+        """Return a string that is not blank, or a number as text."""
         value = self.get(key)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             return str(value)
         return self.text(key)
 
     def whole_number(self, key: str) -> int:
-        """An integer, or a string of one."""
+        """Return an integer, also from a string."""
         value = self.get(key)
         if isinstance(value, str) and re.fullmatch(r"\s*[-+]?[0-9]{1,300}\s*", value):
             return int(value)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise self.error(f"{key!r} is {value!r:.60}, expected a whole number")
+            raise self.error(f"{key!r} is {value!r:.60}, expected an integer")
         return value
+
+    def optional(self, key: str) -> Any:
+        """Return a value, or None where it is missing, null or empty."""
+        return self.values.get(key) or None
+
+    def optional_text(self, key: str) -> str:
+        """Return a string, or "" where it is missing, null or empty."""
+        return "" if self.optional(key) is None else self.text(key)
 
 
 def load_rows(source: str, split: str, name: str | None = None, *, key: str = "task.options.train") -> list[Row]:
-    """All rows of `source` in their order. `split` and `name` (the data set's configuration) matter on the hub only.
+    """Return all rows of `source` in order.
 
-    `key` is the key of the recipe that the source was given in, for messages.
+    `split` and `name` (the data set's configuration) apply to the hub only. `key` is the recipe's key for the source.
     """
     path = Path(source).expanduser()
-    if path.exists() or path.suffix in (".jsonl", ".json") or source.startswith((".", "/", "~")):
+    if path.exists() or not is_hub_name(source):
         rows = _read_file(path, f"{key} = {source!r}")
     else:
         rows = _read_hub(source, split, name, f"{key} = {source!r}")
     found = [Row(values, f"{key}: {source}, row {number}") for number, values in rows]
     if not found:
-        raise ConfigError(f"{key} = {source!r}: no rows; an empty data set cannot be trained or evaluated on")
+        raise ConfigError(f"{key} = {source!r}: no rows; give a source that has some")
     return found
 
 
-def load_split(
-    load: Callable[[str, str, str], Sequence[Problem]],
-    is_held_out: bool,
-    train: str,
-    held_out: str | None,
-    held_out_share: float,
-    kind_of: Callable[[Problem], str] = lambda problem: problem.id,
-) -> Sequence[Problem]:
-    """One side of a task whose held-out problems have a source of their own, or are a share of `train` by hash.
-
-    `load` makes problems of (source, split on the hub, key of the recipe). Problems of one kind are on one side.
-    """
-    if not train:
-        raise ConfigError("task.options.train: missing; set it to a .jsonl path or hub name with your problems")
-    if held_out is None and not held_out_share:
-        raise ConfigError("set either held_out (a file of its own) or held_out_share (as in 0.1)")
-    if held_out is not None and is_held_out:
-        return load(held_out, "test", "task.options.held_out")
-    problems = load(train, "train", "task.options.train")
-    if held_out is not None:
-        return problems
-    return [problem for problem in problems if (share_of(kind_of(problem)) < held_out_share) == is_held_out]
-
-
 def stable_id(prefix: str, *parts: Any) -> str:
-    """An id that depends on the content alone: not on the order of the data, the run or the machine."""
+    """Return an id that depends on the content alone, not on the order of the data, the run or the machine."""
     content = json.dumps(parts, ensure_ascii=True, separators=(",", ":"))
     return f"{prefix}-{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
 
 def share_of(identifier: str) -> float:
-    """A number in [0, 1) drawn from an id by hash: which side of a split it is on, whatever else is in the data."""
+    """Hash an id to a number in [0, 1), which decides its split whatever else is in the data."""
     return int.from_bytes(hashlib.sha256(identifier.encode()).digest()[:6], "big") / 2**48
 
 
 def plain_text(text: str) -> str:
-    """Runs of white space made one space: two prompts that differ in spacing only are the same problem."""
+    """Collapse runs of white space: two prompts that differ only in spacing are the same problem."""
     return " ".join(text.split())
 
 
@@ -120,7 +104,7 @@ def _read_file(path: Path, where: str) -> Iterator[tuple[int, Mapping[str, Any]]
     if not path.exists():
         raise ConfigError(f"{where}: no such file ({path.absolute()}); correct the path or use a hub name")
     if not path.is_file() or path.suffix not in (".jsonl", ".json"):
-        raise ConfigError(f"{where}: expected a .jsonl file, or a .json file that holds a list")
+        raise ConfigError(f"{where}: expected a .jsonl file, or a .json file with a list")
     try:
         content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
@@ -137,7 +121,7 @@ def _read_file(path: Path, where: str) -> Iterator[tuple[int, Mapping[str, Any]]
 
 
 def parse_json(content: bytes, where: str) -> Any:
-    """Strict JSON: no NaN, no other encoding; `where` begins the message of the error."""
+    """Parse strict JSON: UTF-8, no NaN. Error messages begin with `where`."""
     try:
         return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
     except RecursionError:
@@ -166,7 +150,8 @@ def _read_hub(source: str, split: str, name: str | None, where: str) -> Iterator
             "pip install 'groupwise[hub]', or give the path of a .jsonl file"
         ) from None
     try:
-        rows: Sequence[Mapping[str, Any]] = load_dataset(source, name, split=split)
+        with hub_or_cache(source):
+            rows: Sequence[Mapping[str, Any]] = load_dataset(source, name, split=split)
     except (OSError, ValueError) as error:  # not found, no network, no such split or configuration
         raise ConfigError(f"{where}: could not load split {split!r} from the hub: {error}") from None
     yield from _objects(enumerate(rows, start=1), where)

@@ -1,7 +1,7 @@
-"""What a task is: where problems come from and how a completion is scored.
+"""The task protocol: where problems come from and how a completion is scored.
 
-A task is a frozen dataclass whose fields are the keys of `[task.options]` in a recipe. It has two methods and a name
-for its verifier; a third method is there for tasks that can solve their own problems.
+A task is a frozen dataclass whose fields are the keys of `[task.options]` in a recipe. The other protocols are
+optional abilities.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ class Task(Protocol):
 
     @property
     def verifier(self) -> str:
-        """Name and version of the scoring rule, as in "countdown/1"; a change of the rule changes the version."""
+        """Name and version of the scoring rule, as in "countdown/1"; a changed rule needs a new version."""
         ...
 
     def problems(self, split: Split) -> Sequence[Problem]:
-        """All problems of a split, in a fixed order. The two splits share no problem."""
+        """Return all problems of a split in a fixed order. The two splits share no problem."""
         ...
 
     def score(self, problem: Problem, completion: str) -> Score:
-        """Judge one completion. Raises only when the verifier itself fails; the caller makes that an error verdict."""
+        """Judge one completion. Raise only when the verifier itself fails: the caller turns that into an error."""
         ...
 
 
 @runtime_checkable
 class Demonstrator(Protocol):
-    """A task that can write a right completion itself, for supervised fine-tuning without a data set."""
+    """A task that can write correct completions, for supervised fine-tuning without a data set."""
 
     def demonstrate(self, problem: Problem) -> str: ...
 
 
 @runtime_checkable
 class RowScorer(Protocol):
-    """A task whose verifier can be run on rows of a file, without the task's own data (`groupwise verify`)."""
+    """A task whose verifier can score rows of a file without the task's own data (`groupwise verify`)."""
 
     def bare_problem(self, row: Row) -> Problem:
-        """What scoring needs of a problem, from a row that has the verifier's own fields and perhaps no prompt."""
+        """Build a problem from a row with the fields that scoring needs; the prompt is optional."""
         ...
 
 
 @runtime_checkable
 class GoldWriter(Protocol):
-    """A task that can write out its gold answer as a completion, to test the verifier with (`groupwise validate`)."""
+    """A task that can write its gold answer as a completion, to test the verifier (`groupwise validate`)."""
 
     def gold_completion(self, problem: Problem) -> str | None:
-        """A completion that must be judged correct; None for a problem whose data has no gold answer."""
+        """Return a completion that must be judged correct; None for a problem without a gold answer."""
         ...

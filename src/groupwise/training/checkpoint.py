@@ -1,7 +1,7 @@
-"""Save where a run stands, and take it up again: the two halves of an exact resume, side by side.
+"""Save and restore a run: the two halves of an exact resume.
 
-A checkpoint holds the policy's tensors, the position, the batch in flight, the global random state, and the identity
-that a resumed run must agree with (recipe fingerprint, verifier, versions).
+A checkpoint contains the policy's tensors, the position, the batch in flight, the global random state, and the identity
+that must be equal in a resumed run (recipe fingerprint, verifier, versions).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def save(training: Training) -> None:
 
 
 def restore(training: Training, *, accept_verifier: bool = False) -> None:
-    """Load the newest valid checkpoint. Without one the run starts over, which gives the same numbers."""
+    """Load the newest valid checkpoint. Without one, the run starts over with the same numbers."""
     path = training.store.newest_valid()
     if path is not None:
         path = training.store.rewind(path.name)
-    # What rank 0 found and went back to: the others only read.
+    # Rank 0 chooses the checkpoint; the others only read.
     path = training.policy.world.gather(path)[0]
     if path is None:
         training.log.rewind(0, eval_step=-1)
@@ -73,7 +73,7 @@ def restore(training: Training, *, accept_verifier: bool = False) -> None:
     training.batch = batch_from_json(state["batch"]) if state["batch"] else None
     training.saved = (position.step, len(training.batch.updates) if training.batch else 0)
     restore_random_state(state["random"])
-    # The rollouts of a step in flight were written before the checkpoint, and are not sampled again.
+    # The rollouts of a step in flight were written before the checkpoint and are not sampled again.
     in_flight = 1 if training.batch else 0
     training.log.rewind(position.step, eval_step=position.last_eval_step, rollout_step=position.step + in_flight)
     if position.best_checkpoint in training.store.names():
@@ -81,21 +81,21 @@ def restore(training: Training, *, accept_verifier: bool = False) -> None:
 
 
 def _refuse_changes(now: Mapping[str, Any], then: Mapping[str, Any], accept_verifier: bool) -> str:
-    """The change of verifier that was accepted; "" where there is none."""
+    """Return the accepted change of the verifier; "" if there is none."""
     for key, fix in (
         ("fingerprint", "restore recipe.toml"),
-        ("verifier", "install the version that it was started with, or go on all the same with --accept-verifier"),
+        ("verifier", "install the version that it was started with, or continue anyway with --accept-verifier"),
     ):
         if now[key] != then[key] and not (key == "verifier" and accept_verifier):
             raise ConfigError(
-                f"this run was started with {key} {then[key]} and would go on with {now[key]}: its numbers would not "
-                f"be comparable; {fix}, or start a new run"
+                f"this run was started with {key} {then[key]} and would continue with {now[key]}: its numbers would "
+                f"not be comparable; {fix}, or start a new run"
             )
     return "" if now["verifier"] == then["verifier"] else f"{then['verifier']} → {now['verifier']}"
 
 
 def seed_random_state(seed: int) -> None:
-    """The global generators. Nothing of ours draws from them, but dropout and users' own tasks may."""
+    """Return the state of the global generators, which dropout and user-defined tasks may use."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)

@@ -1,14 +1,14 @@
-"""Collecting the groups of one step: draw problems, sample, score, and sample more where there is no signal.
+"""The groups of one step: choose problems, sample, score, and resample groups with no signal.
 
-draw problems ─▶ sample and score ─▶ grow groups without signal (max_rollouts_per_problem)
-                      ▲                    │
-                      └── other problems ◀─┴─ set aside groups that still have none (refill_rounds)
+choose problems ─▶ sample and score ─▶ grow groups with no signal (max_rollouts_per_problem)
+                        ▲                    │
+                        └── other problems ◀─┴─ set aside groups that still have none (refill_rounds)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from groupwise.base.seeds import seed_of
 from groupwise.config import RlStage
@@ -25,16 +25,16 @@ from groupwise.types import Problem, SamplingParams, ScoredGroup
 @dataclass(frozen=True, slots=True)
 class Collected:
     groups: tuple[ScoredGroup, ...]
-    """What the step learns from; advantages are not set yet."""
+    """Groups that the step learns from, without advantages yet."""
     set_aside: tuple[ScoredGroup, ...]
-    """Groups without signal that refilling replaced. They are logged, and counted in the metrics of sampling."""
+    """Groups with no signal that were replaced. They are logged and count in the sampling metrics."""
     num_extra_rollouts: int
     sample_s: float
     score_s: float
 
 
 class Collector:
-    """Samples and scores the groups of a stage. Holds no state: what is random is a hash of the step."""
+    """Samples and scores the groups of a stage. It has no state: random streams are a hash of the step."""
 
     def __init__(
         self, stage: RlStage, scorer: Scorer, engine: Engine, prompts: Prompts, seed: int, world: World
@@ -45,7 +45,7 @@ class Collector:
         self._engine = engine
         self._prompts = prompts
         self._seed = seed
-        self._sampling = sampling_params(stage)
+        self._sampling = SamplingParams(**asdict(stage.sampling))
 
     def collect(self, sampler: ProblemSampler, stage_step: int, policy_version: int) -> Collected:
         stage = self._stage
@@ -90,7 +90,7 @@ class Collector:
     ) -> list[ScoredGroup]:
         requests = []
         for draw, problem, numbers in wanted:
-            # The number of the draw tells apart two draws of one problem in the same step.
+            # The draw's number distinguishes two draws of one problem in the same step.
             key = (self._seed, self._stage.name, stage_step, problem.id, draw)
             requests.append(Request(self._prompts[problem], tuple(seed_of(*key, number) for number in numbers)))
         pairs = sample_and_score(
@@ -103,15 +103,3 @@ class Collector:
         group = replace(first.group, rollouts=first.group.rollouts + extra.group.rollouts)
         scores = first.scores + extra.scores
         return shape_group(group, scores, self._stage.reward, stage_step, self._sampling.max_new_tokens)
-
-
-def sampling_params(stage: RlStage) -> SamplingParams:
-    sampling = stage.sampling
-    return SamplingParams(
-        max_new_tokens=sampling.max_new_tokens,
-        temperature=sampling.temperature,
-        top_k=sampling.top_k,
-        top_p=sampling.top_p,
-        min_p=sampling.min_p,
-        stop_strings=sampling.stop_strings,
-    )

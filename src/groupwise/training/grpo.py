@@ -1,15 +1,15 @@
-"""THE loop: sample a group of completions per problem, score each, learn from those that beat their group, publish.
+"""The GRPO loop: sample a group of completions per problem, score them, learn from those better than their group.
 
     ┌─▶ collect ──▶ groups with scores ──▶ advantages ──▶ batch ──▶ update × (epochs × updates per epoch) ──┐
     │   (engine, verifier)                                                                                │
-    └──────────── the weights that were just updated are the very weights that are sampled from ◀─────────┘
+    └──────────── the weights that were just updated are the weights that are sampled from ◀──────────────┘
 
-GRPO, Dr. GRPO, DAPO, GSPO, CISPO, RLOO, REINFORCE++ and GR-REINFORCE are all this loop: what differs is which pure
-functions of `groupwise.algo` the stage names. A checkpoint may fall between any two updates: the batch in flight goes
-into it, and a resumed run goes on with the next update, bit for bit.
+GRPO, Dr. GRPO, DAPO, GSPO, CISPO, RLOO, REINFORCE++ and GR-REINFORCE are all this loop; they differ in the pure
+functions of `groupwise.algo` that the stage names. A checkpoint can be made between any two updates: it contains the
+batch in flight, and a resumed run continues with the next update, bit for bit.
 
-What it does not do: choose problems (data/sampler), compare rewards (credit), run the model (models/policy), evaluate,
-log or save (training).
+Elsewhere: the choice of problems (data/sampler), comparison of rewards (scoring/credit), the model (models/policy),
+evaluating, logging and saving (train/training).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from groupwise.types import Rollout, ScoredGroup
 
 
 def run_stage(training: Training, stage: RlStage) -> None:
-    """Run a stage from where `training.position` stands to its end."""
+    """Run a stage from `training.position` to its end."""
     policy, position, seed = training.policy, training.position, training.recipe.seed
     sampler = ProblemSampler(training.train_problems, stage.curriculum, seed_of(seed, stage.name))
     if position.sampler is not None:
@@ -81,7 +81,7 @@ def run_stage(training: Training, stage: RlStage) -> None:
 
 
 def make_batch(policy: Policy, stage: RlStage, collected: Collected, stage_step: int, beta: float) -> StepBatch:
-    """Rollouts → examples, with old and reference logprobs where the stage needs them, and advantages."""
+    """Make examples of rollouts, with advantages and, if the stage needs them, old and reference logprobs."""
     start = time.perf_counter()
     members = [
         (group, number)
@@ -100,7 +100,7 @@ def make_batch(policy: Policy, stage: RlStage, collected: Collected, stage_step:
 
     penalties = reward_penalties(stage, members, examples, beta)
     advantages = assign_advantages(stage, collected.groups, penalties, stage_step)
-    # An advantage of exactly 0 adds nothing to the surrogate: without a KL term the model need not see that rollout.
+    # An advantage of exactly 0 adds nothing to the surrogate. Without a KL term the rollout is skipped.
     has_kl_loss = stage.uses_reference and stage.kl.place == "loss"
     examples = [
         replace(
@@ -126,7 +126,7 @@ def make_batch(policy: Policy, stage: RlStage, collected: Collected, stage_step:
 def reward_penalties(
     stage: RlStage, members: Sequence[Member], examples: Sequence[Example], beta: float
 ) -> dict[Member, Tensor]:
-    """β·KL per token of each rollout, for stages that take it off the reward."""
+    """Return β·KL per token of each rollout, for stages that subtract it from the reward."""
     if not (stage.uses_reference and stage.kl.place == "reward"):
         return {}
     penalties = {}
@@ -138,7 +138,7 @@ def reward_penalties(
 
 
 def choose_examples(stage: RlStage, batch: StepBatch, number: int, key: Sequence[object]) -> Update:
-    """What the `number`-th update of the step learns from. Each epoch deals the problems out anew."""
+    """Return the examples of the step's `number`-th update. Each epoch redistributes the problems."""
     per_epoch = stage.updates_per_step // stage.epochs_per_batch
     epoch, index = divmod(number, per_epoch)
     updates = split_updates(
@@ -153,7 +153,7 @@ def choose_examples(stage: RlStage, batch: StepBatch, number: int, key: Sequence
 
 
 def policy_loss(stage: RlStage, beta: float) -> LossFunction:
-    """The stage's loss per token: surrogate × importance weight + β·KL."""
+    """Return the stage's loss per token: surrogate × importance weight + β·KL."""
     config = stage.loss
 
     def token_loss(logprobs: Tensor, entropies: Tensor, microbatch: Microbatch) -> TokenLoss:
@@ -199,7 +199,7 @@ def policy_loss(stage: RlStage, beta: float) -> LossFunction:
 
 
 def current_beta(stage: RlStage, position: Position) -> float:
-    """The KL coefficient of this step: by schedule, or where the controller has steered it."""
+    """Return the KL coefficient of this step, from the schedule or the controller."""
     if position.kl_coefficient is not None:
         return position.kl_coefficient
     kl = stage.kl
@@ -209,10 +209,10 @@ def current_beta(stage: RlStage, position: Position) -> float:
 
 
 def next_beta(stage: RlStage, beta: float, kl: float | None) -> float | None:
-    """What the target-seeking controller makes of the KL it sees; None for schedules that follow the step alone."""
+    """Return the target-seeking controller's next coefficient; None for schedules that depend on the step alone."""
     if stage.kl.schedule != "target":
         return None
-    if kl is None:  # no update in this step, so nothing was seen
+    if kl is None:  # no update in this step, so there is no KL
         return beta
     return seek_target(beta, kl, target=stage.kl.target, schedule_steps=stage.kl.schedule_steps)
 
@@ -234,6 +234,6 @@ def _example(scored: ScoredGroup, group: int, number: int) -> Example:
 
 
 def _with_advantages(scored: ScoredGroup, group: int, advantages: dict[Member, Tensor]) -> ScoredGroup:
-    """The record for the log; where advantages differ by token, their mean."""
+    """Return the record for the log. Advantages that differ by token are averaged."""
     rows = [advantages.get((group, number)) for number in range(len(scored.scores))]
     return replace(scored, advantages=tuple(0.0 if row is None else float(row.mean()) for row in rows))

@@ -1,4 +1,4 @@
-"""The numbers of a step: what the rollouts were like and what the updates did. runlog/catalogue declares the names."""
+"""Metrics of a step: of its rollouts and of its updates. runs/catalogue declares the names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from groupwise.types import ScoredGroup, UpdateStats, Verdict
 def rollout_metrics(
     groups: Sequence[ScoredGroup], set_aside: Sequence[ScoredGroup], reward: RewardConfig, stage_step: int
 ) -> dict[str, float]:
-    """Over everything that was sampled, whether the update sees it or not: else refilling would flatter the policy."""
+    """Compute metrics over everything that was sampled. Without replaced groups, the policy would look too good."""
     sampled = [*groups, *set_aside]
     rollouts = [rollout for scored in sampled for rollout in scored.group.rollouts]
     scores = [score for scored in sampled for score in scored.scores]
@@ -59,7 +59,7 @@ def rollout_metrics(
 
 
 def update_metrics(updates: Sequence[UpdateStats]) -> dict[str, float]:
-    """Over the updates of the step: token-weighted means, largest maxima. Skipped updates count as skipped only."""
+    """Combine the updates of the step: token-weighted means, largest maxima. Skipped updates are only counted."""
     done = [stats for stats in updates if stats.is_finite and stats.num_tokens]
     metrics = {
         "update/count": float(len(done)),

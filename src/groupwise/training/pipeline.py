@@ -1,10 +1,10 @@
-"""From a recipe to a finished run: set everything up, run the stages one after the other, resume where a run stopped.
+"""Train a recipe: set everything up, run the stages one after the other, resume where a run stopped.
 
     train(recipe, run_dir) ──▶ lock ──▶ set_up ──▶ for each stage: begin, run its loop ──▶ finished
-    resume(run_dir)        ──▶ lock ──▶ set_up ──▶ newest valid checkpoint ──▶ the same, from where it stands
+    resume(run_dir)        ──▶ lock ──▶ set_up ──▶ newest valid checkpoint ──▶ the same, from there
 
-One run directory, one step axis over all stages. Nothing is trained before everything that can be checked was checked
-(train/setup). How a run is saved and restored is in train/checkpoint.
+All stages share one run directory and one step axis. Training starts only after everything that can be checked was
+checked (train/setup). Saving and restoring are in train/checkpoint.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def carry_out(request: RunRequest) -> bool:
     is_writer = request.world.rank == 0
     if is_writer and not request.is_resumed:
         _check_run_dir(request.run_dir)
-    # One rank writes, and so one rank holds the lock.
+    # Only one rank writes, so only that rank holds the lock.
     with RunLock(request.run_dir) if is_writer else nullcontext(), own_folder(request.run_dir, request.world) as folder:
         return _run(set_up(request, folder), request)
 
@@ -74,7 +74,7 @@ def carry_out(request: RunRequest) -> bool:
 def _check_run_dir(run_dir: Path) -> None:
     if (run_dir / layout.RECIPE).exists():
         raise ConfigError(
-            f"{run_dir} holds a run already; resume it with `groupwise train --resume {run_dir}`, or take another "
+            f"{run_dir} already contains a run; resume it with `groupwise train --resume {run_dir}`, or choose another "
             "--run-dir"
         )
     try:
@@ -86,9 +86,9 @@ def _check_run_dir(run_dir: Path) -> None:
 
 
 def recipe_of(run_dir: Path) -> Recipe:
-    """The resolved recipe that a run was started with."""
+    """Return the resolved recipe that a run was started with."""
     if not (run_dir / layout.RECIPE).exists():
-        raise ConfigError(f"{run_dir} holds no run to resume: there is no {layout.RECIPE} in it")
+        raise ConfigError(f"{run_dir} has no run to resume: there is no {layout.RECIPE} in it")
     return make_recipe(Run(run_dir).recipe)
 
 
@@ -97,8 +97,11 @@ def default_run_dir(recipe: Recipe) -> Path:
 
 
 def memory_limit_of(run_dir: Path) -> float | None:
-    """In GiB, that a run was started with. Sizes of packs and chunks go by it, and so the last bits of every sum."""
-    if not (run_dir / layout.INFO).exists():  # killed as it began
+    """Return the memory limit in GiB that a run was started with.
+
+    Sizes of packs and chunks depend on it, and so do the last bits of every sum.
+    """
+    if not (run_dir / layout.INFO).exists():  # killed at its start
         return None
     limit = Run(run_dir).info.get("machine", {}).get("memory_limit_gib")
     return None if limit is None else float(limit)
@@ -106,7 +109,7 @@ def memory_limit_of(run_dir: Path) -> float | None:
 
 @contextmanager
 def own_folder(run_dir: Path, world: World) -> Iterator[Path]:
-    """Where a rank writes: rank 0 into the run directory, the others into one that is thrown away."""
+    """Yield the folder of a rank: the run directory for rank 0, a temporary one for the others."""
     if world.rank == 0:
         yield run_dir
         return
@@ -138,7 +141,7 @@ def _run(training: Training, request: RunRequest) -> bool:
                 raise
             except Exception as error:
                 told = OutOfMemory(_ran_out(training, error)) if _is_out_of_memory(error) else error
-                # Whoever reads the run later should see why it ended; where the disk is full, it cannot be kept.
+                # Record why the run ended, unless the disk is full.
                 with suppress(RunLogError):
                     reason = f"{type(told).__name__}: {told}"
                     log.write_event("failed", step=training.position.step, reason=reason)
@@ -155,7 +158,7 @@ def _run(training: Training, request: RunRequest) -> bool:
 
 
 def run_stages(training: Training) -> None:
-    """Run the stages that are left, one after the other, each to its end."""
+    """Run the remaining stages, one after the other."""
     position, stages = training.position, training.recipe.stages
     while position.stage_index < len(stages):
         stage = stages[position.stage_index]
@@ -175,7 +178,7 @@ def run_stages(training: Training) -> None:
 
 
 def rehearse_stage(training: Training, stage: Stage) -> None:
-    """Refuse a stage whose longest batch does not fit, before its first step."""
+    """Refuse a stage whose longest batch does not fit into memory, before its first step."""
     if isinstance(stage, SftStage):
         return
     longest = max(len(training.prompts[problem].token_ids) for problem in training.train_problems)
@@ -189,7 +192,7 @@ def rehearse_stage(training: Training, stage: Stage) -> None:
 
 
 def begin_stage(training: Training, stage: Stage) -> None:
-    """A fresh optimizer and, where the stage needs one, a reference: the policy as it is now."""
+    """Start a stage with a fresh optimizer and, if needed, the current policy as the reference."""
     position = training.position
     if stage.start_from == "best" and position.best_checkpoint:
         load_best(training)
@@ -201,20 +204,20 @@ def begin_stage(training: Training, stage: Stage) -> None:
 
 def load_best(training: Training) -> None:
     tensors, _ = training.store.load(training.store.root / training.position.best_checkpoint)
-    # The best by its moving average, where that is what was evaluated.
+    # The moving average, if that is what was evaluated.
     training.policy.load_weights(tensors["ema" if training.recipe.evaluation.use_ema else "weights"])
 
 
 def fall_back(training: Training) -> None:
-    """After a broken guard: the weights of the best checkpoint, in which none was broken."""
+    """Return to the weights of the best checkpoint after a guard was broken."""
     load_best(training)
-    # The checkpoint of this step, if there is one, holds the weights that are given up.
+    # A checkpoint of this step would contain the abandoned weights.
     training.saved = None
     training.log.write_event("fell_back", step=training.position.step, checkpoint=training.position.best_checkpoint)
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """As torch, our own memory and the libraries that torch calls say it."""
+    """Whether torch, a library that it calls, or our own allocator ran out of memory."""
     if isinstance(error, DeviceMemoryError):
         return error.is_out_of_memory
     is_said_by_library = isinstance(error, RuntimeError) and "STATUS_ALLOC_FAILED" in str(error)

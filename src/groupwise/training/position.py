@@ -1,4 +1,4 @@
-"""Where a run stands, as plain JSON values: what a checkpoint holds beside the policy's tensors."""
+"""The position of a run, as plain JSON values that a checkpoint stores with the policy's tensors."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Position:
     """Tokens sampled so far."""
     nonfinite_in_a_row: int = 0
     kl_coefficient: float | None = None
-    """Where the target-seeking controller stands."""
+    """Coefficient of the target-seeking controller."""
     sampler: dict[str, Any] | None = None
-    """The sampler's state after the newest batch was drawn."""
+    """State of the sampler after the newest batch was sampled."""
     last_eval_step: int = -1
     best_pass_at_1: float = -1.0
     best_checkpoint: str = ""
     evals_without_best: int = 0
-    """In this stage."""
+    """Evaluations in this stage since the best one."""
     guards_at_start: dict[str, float] = field(default_factory=dict)
-    """What the guards read before the first step."""
+    """Readings of the guards before the first step."""
     is_guard_broken: bool = False
-    """In this stage, by a guard that ends it."""
+    """A guard that ends the stage was broken in this stage."""

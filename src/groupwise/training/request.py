@@ -1,4 +1,4 @@
-"""What a caller asks of the trainer: which run, started or resumed, watched by whom, on which rank."""
+"""A request to the trainer: which run, new or resumed, with which sinks, on which rank."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class RunRequest:
     run_dir: Path
     is_resumed: bool = False
     accept_verifier: bool = False
-    """Resume although the verifier's version has changed; the log says so."""
+    """Resume although the verifier's version has changed. The change is logged."""
     memory_gib: float | None = None
     """Limit on the GPU memory of this process, for runs that share a GPU."""
     sinks: Sequence[Sink] = ()
-    """What receives every record besides the run directory, on rank 0 alone."""
+    """Receivers of every record besides the run directory, on rank 0 only."""
     world: World = field(default_factory=Alone)
     make_scorer: ScorerMaker = make_scorer
     task: Task | None = None

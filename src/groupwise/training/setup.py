@@ -1,7 +1,7 @@
 """Make and check everything that a run needs, before anything is trained or written.
 
-Refused here: a recipe whose data is missing or overlaps with what is held out, prompts that do not fit the context, an
-engine or a tracker that is not installed.
+Refused here: missing data, training data that overlaps with held-out data, prompts that do not fit the context, and
+engines or trackers that are not installed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def set_up(request: RunRequest, folder: Path) -> Training:
     policy = load_policy(recipe, world)
     prompts = Prompts(policy.tokenizer)
     _check_lengths(recipe, policy, prompts, train_problems, held_out)
-    # Made before anything is written: its package may not be installed.
+    # Before anything is written, because its package may not be installed.
     engine = make_engine(recipe.engine, policy)
     log = RunLog(folder, _sinks(request))
     kind = CheckpointStore if world.rank == 0 else CheckpointReader
@@ -96,7 +96,7 @@ def _check_lengths(
 
 
 def _sinks(request: RunRequest) -> list[Sink]:
-    """The sinks of the caller and of the recipe, on rank 0 alone: trackers would show the run once for each rank."""
+    """Return the sinks of the caller and the recipe. Only rank 0 has any, or trackers would show each rank as a run."""
     if request.world.rank > 0:
         return []
     run_dir, table = request.run_dir, to_table(request.recipe)
@@ -107,7 +107,7 @@ def _sinks(request: RunRequest) -> list[Sink]:
 
 
 def warn_of_contamination(training: Training) -> None:
-    """Log held-out problems that are nearly copies of training problems. Exact copies were refused before."""
+    """Log held-out problems that are near copies of training problems. Exact copies were refused before."""
     if training.policy.world.rank > 0:
         return
     evaluated = training.held_out_problems[: training.recipe.evaluation.num_problems or None]

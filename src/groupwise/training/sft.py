@@ -1,6 +1,6 @@
-"""Supervised fine-tuning: the same beats as the RL loop with a likelihood loss, on the completion alone.
+"""Supervised fine-tuning: the steps of the RL loop with a likelihood loss on the completion.
 
-    demonstrations ──▶ examples ──▶ one update a step ──▶ log, evaluate, save
+    demonstrations ──▶ examples ──▶ one update per step ──▶ log, evaluate, save
 
 Demonstrations come from the task's own solver, from the correct rollouts of earlier stages, or from a file.
 """
@@ -26,7 +26,7 @@ from groupwise.types import Demonstration, Problem
 
 
 def run_stage(training: Training, stage: SftStage) -> None:
-    """Run a stage from where `training.position` stands to its end."""
+    """Run a stage from `training.position` to its end."""
     policy, position, seed = training.policy, training.position, training.recipe.seed
     examples = make_examples(training, stage)
 
@@ -58,14 +58,14 @@ def make_examples(training: Training, stage: SftStage) -> list[Example]:
             raise ConfigError(
                 f"stage {stage.name}: the demonstration of problem {demonstration.problem.id} has {len(prompt_ids)} "
                 f"prompt + {len(completion_ids)} completion = {length} tokens, more than the context of {limit}; "
-                "leave it out, shorten it, or take a model with a longer context"
+                "remove it, shorten it, or use a model with a longer context"
             )
         examples.append(Example(prompt_ids, completion_ids))
     return examples
 
 
 def check_source(stage: SftStage, task: Task, held_out: Sequence[Problem]) -> None:
-    """What can be known of the demonstrations before the run begins: there are some, and none is held out."""
+    """Check the demonstrations before the run begins: they exist, and none is of a held-out problem."""
     if stage.source == "task":
         from_task(task, ())
     elif stage.source == "file":
@@ -73,7 +73,7 @@ def check_source(stage: SftStage, task: Task, held_out: Sequence[Problem]) -> No
 
 
 def load_demonstrations(stage: SftStage, training: Training) -> list[Demonstration]:
-    """Where they come from, in a fixed order."""
+    """Load the stage's demonstrations, in a fixed order."""
     if stage.source == "task":
         demonstrations = from_task(training.task, training.train_problems)
     elif stage.source == "file":
@@ -84,7 +84,7 @@ def load_demonstrations(stage: SftStage, training: Training) -> list[Demonstrati
     if len(demonstrations) < stage.min_demonstrations:
         raise ConfigError(
             f"stage {stage.name}: {len(demonstrations)} demonstrations from source = {stage.source!r}, but "
-            f"min_demonstrations = {stage.min_demonstrations}; train the stages before it for longer, or lower that"
+            f"min_demonstrations = {stage.min_demonstrations}; train the earlier stages for longer, or lower that value"
         )
     return demonstrations[: stage.max_demonstrations or None]
 
@@ -92,7 +92,7 @@ def load_demonstrations(stage: SftStage, training: Training) -> list[Demonstrati
 def choose_examples(
     examples: Sequence[Example], stage: SftStage, stage_step: int, key: Sequence[object]
 ) -> list[Example]:
-    """The next ones in endless shuffled passes; a hash of the pass, so nothing has to be remembered."""
+    """Return the next examples in endless shuffled passes. The order is a hash of the pass, so there is no state."""
     chosen: list[Example] = []
     for position in range(stage_step * stage.demonstrations_per_step, (stage_step + 1) * stage.demonstrations_per_step):
         number, index = divmod(position, len(examples))

@@ -1,7 +1,7 @@
-"""What a step did to each token: one pass over its rollouts after the updates, compared with before.
+"""The effect of a step on each token: one pass over its rollouts after the updates, compared with before.
 
-The ratio is of the policy after the whole step to the policy before it, so it speaks even where a step is one update
-and the ratio inside the loss is 1 by definition. Reads the policy, changes nothing, draws no random numbers.
+The ratio compares the policies after and before the whole step, so it is informative even if a step is one update,
+where the ratio in the loss is 1 by definition. The policy is not changed, and no random numbers are used.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from groupwise.models.policy import Policy
 from groupwise.types import GroupTrace, TokenTrace
 
 DECIMALS = 5
-"""What a colour and a tooltip show; more would double the file."""
+"""Precision for a colour and a tooltip; more would double the file."""
 
 
 def trace_tokens(policy: Policy, batch: StepBatch, temperature: float, max_tokens: int) -> list[GroupTrace]:
-    """One per group of the batch, in order. All ranks call it, and all get it."""
+    """Return a trace per group of the batch, in order. All ranks call this and get the result."""
     measured = policy.measure(batch.examples, temperature, max_tokens)
     pieces = Pieces(policy.tokenizer)
     rows = {
@@ -37,7 +37,7 @@ def trace_tokens(policy: Policy, batch: StepBatch, temperature: float, max_token
 
 
 def _trace(example: Example, now: Tensor, entropies: Tensor, pieces: Pieces) -> TokenTrace:
-    # With a single update the trainer's own logprobs before it were not computed; the engine's are the same policy's.
+    # With a single update the trainer's old logprobs are not computed. The engine's are of the same policy.
     before = example.rollout_logprobs if example.old_logprobs is None else example.old_logprobs
     assert before is not None
     divergence = None if example.ref_logprobs is None else kl_estimate("k3", now, example.ref_logprobs)

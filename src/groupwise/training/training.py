@@ -1,7 +1,7 @@
-"""A run in progress: what the loops of the stages share. It logs, evaluates, saves, and notices when to stop.
+"""A run in progress: what the loops of all stages share. It logs, evaluates, saves, and checks when to stop.
 
-The loops change the policy and `position`; everything that a resumed run needs is in those two. `position` is plain
-JSON and goes into every checkpoint beside the policy's tensors.
+The loops change the policy and `position`, which contain everything that a resumed run needs. `position` is plain JSON
+and is saved in every checkpoint with the policy's tensors.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from groupwise.types import Problem, ScoredGroup, StepRecord, UpdateStats
 logger = logging.getLogger(__name__)
 
 QUICK_SAVE_S = 5.0
-"""A save that takes no longer is made whenever it is due."""
+"""Saves that take no longer than this are made whenever they are due."""
 
 
 class TrainingFailed(RuntimeError):
-    """The run cannot go on. The message says why and what to change; the run directory is intact."""
+    """The run cannot continue. The message says why and what to change. The run directory is intact."""
 
 
 @dataclass(slots=True)
@@ -57,35 +57,38 @@ class Training:
     control: StopControl
     position: Position
     identity: dict[str, Any]
-    """What a resumed run must agree with: recipe fingerprint, verifier, versions."""
+    """What must be equal in a resumed run: recipe fingerprint, verifier, versions."""
     batch: StepBatch | None = None
     """The batch in flight, between two updates of a step."""
     aside: dict[str, float] = field(default_factory=lambda: {"time/eval_s": 0.0, "time/checkpoint_s": 0.0})
-    """Time spent on evaluating and saving since the newest line of metrics."""
+    """Time spent on evaluating and saving since the last line of metrics."""
     save_s: float = 0.0
-    """How long the newest save took, and when it was over."""
+    """Duration of the last save; `save_end` is when it finished."""
     save_end: float = 0.0
     saved: tuple[int, int] | None = None
-    """(step, updates into the next one) of the newest checkpoint, so that none is written twice."""
+    """(step, updates into the next step) of the last checkpoint, so none is written twice."""
 
     def interruptible(self) -> AbstractContextManager[None]:
         return self.control.interruptible()
 
     def is_stage_over(self, stage: Stage) -> bool:
-        """Asked before each step. Evaluates first when that is due, since a bad enough run ends its stage early."""
+        """Whether the stage ends before its next step.
+
+        Evaluates first if due, because a result can end the stage early.
+        """
         self.evaluate_if_due(stage)
         patience = self.recipe.evaluation.patience
         is_stuck = patience > 0 and self.position.evals_without_best >= patience
         return self.position.stage_step >= stage.steps or is_stuck or self.position.is_guard_broken
 
     def log_rollouts(self, stage: Stage, groups: Sequence[ScoredGroup]) -> None:
-        """Of the step that is now in flight."""
+        """Log the rollouts of the current step, if due."""
         step = self.position.step + 1
         if _is_due(step, self.recipe.logging.rollouts_every_steps):
             self.log.write_rollouts(step, stage.name, groups)
 
     def log_tokens(self, stage: RlStage, batch: StepBatch) -> None:
-        """What the step's updates did to the tokens of its rollouts."""
+        """Log what the step's updates did to the tokens of its rollouts, if due."""
         step, logging = self.position.step + 1, self.recipe.logging
         if _is_due(step, logging.rollouts_every_steps) and _is_due(step, logging.tokens_every_steps):
             start = time.perf_counter()
@@ -94,7 +97,7 @@ class Training:
             batch.metrics["time/tokens_s"] = time.perf_counter() - start
 
     def after_update(self, stats: UpdateStats) -> None:
-        """Count what could not be applied, and save inside a step where that was asked for."""
+        """Count skipped updates, and save inside a step if the recipe asks for it."""
         position = self.position
         position.policy_version = self.policy.version
         position.nonfinite_in_a_row = 0 if stats.is_finite else position.nonfinite_in_a_row + 1
@@ -103,7 +106,7 @@ class Training:
         if position.nonfinite_in_a_row >= self.recipe.max_nonfinite_updates:
             raise TrainingFailed(
                 f"step {position.step + 1}: loss or gradient was NaN or inf in {position.nonfinite_in_a_row} updates"
-                f" in a row, which is max_nonfinite_updates; the weights are those before them. Lower the stage's "
+                f" in a row, which is max_nonfinite_updates; the weights are those from before. Lower the stage's "
                 f"optimizer.learning_rate and start a new run; the best weights so far are in {self.run_dir}"
             )
         if self.batch is not None:
@@ -112,7 +115,7 @@ class Training:
             self.control.check()
 
     def after_step(self, stage: Stage, metrics: dict[str, float], *, num_tokens: int, seconds: float) -> None:
-        """Log the step, save if it is time."""
+        """Log the step, evaluate and save if due."""
         position = self.position
         position.step += 1
         position.stage_step += 1
@@ -122,7 +125,7 @@ class Training:
         metrics |= self.aside | {"tokens/total": float(position.num_tokens), "time/step_s": seconds}
         self.aside = dict.fromkeys(self.aside, 0.0)
         if self.policy.device.type == "cuda":
-            # torch does not know of the engine's cache, which is held while it draws, nor of what recordings use.
+            # torch does not count the engine's cache, which exists while sampling, or the memory of recordings.
             sampling = self.engine.peak_bytes + self.policy.recorded_bytes
             metrics["memory/peak_bytes"] = float(max(self.policy.take_peak_bytes(), sampling))
         self.log.write_step(StepRecord(position.step, stage.name, position.stage_step, metrics))
@@ -132,16 +135,16 @@ class Training:
         self.control.check()
 
     def _is_worth_saving(self) -> bool:
-        """Every so many steps, unless the last save took long and was not long ago."""
+        """Whether to save: every N steps, unless the last save was slow and recent."""
         config = self.recipe.checkpoints
         if not _is_due(self.position.stage_step, config.every_steps):
             return False
         passed = time.perf_counter() - self.save_end
         is_cheap = self.save_s <= QUICK_SAVE_S or self.save_s <= config.time_share * (passed + self.save_s)
-        return self.policy.world.gather(is_cheap)[0]  # clocks differ, and all ranks save together
+        return self.policy.world.gather(is_cheap)[0]  # clocks differ, but all ranks must save together
 
     def evaluate_if_due(self, stage: Stage) -> None:
-        """Held-out pass@1 at the start of the run, every N steps and at the end of a stage; once per step."""
+        """Evaluate at the start of the run, every N steps and at the end of a stage, at most once per step."""
         config, position = self.recipe.evaluation, self.position
         at_start = position.step == 0 and config.at_start
         at_end = position.stage_step == stage.steps
@@ -158,7 +161,7 @@ class Training:
             self.interruptible,
         )
         self.aside["time/eval_s"] += record.seconds
-        # Before the evaluation is noted: a stop inside of it must leave both for the resumed run.
+        # Before the evaluation is recorded: if a stop interrupts it, the resumed run repeats both.
         is_sound = self.passes_guards()
         self.log.write_eval(replace(record, step=position.step, stage=stage.name), groups)
         position.last_eval_step = position.step
@@ -172,7 +175,7 @@ class Training:
             position.evals_without_best += 1
 
     def passes_guards(self) -> bool:
-        """Whether the model still is, away from the task, what it was at the start of the run."""
+        """Whether the model has kept its abilities outside the task since the start of the run."""
         config, position = self.recipe.guards, self.position
         if config is None:
             return True

@@ -1,4 +1,4 @@
-"""One optimizer update: microbatches in, gradients added up, weights moved once. Shared by every kind of stage."""
+"""One optimizer update: sum gradients over microbatches, then move the weights once. Used by every kind of stage."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from groupwise.types import UpdateStats
 
 @dataclass(frozen=True, slots=True)
 class TokenLoss:
-    """What a loss function says of each token of a microbatch."""
+    """A loss function's result for each token of a microbatch."""
 
     loss: Tensor
-    """[N], with gradient; weighted and divided by the update's denominator here, never there."""
+    """[N], with gradient. `update_policy` weights it and divides by the denominator, never the loss function."""
     means: dict[str, Tensor] = field(default_factory=dict)
-    """[N] each, detached: metrics whose mean over tokens is shown."""
+    """[N] each, detached: metrics that are averaged over tokens."""
     maxima: dict[str, Tensor] = field(default_factory=dict)
-    """[N] each, detached: metrics whose maximum over tokens is shown."""
+    """[N] each, detached: metrics whose maximum over tokens is taken."""
 
 
 LossFunction = Callable[[Tensor, Tensor, Microbatch], TokenLoss]
@@ -42,9 +42,10 @@ def update_policy(
     learning_rate: float,
     max_tokens: int,
 ) -> UpdateStats:
-    """A loss or gradient that is not finite leaves weights, optimizer and version as they were, and says so.
+    """Update the policy once.
 
-    So does an update with nothing to learn from (all groups dead), which is no fault and counts as finite.
+    If the loss or gradient is not finite, weights, optimizer and version are unchanged and the result says so. An
+    update with nothing to learn from (only zero-variance groups) changes nothing either, but counts as finite.
     """
     if not update.examples:
         return UpdateStats(0.0, 0.0, True, learning_rate, 0)
@@ -55,7 +56,7 @@ def update_policy(
         microbatches = policy.microbatches(update.examples, update.token_weights, max_tokens)
         for microbatch, counts in policy.world.in_step(microbatches):
             logprobs, entropies = policy.logprobs(microbatch, temperature)
-            if not counts:  # another rank has one more, and passes are made together
+            if not counts:  # padding: another rank has one more, and all ranks run the same number of passes
                 policy.backward((logprobs * 0).sum())
                 continue
             terms = loss_function(logprobs, entropies, microbatch)
@@ -74,11 +75,11 @@ def update_policy(
 
 
 Read = tuple[float, int, dict[str, float], dict[str, float]]
-"""Of some microbatches: loss, tokens, sums and maxima of the metrics."""
+"""Loss, tokens, sums and maxima of the metrics of some microbatches."""
 
 
 class Totals:
-    """Sums where the model is, read once at the end: to read a number is to wait for the GPU."""
+    """Sums on the model's device, read once at the end: reading waits for the GPU."""
 
     def __init__(self) -> None:
         self._loss: Tensor | None = None
@@ -119,7 +120,7 @@ def _over_ranks(parts: Sequence[Read]) -> Read:
 
 
 def scheduled_rate(optimizer: OptimizerConfig, stage_step: int, total_steps: int) -> float:
-    """The learning rate of a step of a stage."""
+    """Return the learning rate of a step of a stage."""
     return rate_at(
         stage_step,
         peak=optimizer.learning_rate,

@@ -1,10 +1,10 @@
-"""What caller, supervisor and worker say to each other: frames of 4 bytes of length and a body, over stream sockets.
+"""Messages of caller, supervisor and worker: frames of a 4-byte length and a body, over stream sockets.
 
 caller → supervisor   setup     pickle of (sys.path, number of workers, Limits, pickle of the function)
 caller → supervisor   job       JOB (id, number of items), pickle of (shared, items)
 supervisor → worker   job       SHARE (id, first item to do, end), the same pickle
 worker → supervisor   results   SHARE, an ENDING (outcome, CPU seconds) per item, JSON list of values or reasons
-supervisor → caller   results   the same; before the first one: READY, or the reason why there is no pool
+supervisor → caller   results   the same; before the first: READY, or the reason why there is no pool
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENDING = struct.Struct("<Bd")
 READY = b"ready"
 MAX_FRAME_BYTES = 1 << 30
 MAX_VALUE_CHARS = 1 << 20
-"""Of a value as JSON: it is a score, not a document; a longer one is an error of that item."""
+"""Maximum length of a value as JSON; a longer one is an error of its item."""
 
 
 class Outcome(IntEnum):
@@ -34,23 +34,23 @@ class Outcome(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one item."""
+    """Limits of one item."""
 
     seconds: float = 5.0
     """CPU time."""
     wall_seconds: float = 60.0
-    """Time on the clock: for what sleeps or waits."""
+    """Wall-clock time, for items that sleep or wait."""
     memory_mb: int = 4096
-    """Address space on top of what the process has when it starts."""
+    """Address space on top of the process's own at its start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one item."""
+    """The result of one item."""
 
     outcome: Outcome
     value: Any
-    """What the function returned, by way of JSON; None where it did not."""
+    """The function's return value after a round trip through JSON; None without one."""
     detail: str
     """Why there is no value."""
     seconds: float
@@ -58,17 +58,17 @@ class Answer:
 
 
 class BadFrame(ValueError):
-    """The other side wrote something that is not a frame."""
+    """The other side sent something that is not a frame."""
 
 
 class Channel:
-    """Frames over a socket that never blocks: what cannot be sent yet waits here."""
+    """Frames over a non-blocking socket: what cannot be sent yet is buffered."""
 
     def __init__(self, connection: socket.socket, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         connection.setblocking(False)
         self.socket = connection
         self.is_closed = False
-        """The other side is gone; frames that it sent before were still handed out."""
+        """The other side is gone; its earlier frames are still returned."""
         self._max_frame_bytes = max_frame_bytes
         self._incoming = bytearray()
         self._outgoing = bytearray()
@@ -82,7 +82,7 @@ class Channel:
         self.flush()
 
     def put(self, *parts: bytes) -> None:
-        """A frame that goes with the next `flush`."""
+        """Buffer a frame for the next `flush`."""
         self._outgoing += LENGTH.pack(sum(map(len, parts)))
         for part in parts:
             self._outgoing += part
@@ -94,13 +94,13 @@ class Channel:
             except BlockingIOError:
                 return
             except OSError:
-                # Nobody reads any more, but what they wrote before is still to be read: `receive` finds the end.
+                # Nobody reads any more, but earlier frames can still be read: `receive` detects the end.
                 self._outgoing.clear()
                 return
             del self._outgoing[:sent]
 
     def receive(self) -> list[bytes]:
-        """Every complete frame that is there."""
+        """Return every complete frame available."""
         while not self.is_closed:
             try:
                 data = self.socket.recv(1 << 18)

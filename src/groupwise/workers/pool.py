@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import cloudpickle
@@ -20,17 +21,17 @@ from groupwise.workers.messages import ENDING, JOB, READY, SHARE, Answer, Channe
 
 ITEMS_PER_JOB = 8
 START_SECONDS = 180.0
-"""For importing the function's modules: a task of one's own may import torch."""
+"""Time to import the function's modules: your own task may import torch."""
 MAX_RESTARTS = 3
-"""Supervisors that may die one after the other, without an answer in between, before the pool gives up."""
+"""Number of supervisors that may die without an answer in between before the pool gives up."""
 
 
 class PoolFailed(RuntimeError):
-    """There is no pool: it could not start, or its supervisor kept dying."""
+    """The pool could not start, or its supervisor kept dying."""
 
 
 class Pool(Protocol):
-    """What a caller needs of a pool, wherever its processes are."""
+    """The interface of a pool, wherever its processes run."""
 
     def start(self) -> None: ...
 
@@ -45,17 +46,30 @@ MIN_USUAL, MAX_USUAL = 2, 16
 
 
 def num_cores() -> int:
-    """That this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def usual_workers(cores: float, num_callers: int) -> int:
-    """For each caller: half of the cores, so that the callers have the other half."""
+    """Return the default number of workers per caller: half of the cores, shared by the callers."""
     return min(MAX_USUAL, max(MIN_USUAL, int(cores / 2 / num_callers)))
 
 
+def pickled(function: Callable[[Any, Any], Any]) -> bytes:
+    try:
+        # By value what cannot be imported: functions of a notebook or a script.
+        return cloudpickle.dumps(function)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise PoolFailed(f"{function!r:.200} cannot be sent to another process: {error}") from error
+
+
+def job_items(items: Sequence[Any]) -> Iterator[list[Any]]:
+    """Split items into jobs."""
+    return (list(items[first : first + ITEMS_PER_JOB]) for first in range(0, len(items), ITEMS_PER_JOB))
+
+
 class WorkerPool:
-    """Runs `function(shared, item)` for items in worker processes. Any thread may call; one at a time is served.
+    """A pool that runs `function(shared, item)` in worker processes. Calls from several threads wait for each other.
 
         with WorkerPool(function, num_workers=2) as pool:
             ticket = pool.submit(shared, items)      # returns at once
@@ -67,11 +81,7 @@ class WorkerPool:
     def __init__(self, function: Callable[[Any, Any], Any], num_workers: int, limits: Limits | None = None) -> None:
         if num_workers < 1:
             raise ValueError(f"num_workers = {num_workers}: must be at least 1")
-        try:
-            # By value what cannot be imported: functions of a notebook or a script.
-            self._function = cloudpickle.dumps(function)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise PoolFailed(f"{function!r:.200} cannot be sent to another process: {error}") from error
+        self._function = pickled(function)
         self._num_workers = num_workers
         self._limits = limits or Limits()
         self._lock = threading.RLock()
@@ -80,16 +90,15 @@ class WorkerPool:
         self._next_job = 0
         self._num_restarts = 0
         self._waiting: dict[int, tuple[list[Answer | None], bytes]] = {}
-        """The jobs that are not answered in full, with what to send again should the supervisor die."""
+        """Incomplete jobs, with the payload to send again if the supervisor dies."""
         self._done: dict[int, list[Answer | None]] = {}
 
     def submit(self, shared: Any, items: Sequence[Any]) -> tuple[int, ...]:
-        """Start on `items`; the ticket is for `answers`. `shared` goes to the worker once for several items."""
+        """Start work on `items`; the ticket is for `answers`. `shared` is sent once per job, not per item."""
         with self._lock, self._consistent():
             self.start()
             ticket = []
-            for first in range(0, len(items), ITEMS_PER_JOB):
-                batch = list(items[first : first + ITEMS_PER_JOB])
+            for batch in job_items(items):
                 number, self._next_job = self._next_job, (self._next_job + 1) % 2**32
                 self._waiting[number] = ([None] * len(batch), pickle.dumps((shared, batch)))
                 self._send_job(number)
@@ -105,14 +114,14 @@ class WorkerPool:
             return [answer for answer in found if answer is not None]
 
     def start(self) -> None:
-        """Start the processes, if they are not running. `submit` does so itself; asking early shows errors early."""
+        """Start the processes if they are not running, as `submit` does; calling it early shows errors early."""
         with self._lock:
             if self._process is not None:
                 return
             ours, theirs = socket.socketpair()
             with theirs:
                 command = [sys.executable, "-m", "groupwise.workers.supervisor", str(theirs.fileno())]
-                # In a session of its own: Ctrl-C in a terminal is for the caller alone.
+                # In its own session, so that Ctrl-C in a terminal reaches only the caller.
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
                 )
@@ -123,7 +132,7 @@ class WorkerPool:
                 self._send_job(number)
 
     def close(self) -> None:
-        """End all processes. Items that are not answered yet are forgotten."""
+        """End all processes and forget unanswered items."""
         with self._lock:
             self._stop()
             self._waiting.clear()
@@ -159,7 +168,7 @@ class WorkerPool:
         answers, payload = self._waiting[number]
         self._channel.send(JOB.pack(number, len(answers)), payload)
         while self._channel.has_outgoing and not self._channel.is_closed:
-            # The supervisor always reads, so this ends; and it may be waiting for us to read, so we do.
+            # The supervisor always reads, so this ends. It may be waiting for us to read, too.
             self._select(None)
             self._channel.flush()
             self._receive()
@@ -201,7 +210,7 @@ class WorkerPool:
 
     def _stop(self) -> None:
         if self._channel is not None:
-            self._channel.socket.close()  # the supervisor kills its workers and ends when it sees this
+            self._channel.socket.close()  # then the supervisor kills its workers and ends
             self._channel = None
         if self._process is not None:
             try:
@@ -211,22 +220,14 @@ class WorkerPool:
                 self._process.wait()
             self._process = None
 
-    def _consistent(self) -> _StopOnInterrupt:
-        return _StopOnInterrupt(self)
-
-
-class _StopOnInterrupt:
-    """A signal handler may raise in the middle of a read. What was read is then uncertain, so the pool starts over."""
-
-    def __init__(self, pool: WorkerPool) -> None:
-        self._pool = pool
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if kind is not None:
-            self._pool.close()
+    @contextlib.contextmanager
+    def _consistent(self) -> Iterator[None]:
+        """Start over after an interruption: a signal handler may raise in the middle of a read."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
 
 _OUTCOMES = tuple(Outcome)
@@ -239,7 +240,7 @@ def read_answers(frame: bytes, count: int, limits: Limits) -> list[Answer | None
         values = json.loads(frame[start:])
         if not isinstance(values, list) or len(values) != count:
             raise ValueError("not one value per item")
-    except (ValueError, RecursionError) as error:  # the function wrote to the connection itself
+    except (ValueError, RecursionError) as error:  # the function itself wrote to the connection
         return [Answer(Outcome.DIED, None, f"its answer cannot be read: {error}", seconds) for _, seconds in endings]
     answers: list[Answer | None] = []
     for (code, seconds), value in zip(endings, values, strict=True):

@@ -1,14 +1,13 @@
 """A worker pool over the machines of a Ray cluster, behind the interface of `WorkerPool`.
 
-    caller ──Ray──▶ host, one per machine (an actor) ──▶ a WorkerPool of its own: supervisor, deadlines, kill
+    caller ──Ray──▶ host, one per machine (an actor) ──▶ its WorkerPool: supervisor, deadlines, kill
 
-The contract is the pool's: each item gets exactly one `Answer`, in the order of the items. A host that is lost costs
-time: what it held is done again on another. What was lost twice is done item by item on a host of its own, and the item
-that ends this one too is `DIED`: the caller hears of a failure, and never of a wrong answer. Hosts end with the caller:
-Ray ends the actors of a process that is gone.
+The contract is the pool's: each item gets exactly one `Answer`, in the order of the items. A lost host only costs time:
+its jobs run again on another. A job that was lost twice runs item by item on a separate host, and an item that ends
+this one too is `DIED`: an error, never a wrong answer. Ray ends the hosts with the caller.
 
-Function and items travel as pickle inside pickle: Ray would otherwise read them before the host has the caller's
-search path, and a task of one's own may lie there.
+Function and items travel as pickle inside pickle: Ray would otherwise load them before the host has the caller's search
+path, which your own task may need.
 """
 
 from __future__ import annotations
@@ -21,10 +20,10 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from groupwise.workers.messages import Answer, Limits, Outcome
-from groupwise.workers.pool import ITEMS_PER_JOB, START_SECONDS, PoolFailed, WorkerPool
+from groupwise.workers.pool import START_SECONDS, PoolFailed, WorkerPool, job_items, pickled
 
 MAX_LOSSES = 2
-"""Hosts that a job may lose beside others; then it may be what ends them, and is kept apart."""
+"""Lost hosts after which a job may be the cause and runs separately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +33,16 @@ class WorkerShare:
     node_id: str
     num_workers: int
     num_cpus: float
-    """What Ray is asked to keep free for them."""
+    """CPUs that Ray reserves for them."""
 
 
 def spread_workers(
     num_callers: int, workers_per_caller: int, free_cpus: Mapping[str, float]
 ) -> list[list[WorkerShare]]:
-    """For each caller, the machines that its workers run on.
+    """Return the machines of each caller's workers.
 
-    Worker by worker, each goes where it finds the most CPU. As long as there are enough each has a whole one; when
-    there are not, those of a machine share what it has.
+    Each worker in turn goes where it gets the most CPU: a whole one while there are enough, else an equal share of the
+    machine's.
     """
     counts = dict.fromkeys(free_cpus, 0)
     order = []
@@ -62,12 +61,12 @@ def spread_workers(
 
 
 def _cpus(amount: float) -> float:
-    """As Ray counts them: whole ones, or a part of one."""
+    """Round as Ray counts CPUs: whole ones, or a fraction of one."""
     return int(amount) if amount >= 1 else int(amount * 100) / 100
 
 
 class WorkerHost:
-    """A pool on one machine; runs as a Ray actor, one call at a time, in the caller's order."""
+    """A pool on one machine as a Ray actor: one call at a time, in the caller's order."""
 
     def __init__(self, folder: str, search_path: Sequence[str], function: bytes, num_workers: int, limits: Limits):
         os.chdir(folder)
@@ -92,7 +91,7 @@ class _Host:
     share: WorkerShare
     actor: Any
     num_open: int = 0
-    """Items that were sent and not answered."""
+    """Items sent but not answered."""
 
 
 @dataclass(slots=True)
@@ -106,23 +105,20 @@ class _Job:
 
 
 class RayPool:
-    """Runs `function(shared, item)` on the hosts of `shares`. For one thread, inside a process that Ray knows."""
+    """A pool that runs `function(shared, item)` on the hosts of `shares`; for one thread of a Ray process."""
 
     def __init__(self, function: Callable[[Any, Any], Any], shares: Sequence[WorkerShare], limits: Limits) -> None:
-        try:
-            self._function = pickle.dumps(function)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise PoolFailed(f"{function!r:.200} cannot be sent to another process: {error}") from error
+        self._function = pickled(function)
         self._shares = shares
         self._limits = limits
         self._hosts: list[_Host] = []
         self._spare: Any = None
-        """The host of what is kept apart."""
+        """The host of jobs that run separately."""
         self._jobs: dict[int, _Job] = {}
         self._next_job = 0
 
     def start(self) -> None:
-        """Start the hosts and their workers, if they are not running."""
+        """Start the hosts and their workers if they are not running."""
         if self._hosts:
             return
         import ray
@@ -134,8 +130,8 @@ class RayPool:
         except GetTimeoutError:
             self.close()
             raise PoolFailed(
-                f"the verifier workers did not start within {START_SECONDS:g} s: the CPUs of the cluster are taken "
-                "(`ray status` shows by whom); lower verifier.workers, or wait for them"
+                f"the verifier workers did not start within {START_SECONDS:g} s: the CPUs of the cluster are in use "
+                "(see `ray status`); lower verifier.workers, or wait"
             ) from None
         except RayError as error:
             self.close()
@@ -145,11 +141,10 @@ class RayPool:
             ) from error
 
     def submit(self, shared: Any, items: Sequence[Any]) -> tuple[int, ...]:
-        """Start on `items`; the ticket is for `answers`."""
+        """Start work on `items`; the ticket is for `answers`."""
         self.start()
         ticket = []
-        for first in range(0, len(items), ITEMS_PER_JOB):
-            batch = list(items[first : first + ITEMS_PER_JOB])
+        for batch in job_items(items):
             number, self._next_job = self._next_job, self._next_job + 1
             self._jobs[number] = _Job(pickle.dumps((shared, batch)), len(batch), self._hosts[0], None)
             self._send(number, self._hosts)
@@ -161,7 +156,7 @@ class RayPool:
         return [answer for number in ticket for answer in self._answers_to(number)]
 
     def close(self) -> None:
-        """End all hosts. Their workers end with them."""
+        """End all hosts and their workers."""
         import ray
 
         for actor in (*(host.actor for host in self._hosts), *([self._spare] if self._spare else [])):
@@ -180,7 +175,7 @@ class RayPool:
         return make.remote(os.getcwd(), sys.path, self._function, share.num_workers, self._limits)
 
     def _send(self, number: int, hosts: Sequence[_Host]) -> None:
-        """To the host that has the least to do for each of its workers."""
+        """Send a job to the host with the fewest open items per worker."""
         job = self._jobs[number]
         job.host = min(hosts, key=lambda host: (host.num_open + job.num_items) / host.share.num_workers)
         job.host.num_open += job.num_items
@@ -205,11 +200,11 @@ class RayPool:
         return [self._answer_apart(shared, item) for item in items]
 
     def _replace(self, lost: _Host) -> None:
-        """Another host in the place of one that is lost; what that one held goes to those that are left."""
+        """Replace a lost host; its jobs go to the remaining ones."""
         import ray
 
-        ray.kill(lost.actor)  # it may only be out of reach
-        # Without CPUs of its own: if it had to wait for some, so would the run.
+        ray.kill(lost.actor)  # it may only be unreachable
+        # Without reserved CPUs: waiting for them would block the run.
         lost.share = replace(lost.share, node_id=_living_node(lost.share.node_id), num_cpus=0)
         lost.actor, lost.num_open = self._make_actor(lost.share), 0
         others = [host for host in self._hosts if host is not lost] or [lost]
@@ -237,7 +232,7 @@ class RayPool:
 
 
 def _living_node(preferred: str = "") -> str:
-    """The preferred machine if it is still there, else this one."""
+    """Return the preferred machine if it is alive, else this one."""
     import ray
 
     is_there = any(node["NodeID"] == preferred and node["Alive"] for node in ray.nodes())

@@ -1,10 +1,10 @@
-"""The process between the caller and the workers: forks them, deals out jobs, kills who is over the limit.
+"""The process between the caller and the workers: forks them, distributes jobs, enforces the limits.
 
-It never runs the function itself and never waits for anybody, so nothing that a function does can hold it up. Run as
+It never runs the function itself and never blocks, so a function cannot delay it. Run as
 `python -m groupwise.workers.supervisor DESCRIPTOR`, with one end of a socket pair as the descriptor.
 
-A worker holds two jobs, and more when the queue is long, so that it need not wait between them. When it dies or hangs,
-the item that it had noted is to blame; whatever else it held and has not answered goes back to the front of the queue.
+A worker holds two jobs, or more when the queue is long, so that it need not wait between them. When it dies or hangs,
+the item that it noted is blamed; its other unanswered items return to the front of the queue.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ from groupwise.workers.worker import run_forked
 
 MIN_JOBS_PER_WORKER, MAX_JOBS_PER_WORKER = 2, 16
 CHECK_SECONDS = 0.02
-"""How often the clocks of busy workers are read."""
+"""Interval between reads of busy workers' clocks."""
 MAX_ITEMS_PER_WORKER = 20_000
-"""Then it is replaced: caches of foreign libraries must not grow for ever."""
+"""Items after which a worker is replaced, since caches of foreign libraries must not grow forever."""
 MAX_IDLE_DEATHS = 50
-"""Workers that may die in a row without having had anything to do; then something is wrong with all of them."""
+"""Number of workers that may die idle in a row before the supervisor gives up."""
 PR_SET_PDEATHSIG = 1
 
 
 @dataclass(slots=True)
 class WorkerJob:
-    """Some items of what the caller submitted, in a row."""
+    """A range of the items of one submitted job."""
 
     number: int
     first: int
     end: int
     payload: bytes
     is_alone: bool = False
-    """Its worker gets nothing else meanwhile, so that there is no doubt who is to blame."""
+    """Its worker gets no other job meanwhile, so that the blame is certain."""
 
 
 class Worker:
     def __init__(self, pid: int, connection: socket.socket, note: mmap.mmap) -> None:
         self.pid = pid
         self.note = memoryview(note).cast("I")
-        """(item, how many items it has begun, how many jobs it has begun): written by the worker."""
+        """(item, number of items begun, number of jobs begun), written by the worker."""
         self.channel = Channel(connection)
         self.jobs: deque[WorkerJob] = deque()
         self.num_answered = 0
         self.num_jobs_answered = 0
         self.marks: tuple[int, float, float] | None = None
-        """(items begun, CPU clock, wall clock) when the item at hand was first seen."""
+        """(items begun, CPU clock, wall clock) when the current item was first seen."""
 
     def cpu_seconds(self) -> float:
         # Linux encodes "CPU clock of process PID" in the clock's number; see clock_getcpuclockid(3).
@@ -72,13 +72,13 @@ class Worker:
         return len(self.jobs) < max_jobs and self.num_answered < MAX_ITEMS_PER_WORKER
 
     def pop_blamed(self) -> tuple[WorkerJob, int] | None:
-        """The job that it is at, and the item; None where it has not begun any that it holds."""
+        """Remove and return the current job with the current item; None if it has begun none that it holds."""
         index = self.note[2] - self.num_jobs_answered - 1
         if not 0 <= index < len(self.jobs):
             return None
         job = self.jobs[index]
         del self.jobs[index]
-        # What it noted is within the job, unless the function wrote there.
+        # The note is within the job, unless the function overwrote it.
         return job, min(max(self.note[0], job.first), job.end - 1)
 
 
@@ -105,7 +105,7 @@ class Supervisor:
             for key, events in self._selector.select(CHECK_SECONDS if is_busy else 1.0):
                 if key.data is None:
                     self._serve_owner(events)
-                elif key.data in self._workers:  # it may have been replaced by what came before it in this round
+                elif key.data in self._workers:  # it may have been replaced earlier in this round
                     self._serve_worker(key.data, events)
             if is_busy and time.monotonic() >= self._next_check:
                 self._next_check = time.monotonic() + CHECK_SECONDS
@@ -131,7 +131,7 @@ class Supervisor:
         try:
             for frame in worker.channel.receive():
                 self._take(worker, frame)
-        except BadFrame:  # the function got at the connection
+        except BadFrame:  # the function wrote to the connection
             if not worker.jobs or worker.jobs[0].is_alone:
                 self._replace(worker, Outcome.DIED)
             else:
@@ -145,7 +145,7 @@ class Supervisor:
             self._watch(worker.channel, worker)
 
     def _take(self, worker: Worker, frame: bytes) -> None:
-        """Pass results on, if they are those that are due."""
+        """Forward results after checking that they belong to the current job."""
         job = worker.jobs[0] if worker.jobs else None
         if job is None or frame[: SHARE.size] != SHARE.pack(job.number, job.first, job.end):
             raise BadFrame("results that nobody asked for")
@@ -162,7 +162,7 @@ class Supervisor:
         worker.jobs.popleft()
 
     def _with_time_outs(self, frame: bytes, endings: bytes) -> bytes:
-        """An item may end over the limit before anybody looked; its outcome must not depend on that."""
+        """Mark items that ended over the limit before it was checked: the outcome must not depend on timing."""
         changed = b"".join(
             ENDING.pack(Outcome.TIMED_OUT if seconds > self._limits.seconds else outcome, seconds)
             for outcome, seconds in ENDING.iter_unpack(endings)
@@ -170,7 +170,7 @@ class Supervisor:
         return frame[: SHARE.size] + changed + frame[SHARE.size + len(endings) :]
 
     def _try_one_by_one(self, worker: Worker) -> None:
-        """Nobody knows which of its items wrote to the connection. Done again, each alone, it shows."""
+        """Repeat each item alone, to find out which one wrote to the connection."""
         worker.jobs = deque(
             WorkerJob(job.number, item, item + 1, job.payload, is_alone=True)
             for job in worker.jobs
@@ -190,9 +190,9 @@ class Supervisor:
             self._replace(worker, Outcome.TIMED_OUT, cpu_used)
 
     def _replace(self, worker: Worker, outcome: Outcome | None, seconds: float = 0.0) -> None:
-        """Kill a worker, answer for the item that it was at, put the rest back in the queue, fork another.
+        """Kill a worker, answer for its current item, requeue the rest, and fork another.
 
-        Without an outcome nobody is to blame, and all that it held is done again.
+        Without an outcome no item is blamed, and all of them are repeated.
         """
         self._selector.unregister(worker.channel.socket)
         worker.channel.socket.close()
@@ -222,7 +222,7 @@ class Supervisor:
         self._owner.put(SHARE.pack(job, item, item + 1), ENDING.pack(outcome, seconds), json.dumps([detail]).encode())
 
     def _deal(self) -> None:
-        # Deep queues for workers only when the queue is far longer still: the last jobs are to be spread evenly.
+        # Give a worker many jobs only when the queue is far longer, so that the last jobs are spread evenly.
         share = len(self._queue) // (4 * len(self._workers))
         max_jobs = min(max(share, MIN_JOBS_PER_WORKER), MAX_JOBS_PER_WORKER)
         dealt = set()
@@ -249,7 +249,7 @@ class Supervisor:
         note = mmap.mmap(-1, 12)  # shared with the fork, and with nobody else
         pid = os.fork()
         if pid == 0:
-            os.setsid()  # so that its own children can be killed with it
+            os.setsid()  # so that its children can be killed with it
             _die_with_parent()
             ours.close()
             self._owner.socket.close()
@@ -271,7 +271,7 @@ def _die_with_parent() -> None:
 
 
 def _kill(pid: int) -> int:
-    """Kill a worker with all that it started; how it ended."""
+    """Kill a worker with everything that it started; return its exit status."""
     for kill in (os.killpg, os.kill):
         try:
             kill(pid, signal.SIGKILL)
@@ -304,9 +304,9 @@ def main(descriptor: int) -> None:
     except Exception as error:  # noqa: BLE001 - this imports the caller's modules, which may raise anything
         owner.send(f"{type(error).__name__}: {error}".encode(errors="backslashreplace"))
         return
-    os.dup2(2, 1)  # what a function prints must not mix with the caller's own output
+    os.dup2(2, 1)  # the function's prints must not mix with the caller's output
     gc.collect()
-    gc.freeze()  # forks share these pages, as long as nobody writes to them
+    gc.freeze()  # forks share these pages while nobody writes to them
     supervisor = Supervisor(owner, function, num_workers, limits, owner_pid)
     owner.send(READY)
     supervisor.run()

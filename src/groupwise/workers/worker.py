@@ -1,7 +1,7 @@
-"""The process that runs the function: reads a job, notes which item it is at, and sends the answers together.
+"""The process that runs the function: reads a job, notes the current item, and sends the answers together.
 
-The note is in memory that the supervisor shares, so it knows which item a dead or hung worker was at. Answers that were
-not sent by then are lost with the worker, and their items are done again by another.
+The note is in memory shared with the supervisor, so that it knows the item of a dead or hung worker. Unsent answers are
+lost with the worker, and another one repeats their items.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ MAX_HOLD_SECONDS = 0.005
 
 
 def serve(connection: socket.socket, note: mmap.mmap, function: Callable[[Any, Any], Any], limits: Limits) -> None:
-    """Until the supervisor closes the connection."""
+    """Serve until the supervisor closes the connection."""
     limit_memory(limits.memory_mb)
     reader = _Reader(connection)
     at = memoryview(note).cast("I")
     results, sent = bytearray(), time.monotonic()
     while True:
-        # Answers wait for more while there is more to do, so that a long queue of quick items is not all talk.
+        # Collect answers while there is more to do, so that a long queue of quick items needs few messages.
         is_late = time.monotonic() - sent > MAX_HOLD_SECONDS
         if results and (is_late or not reader.has_input()):
             connection.sendall(results)
@@ -58,13 +58,13 @@ def serve(connection: socket.socket, note: mmap.mmap, function: Callable[[Any, A
 
 
 def call(function: Callable[[Any, Any], Any], shared: Any, item: Any) -> tuple[Outcome, str]:
-    """What came of an item, and its value or the reason, as JSON."""
+    """Return the outcome of an item, and its value or the reason as JSON."""
     try:
         value = json.dumps(function(shared, item))
     except BaseException as error:  # noqa: BLE001 - foreign code, and SystemExit must not end the worker either
         return Outcome.RAISED, json.dumps(f"{type(error).__name__}: {_text_of(error)}"[:MAX_DETAIL_CHARS])
     if len(value) > MAX_VALUE_CHARS:
-        return Outcome.RAISED, f'"returned {len(value)} characters of JSON, and {MAX_VALUE_CHARS} are allowed"'
+        return Outcome.RAISED, f'"returned {len(value)} characters of JSON; the maximum is {MAX_VALUE_CHARS}"'
     return Outcome.DONE, value
 
 
@@ -87,25 +87,25 @@ def limit_memory(memory_mb: int) -> None:
 
 
 class _Reader:
-    """Frames from a socket that blocks."""
+    """Frames from a blocking socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._buffer = bytearray()
 
     def has_input(self) -> bool:
-        """Whether the next frame has begun to arrive."""
+        """Return whether the next frame has begun to arrive."""
         return bool(self._buffer) or bool(select.select([self._connection], [], [], 0)[0])
 
     def read(self) -> bytes | None:
-        """The next frame; None when the supervisor has closed the connection."""
+        """Return the next frame; None when the supervisor has closed the connection."""
         if not self._fill(LENGTH.size):
             return None
-        (length,) = LENGTH.unpack_from(self._buffer)
-        if not self._fill(LENGTH.size + length):
+        end = LENGTH.size + LENGTH.unpack_from(self._buffer)[0]
+        if not self._fill(end):
             return None
-        frame = bytes(self._buffer[LENGTH.size : LENGTH.size + length])
-        del self._buffer[: LENGTH.size + length]
+        frame = bytes(self._buffer[LENGTH.size : end])
+        del self._buffer[:end]
         return frame
 
     def _fill(self, size: int) -> bool:
@@ -118,7 +118,7 @@ class _Reader:
 
 
 def run_forked(connection: socket.socket, note: mmap.mmap, function: Callable[[Any, Any], Any], limits: Limits) -> None:
-    """`serve`, and then end the process without running the supervisor's clean-up."""
+    """Serve, then end the process without running the supervisor's clean-up."""
     try:
         serve(connection, note, function, limits)
     except BaseException as error:  # noqa: BLE001 - a fork must never return into the supervisor's code

@@ -11,7 +11,7 @@ import groupwise
 
 NAMES = {
     *("ConfigError", "Message", "Problem", "Recipe", "Run", "Score", "Split", "Task", "Verdict"),
-    *("check_counts", "check_splits", "compare", "diagnose", "evaluate", "export", "final_answer", "generate_split"),
+    *("GeneratedTask", "check_splits", "compare", "diagnose", "evaluate", "export", "final_answer"),
     *("last_tag", "load_recipe", "make_task", "plan", "report", "resume", "sample", "stable_id", "train"),
 }
 

@@ -184,9 +184,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
             per_s = row["step_signal_to_noise_per_s"][rule]
             assert per_s * (row["sample_s"] + row["learn_s"]) == pytest.approx(2 * ratio)
     assert main([*asked, "--sizes", "2,4"]) == 0
-    assert "group_mean, 2 to 4: not known: at 2 these problems do not tell" in capsys.readouterr().out
+    assert "group_mean, 2 to 4: unknown: at 2 the signal is statistically indistinguishable" in capsys.readouterr().out
     assert main([*asked, "--sizes", "4"]) == 2
-    assert "--sizes 4: name at least two" in capsys.readouterr().err
+    assert "--sizes 4: give at least two" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--problems 1"):
         GroupsWork(model="tiny-qwen3", task=TASK, problems=1)
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from groupwise import cli
-from groupwise.cli import main
+from groupwise.cli import algorithms, main
 from groupwise.config import ALGORITHMS, find_recipe, load_recipe, make_recipe
 from groupwise.tasks import list_tasks
 
@@ -51,9 +50,9 @@ def test_one_of_them(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_reader_that_has_gone_is_no_traceback() -> None:
     # More than a pipe holds, so that writing fails.
     code = (
-        "import sys; from groupwise import cli\n"
+        "import sys; from groupwise import cli; from groupwise.cli import algorithms\n"
         "def talk(options): print('x' * 10**6); return 0\n"
-        "cli.train._algorithms = talk\n"
+        "algorithms.run = talk\n"
         "sys.exit(cli.main(['algorithms']))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -70,6 +69,6 @@ def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
     def interrupt(options: Any) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.train, "_algorithms", interrupt)
+    monkeypatch.setattr(algorithms, "run", interrupt)
     assert main(["algorithms"]) == 130
     assert capsys.readouterr().err == "groupwise: interrupted\n"

@@ -54,7 +54,7 @@ def test_the_recipe_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "test_spell.py").write_text("mine")
     assert main(["new", "spell", "--folder", str(tmp_path)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists; choose another" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["test_spell.py"]
     assert (tmp_path / "test_spell.py").read_text() == "mine"
 

@@ -7,9 +7,8 @@ import subprocess
 
 import pytest
 
-from groupwise import cli
-from groupwise.cli import main
-from groupwise.cli.shell_completions import SHELLS, places
+from groupwise.cli import main, make_parser
+from groupwise.cli.completions import SHELLS, places
 
 BASH = shutil.which("bash")
 
@@ -45,7 +44,7 @@ def test_bash_completes(typed: list[str], expected: list[str], capsys: pytest.Ca
 @pytest.mark.parametrize("shell", SHELLS)
 def test_all_commands_and_options_are_there(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = script(shell, capsys)
-    found = list(places(cli._parser()))
+    found = list(places(make_parser()))
     assert {"train", "plan", "new", "bench step", "sandbox run"} <= {place.key for place in found}
     for place in found:
         for name in [*place.commands, *place.options]:

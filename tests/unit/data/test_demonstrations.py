@@ -17,27 +17,24 @@ from groupwise.types import (
     Group,
     Message,
     Problem,
-    Prompt,
-    Rollout,
     Score,
     ScoredGroup,
     Verdict,
 )
+from tests.factories import ERROR, RIGHT, WRONG, make_problem, make_rollout, make_score, make_scored
 
 
 def problem(name: str) -> Problem:
-    return Problem(name, (Message("user", name),), "1")
+    return make_problem(name, name)
 
 
 def group(name: str, *rows: tuple[str, int, float, Verdict]) -> ScoredGroup:
     """Rows: text, tokens, reward, verdict."""
-    rollouts = tuple(Rollout((1,) * n, (-1.0,) * n, text, Finish.STOP, 0) for text, n, _, _ in rows)
-    scores = tuple(Score(reward, verdict) for _, _, reward, verdict in rows)
-    zeros = (0.0,) * len(rows)
-    return ScoredGroup(Group(Prompt(problem(name), (5,)), rollouts), scores, zeros, zeros, True)
-
-
-RIGHT, WRONG, ERROR = Verdict.CORRECT, Verdict.WRONG, Verdict.ERROR
+    pairs = [
+        (make_rollout(text, token_ids=(1,) * count), make_score(verdict, reward))
+        for text, count, reward, verdict in rows
+    ]
+    return make_scored(name, pairs, question=name)
 
 
 @pytest.fixture

@@ -44,10 +44,10 @@ def test_a_rank_for_each_gpu_or_as_many_as_asked(asked: Any, num_gpus: int, use_
     ("asked", "num_gpus", "use_gpus", "message"),
     [
         (0, 8, True, "--ray-ranks 0: must be at least 1"),
-        (9, 8, True, "--ray-ranks 9: a rank takes one GPU, and the cluster has 8"),
-        (65, 0, True, "--ray-ranks 65: a rank takes one CPU, and the cluster has 64"),
-        (None, 0, True, "the cluster has no GPUs, so say how many"),
-        (None, 8, False, 'model.device = "cpu", so say how many'),
+        (9, 8, True, "--ray-ranks 9: a rank needs one GPU, and the cluster has 8"),
+        (65, 0, True, "--ray-ranks 65: a rank needs one CPU, and the cluster has 64"),
+        (None, 0, True, "the cluster has no GPUs, so set the number"),
+        (None, 8, False, 'model.device = "cpu", so set the number'),
     ],
 )
 def test_what_the_cluster_cannot_give_is_refused(asked: Any, num_gpus: int, use_gpus: bool, message: str) -> None:
@@ -59,12 +59,12 @@ def test_an_address_that_does_not_answer_is_refused_at_once() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=f"--ray-address {address}: does not answer"):
+        with pytest.raises(ConfigError, match=f"--ray-address {address}: does not respond"):
             check_address(address)
         listener.listen()
         check_address(address)
     check_address("auto")
-    with pytest.raises(ConfigError, match="is for clients"):
+    with pytest.raises(ConfigError, match="an address for clients"):
         check_address("ray://10.0.0.7:10001")
 
 

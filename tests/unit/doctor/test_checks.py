@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import random
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from groupwise.doctor.wording import one_line, say_change
 from groupwise.runs import Run, RunLog
 from groupwise.types import StepRecord, Verdict
 
-RESULTS = Path(__file__).parent.parent.parent.parent / "docs" / "results"
+ARCHIVE = Path(__file__).parents[3] / "benchmarks" / "results" / "archives" / "countdown.tar.xz"
 RUSSIAN = "В каждом вагоне по тридцать четыре места, вагонов двенадцать, значит всего мест четыреста восемь."
 DEAD = {
     **{"reward/mean": 0.0, "score/pass_at_1": 0.0, "groups/signal_share": 0.0, "groups/dead_all_wrong": 32.0},
@@ -176,9 +177,12 @@ def test_a_score_that_falls_is_told_once_and_chance_is_let_be(make: Any, tmp_pat
     assert found("paid", 0.01, 0.08) == ["hollow_reward"]
 
 
-def test_a_fall_that_a_later_stage_made_up_for_is_no_sickness() -> None:
+def test_a_fall_that_a_later_stage_made_up_for_is_no_sickness(tmp_path: Path) -> None:
     """Countdown's SFT stage costs 12 points, and GRPO after it wins 18 (docs/results)."""
-    _, distill, _ = read_charts(Run(RESULTS / "countdown" / "staged-refilled-0"))
+    with tarfile.open(ARCHIVE) as packed:
+        members = [one for one in packed.getmembers() if one.name.startswith("countdown/staged-refilled-0/")]
+        packed.extractall(tmp_path, members=members, filter="data")
+    _, distill, _ = read_charts(Run(tmp_path / "countdown" / "staged-refilled-0"))
     (finding,) = examine([distill])
     assert (finding.check, finding.severity) == ("held_out_falls", "watch")
     assert finding.seen.startswith("held-out pass@1 57.2% (step 80) → 44.8% (step 120")

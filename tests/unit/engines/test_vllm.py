@@ -33,10 +33,10 @@ from groupwise.models.policy import Policy, load_policy
 from groupwise.models.publish import PublishedWeights
 from groupwise.models.tiny import make_tiny, make_tokenizer
 from groupwise.types import Finish, Group, Problem, Prompt, Rollout, SamplingParams
+from tests.factories import TINY_SIZES
 
 TOKENIZER = make_tokenizer()
 STOP = TOKENIZER.eos_token_id
-TINY = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1}
 
 
 def recipe(engine: Mapping[str, Any], *, model: Mapping[str, Any] | None = None, **stage: Any) -> Recipe:
@@ -44,7 +44,7 @@ def recipe(engine: Mapping[str, Any], *, model: Mapping[str, Any] | None = None,
     return make_recipe(
         {
             "name": "test",
-            "model": {"path": "tiny-qwen3", "device": "cpu", "tiny": TINY, **(model or {})},
+            "model": {"path": "tiny-qwen3", "device": "cpu", "tiny": TINY_SIZES, **(model or {})},
             "task": {"name": "countdown"},
             "engine": engine,
             "stages": [table],
@@ -82,12 +82,12 @@ def test_the_recipe_that_is_kept_says_what_is_used() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"url": "http://127.0.0.1:8000"}, "engine: url = 'http://127.0.0.1:8000': is for name = \"vllm\""),
-        ({"name": "native", "memory_share": 0.5}, r"memory_share = 0.5: is for name = \"vllm\" without url"),
-        ({"name": "vllm", "weights_folder": "w"}, "weights_folder = 'w': is for name = \"vllm\" with url"),
-        ({"name": "vllm", "timeout_s": 5}, 'timeout_s = 5.0: is for name = "vllm" with url'),
-        ({"name": "vllm", "url": "http://h", "memory_share": 0.5}, "memory_share = 0.5: is for"),
-        ({"name": "vllm", "cache_tokens": 64}, 'cache_tokens = 64: is for name = "native"'),
+        ({"url": "http://127.0.0.1:8000"}, "engine: url = 'http://127.0.0.1:8000': needs name = \"vllm\""),
+        ({"name": "native", "memory_share": 0.5}, r"memory_share = 0.5: needs name = \"vllm\" without url"),
+        ({"name": "vllm", "weights_folder": "w"}, "weights_folder = 'w': needs name = \"vllm\" and url"),
+        ({"name": "vllm", "timeout_s": 5}, 'timeout_s = 5.0: needs name = "vllm" and url'),
+        ({"name": "vllm", "url": "http://h", "memory_share": 0.5}, "memory_share = 0.5: needs name"),
+        ({"name": "vllm", "cache_tokens": 64}, 'cache_tokens = 64: needs name = "native"'),
         ({"name": "vllm", "url": "127.0.0.1:8000"}, "url = '127.0.0.1:8000': expected something like"),
         ({"name": "vllm", "url": "http://a b"}, "expected something like"),
         ({"name": "vllm", "url": "http://me:secret@host"}, "expected something like"),
@@ -230,9 +230,9 @@ def test_stop_strings_cut_where_the_reference_engine_would() -> None:
         (drawn("a", "abort"), "ended a completion with 'abort' after 1 tokens"),
         (drawn("a", "repetition"), "'repetition'"),
         (drawn("a", "None"), "'None'"),
-        (Drawn((), (), "stop"), "0 tokens and 0 logprobs where 1 to 4"),
+        (Drawn((), (), "stop"), "0 tokens and 0 logprobs instead of 1 to 4"),
         (Drawn((1, 2), (-1.0,), "stop"), "2 tokens and 1 logprobs"),
-        (drawn("abcde", "length"), "5 tokens and 5 logprobs where 1 to 4"),
+        (drawn("abcde", "length"), "5 tokens and 5 logprobs instead of 1 to 4"),
         (drawn("abc", "length"), "cut a completion at 3 tokens.*--max-model-len"),
         (Drawn((1,), (math.nan,), "stop"), "token 1 the logprob nan"),
         (Drawn((1,), (-math.inf,), "stop"), "-inf"),
@@ -251,7 +251,7 @@ def test_a_logprob_that_rounding_put_above_0_is_0() -> None:
 
 def test_what_does_not_fit_is_refused_before_it_is_asked() -> None:
     engine, backend, _ = engine_of(drawn("a"))
-    with pytest.raises(VllmError, match="5 tokens and 60 new ones are more than the 64"):
+    with pytest.raises(VllmError, match="5 tokens and 60 new ones exceed the 64"):
         generate(engine, [request("x", 1), request("12345", 1)], SamplingParams(60))
     assert not backend.published
 
@@ -368,7 +368,7 @@ def test_adapters_are_merged_under_the_base_models_names(path: str) -> None:
     ids = torch.arange(20)[None]
     adapted, live = logits_of(policy.model, ids), {n: p.clone() for n, p in policy.model.named_parameters()}
     published = PublishedWeights(policy.model).tensors()
-    plain, _ = make_tiny(path, TINY, seed=1)
+    plain, _ = make_tiny(path, TINY_SIZES, seed=1)
     assert set(published) == set(plain.state_dict())
     plain.load_state_dict(published)
     torch.testing.assert_close(logits_of(plain, ids), adapted, atol=1e-5, rtol=1e-5)

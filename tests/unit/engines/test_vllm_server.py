@@ -185,8 +185,8 @@ def wait_for(is_so: Callable[[], bool]) -> None:
             r"HTTP 404.*developer mode.*\n  VLLM_SERVER_DEV_MODE=1 vllm serve",
         ),
         ("/server_info", (200, b"<html>"), "not JSON: <html>"),
-        ("/server_info", (200, b'{"vllm_config": "text"}'), "not what vLLM answers"),
-        ("/server_info", (200, b"[]"), "not what vLLM answers"),
+        ("/server_info", (200, b'{"vllm_config": "text"}'), "not a response of vLLM"),
+        ("/server_info", (200, b"[]"), "not a response of vLLM"),
         (
             "/inference/v1/generate",
             (403, b'{"error": {"message": "Scale-out endpoints are disabled."}}'),
@@ -214,7 +214,7 @@ def test_nobody_there() -> None:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     with pytest.raises(
-        VllmError, match=rf"127.0.0.1:{port}/server_info: no answer.*refused.*engine.url.*\n.*vllm serve"
+        VllmError, match=rf"127.0.0.1:{port}/server_info: no response.*refused.*engine.url.*\n.*vllm serve"
     ):
         connect(f"http://127.0.0.1:{port}")
 
@@ -224,7 +224,7 @@ def test_a_server_that_does_not_answer_in_time(fake: FakeVllm, url: str) -> None
     server.publish({"a": torch.zeros(1)})
     fake.seconds = 20.0
     start = time.monotonic()
-    with pytest.raises(VllmError, match=r"/inference/v1/generate: no answer within engine.timeout_s = 0.5"):
+    with pytest.raises(VllmError, match=r"/inference/v1/generate: no response within engine.timeout_s = 0.5"):
         list(server.draw(DRAWS, SETTINGS))
     assert time.monotonic() - start < 10
 
@@ -237,7 +237,7 @@ def test_a_server_that_hangs_up(url: str, fake: FakeVllm) -> None:
         raise OSError
 
     fake.change = hang_up
-    with pytest.raises(VllmError, match="no answer"):
+    with pytest.raises(VllmError, match="no response"):
         list(server.draw(DRAWS[:1], SETTINGS))
 
 
@@ -249,7 +249,7 @@ def test_weights_that_were_not_taken_are_not_drawn_from(fake: FakeVllm, url: str
     server.publish({"a": torch.zeros(1)})
     fake.replies[path] = (500, b'{"error": {"message": "no such file"}}')
     with pytest.raises(
-        VllmError, match=rf"{path}: HTTP 500: no such file; does the server see .*engine.weights_folder"
+        VllmError, match=rf"{path}: HTTP 500: no such file; can the server read .*engine.weights_folder"
     ):
         server.publish({"a": torch.ones(1)})
     assert list(tmp_path.iterdir()) == []
@@ -265,7 +265,7 @@ def test_a_server_that_was_restarted_is_noticed(fake: FakeVllm, url: str) -> Non
     server = connect(url)
     server.publish({"a": torch.zeros(1)})
     fake.version = "default"
-    with pytest.raises(VllmError, match=r"drew from weights default, not from .*-1, which this run published"):
+    with pytest.raises(VllmError, match=r"sampled with weights default, not with .*-1, which this run published"):
         list(server.draw(DRAWS, SETTINGS))
 
 
@@ -292,19 +292,19 @@ def _with(**changes: Any) -> Callable[[dict[str, Any]], Any]:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda answer: [], "not what vLLM 0.32 gives"),
-        (lambda answer: {"choices": []}, "not what vLLM 0.32 gives"),
-        (lambda answer: {"choices": answer["choices"] * 2}, "not what vLLM 0.32 gives"),
+        (lambda answer: [], "not a response of vLLM 0.32"),
+        (lambda answer: {"choices": []}, "not a response of vLLM 0.32"),
+        (lambda answer: {"choices": answer["choices"] * 2}, "not a response of vLLM 0.32"),
         (_without("token_ids"), "KeyError.*token_ids"),
         (_without("logprobs"), "logprobs"),
         (_without("weight_versions"), "weight_versions"),
         (_without("finish_reason"), "finish_reason"),
-        (_with(logprobs=None), "not what vLLM 0.32 gives"),
-        (_with(token_ids=None), "not what vLLM 0.32 gives"),
-        (_with(token_ids=["x"]), "not what vLLM 0.32 gives"),
-        (_with(token_ids=[1, 2]), "logprobs that it gave are of other tokens"),
-        (_with(token_ids=[1, 2, 3]), "logprobs that it gave are of other tokens"),
-        (_with(weight_versions=[]), "drew from weights , not from"),
+        (_with(logprobs=None), "not a response of vLLM 0.32"),
+        (_with(token_ids=None), "not a response of vLLM 0.32"),
+        (_with(token_ids=["x"]), "not a response of vLLM 0.32"),
+        (_with(token_ids=[1, 2]), "logprobs belong to other tokens"),
+        (_with(token_ids=[1, 2, 3]), "logprobs belong to other tokens"),
+        (_with(weight_versions=[]), "sampled with weights , not with"),
     ],
 )
 def test_answers_that_are_none(fake: FakeVllm, url: str, change: Callable[[Any], Any], message: str) -> None:

@@ -12,7 +12,7 @@ from groupwise.config import ConfigError
 from groupwise.evals.compare import Side, compare, read_side
 from groupwise.runs.results import Result, append_group, write_result
 from groupwise.types import ScoredGroup
-from tests.unit.evals.groups import ERROR, RIGHT, WRONG, scored
+from tests.factories import ERROR, RIGHT, WRONG, make_scored
 
 
 def side(name: str, groups: list[ScoredGroup], **changes: object) -> Side:
@@ -30,7 +30,7 @@ def side(name: str, groups: list[ScoredGroup], **changes: object) -> Side:
 
 
 def answered(*is_right: bool) -> list[ScoredGroup]:
-    return [scored(f"p{key}", [("x", RIGHT if right else WRONG)]) for key, right in enumerate(is_right)]
+    return [make_scored(f"p{key}", [("x", RIGHT if right else WRONG)]) for key, right in enumerate(is_right)]
 
 
 def test_one_completion_a_problem_by_hand() -> None:
@@ -59,7 +59,7 @@ def test_the_same_is_no_clear_difference() -> None:
 
 def test_several_completions_are_compared_by_their_shares() -> None:
     def four(key: str, num_right: int) -> ScoredGroup:
-        return scored(key, [("x", RIGHT)] * num_right + [("y", WRONG)] * (4 - num_right))
+        return make_scored(key, [("x", RIGHT)] * num_right + [("y", WRONG)] * (4 - num_right))
 
     first = side("A", [four("a", 0), four("b", 3), four("c", 2)])
     second = side("B", [four("a", 4), four("b", 2), four("c", 2)])
@@ -71,12 +71,12 @@ def test_several_completions_are_compared_by_their_shares() -> None:
 
 
 def test_what_is_on_one_side_alone_or_could_not_be_judged_is_left_out() -> None:
-    first = side("A", [*answered(True, False, True), scored("only", [("x", RIGHT)])])
-    second = side("B", [*answered(True, False), scored("p2", [("x", ERROR)])])
+    first = side("A", [*answered(True, False, True), make_scored("only", [("x", RIGHT)])])
+    second = side("B", [*answered(True, False), make_scored("p2", [("x", ERROR)])])
     found = compare(first, second)
     assert (found.num_problems, found.left_out) == (2, 2)
-    with pytest.raises(ConfigError, match="share no problem"):
-        compare(first, side("C", [scored("elsewhere", [("x", RIGHT)])]))
+    with pytest.raises(ConfigError, match="share no judged problem"):
+        compare(first, side("C", [make_scored("elsewhere", [("x", RIGHT)])]))
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_other_questions_are_refused(change: dict[str, object], message: str) ->
 
 
 def test_another_problem_under_the_same_id_is_refused() -> None:
-    other = [scored("p0", [("x", RIGHT)], question="What else?")]
+    other = [make_scored("p0", [("x", RIGHT)], question="What else?")]
     with pytest.raises(ConfigError, match="problem p0 is not the same"):
         compare(side("A", answered(True), data=None), side("B", other))
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 
 from groupwise.evals.contamination import NEAR_SHARE, find_contamination
-from groupwise.types import Message, Problem
+from groupwise.types import Problem
+from tests.factories import make_problem
 
 TAIL = " Reason step by step, and put your final answer within \\boxed{}."
 WORDS = [f"word{number}" for number in range(300)]
 
 
 def problem(key: str, text: str) -> Problem:
-    return Problem(key, (Message("user", text + TAIL),), "")
+    return make_problem(key, text + TAIL)
 
 
 def sentence(generator: random.Random, length: int = 25) -> list[str]:
@@ -45,7 +46,7 @@ def test_a_few_problems_of_a_template_are_not_near_to_all_others_of_it() -> None
 
 def test_a_training_problem_that_is_repeated_is_no_template() -> None:
     (copied,) = many("test", 1, 0)
-    near = Problem("near", (Message("user", copied.messages[0].content.replace("word", "Word", 1) + " Now."),), "")
+    near = make_problem("near", copied.messages[0].content.replace("word", "Word", 1) + " Now.")
     found = find_contamination([copied], [*many("train", 100, 1), *[near] * 20])
     assert [(overlap.kind, overlap.training_id) for overlap in found.overlaps] == [("near", "near")]
 
@@ -83,10 +84,10 @@ def test_it_agrees_with_comparing_every_pair() -> None:
     tests, training = [], []
     for number in range(40):
         words = sentence(generator, 30)
-        tests.append(Problem(f"test{number}", (Message("user", " ".join(words)),), ""))
+        tests.append(make_problem(f"test{number}", " ".join(words)))
         for place in generator.sample(range(30), number % 6):
             words[place] = f"changed{generator.random()}"
-        training.append(Problem(f"train{number}", (Message("user", " ".join(words)),), ""))
+        training.append(make_problem(f"train{number}", " ".join(words)))
 
     def runs(entry: Problem) -> set[tuple[str, ...]]:
         words = entry.messages[0].content.replace(".", " ").split()

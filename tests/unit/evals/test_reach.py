@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from groupwise.cli import main
 from groupwise.evals.reach import time_to_scores
 from groupwise.runs import RunLog, RunReadError
-from groupwise.types import EvalRecord, StepRecord
+from tests.factories import make_eval, make_step
 
 
 def make_run(
@@ -25,14 +24,12 @@ def make_run(
     log = RunLog(path)
     log.write_recipe(f'name = "countdown"\nseed = {seed}\n[[stages]]\nlearning_rate = {rate}\n')
     log.write_info({"machine": {"device_name": device}})
-    zeros = {field.name: 0.0 for field in dataclasses.fields(EvalRecord)}
     for step in range(11):
         if step:
             times = {"time/step_s": seconds, "time/eval_s": 0.5, "time/checkpoint_s": 0.25}
-            log.write_step(StepRecord(step, "grpo", step, times | {"tokens/total": 100.0 * step}))
+            log.write_step(make_step(step, times | {"tokens/total": 100.0 * step}))
         if step in scores:
-            known = {"step": step, "stage": "grpo", "pass_at_1": scores[step], "num_problems": 50}
-            log.write_eval(EvalRecord(**{**zeros, **known, "rollouts_per_problem": 1}), [])  # type: ignore[arg-type]
+            log.write_eval(make_eval(step, scores[step]), [])
     return path
 
 

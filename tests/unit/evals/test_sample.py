@@ -11,16 +11,12 @@ from groupwise.cli import main
 from groupwise.config import ConfigError
 from groupwise.evals.sample import Choice, Sampled, choose, judge
 from groupwise.tasks import make_task
-from groupwise.types import Finish, Rollout
-
-
-def rollout(text: str) -> Rollout:
-    return Rollout((1, 2), (-1.0, -0.5), text, Finish.STOP, 0)
+from tests.factories import make_rollout
 
 
 def judged(*texts: str, task: str | None = None, **fields: Any) -> list[Sampled]:
     made = None if task is None else make_task(task, {})
-    return judge([rollout(text) for text in texts], "How many?", made, fields)
+    return judge([make_rollout(text) for text in texts], "How many?", made, fields)
 
 
 def test_the_majority_counts_answers_and_not_spellings() -> None:
@@ -56,7 +52,7 @@ def test_a_question_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
     assert main([*arguments[:-1], "--best-of", "verifier", "--task", "arithmetic", "--fields", '{"answer": 2}']) == 0
     shown = capsys.readouterr().out
     assert "3 of 3" in shown
-    assert "=== none is best" in shown
+    assert "=== none picked" in shown
 
 
 @pytest.mark.parametrize(

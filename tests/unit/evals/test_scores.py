@@ -12,15 +12,14 @@ from groupwise.evals.estimators import pass_at_k
 from groupwise.evals.scores import score_groups, share_estimate
 from groupwise.runs.results import Estimate
 from groupwise.types import Finish, ScoredGroup
-
-from .groups import ERROR, LATE, RIGHT, UNPARSED, WRONG, scored
+from tests.factories import ERROR, LATE, RIGHT, UNPARSED, WRONG, make_scored
 
 BOX = ("boxed",)
 
 
 def four(key: str, *verdicts: object, **more: object) -> ScoredGroup:
     texts = {RIGHT: "\\boxed{1}", WRONG: "\\boxed{2}", UNPARSED: "hm", ERROR: "\\boxed{1}", LATE: "\\boxed{1}"}
-    return scored(key, [(texts[verdict], verdict) for verdict in verdicts], **more)  # type: ignore[arg-type, index]
+    return make_scored(key, [(texts[verdict], verdict) for verdict in verdicts], **more)  # type: ignore[arg-type, index]
 
 
 def test_scores_by_hand() -> None:
@@ -58,13 +57,13 @@ def test_one_completion_a_problem_is_a_plain_share() -> None:
 
 def test_answers_that_are_written_differently_are_one_vote() -> None:
     texts = ["\\boxed{\\frac12}", "\\boxed{\\dfrac{1}{2}}", "\\boxed{ 7 }"]
-    group = scored("a", [(texts[0], WRONG), (texts[1], WRONG), (texts[2], RIGHT)])
+    group = make_scored("a", [(texts[0], WRONG), (texts[1], WRONG), (texts[2], RIGHT)])
     scores, _ = score_groups([group], n=3, ks=(3,), marks=BOX)
     assert scores["maj@3"].value == 0.0
 
 
 def test_a_task_without_marked_answers_has_no_majority() -> None:
-    groups = [scored("a", [("def f(): pass", RIGHT), ("def g(): pass", WRONG)])]
+    groups = [make_scored("a", [("def f(): pass", RIGHT), ("def g(): pass", WRONG)])]
     scores, _ = score_groups(groups, n=2, ks=(1, 2), marks=("tag",))
     assert not any("maj" in name for name in scores)
     assert scores["best_of_2_by_verifier"].value == 1.0

@@ -49,7 +49,7 @@ def test_options_of_a_template_are_written_into_it(options: dict[str, Any], expe
 def test_an_option_that_the_template_does_not_read_is_refused() -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = THINKING
-    with pytest.raises(ConfigError, match=r"options\.enable_thinkin: the chat template of a model reads no"):
+    with pytest.raises(ConfigError, match=r"options\.enable_thinkin: the chat template of a model does not use"):
         set_template_options(tokenizer, {"enable_thinkin": False}, "a model")
     assert tokenizer.chat_template == THINKING
 

@@ -66,9 +66,9 @@ def test_files_are_hashed_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert store.verify(path) is None
     for place in range(0, len(data), 37):
         file.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-        assert store.verify(path) == "policy.safetensors is not what was written: its sha256 differs"
+        assert store.verify(path) == "policy.safetensors was changed after it was written: its sha256 differs"
     file.write_bytes(b"".join([pieces[1], pieces[0], *pieces[2:]]))
-    assert store.verify(path) == "policy.safetensors is not what was written: its sha256 differs"
+    assert store.verify(path) == "policy.safetensors was changed after it was written: its sha256 differs"
 
 
 def test_every_single_flipped_byte_of_the_manifest_is_noticed_or_harmless(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_weights_keep_their_names_and_a_copy_computes_the_same() -> None:
 def test_a_model_without_such_parts_is_refused() -> None:
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20, "n_positions": 32}
     model = AutoModelForCausalLM.from_config(GPT2Config(**sizes))
-    with pytest.raises(ConfigError, match=r"gradient_checkpointing = 'mlp': the layers of GPT2LMHeadModel.*take true"):
+    with pytest.raises(ConfigError, match=r"gradient_checkpointing = 'mlp': the layers of GPT2LMHeadModel.*use true"):
         recompute_activations(model, "mlp")
 
 
@@ -160,8 +160,8 @@ BENCH: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("lora", "note"),
     [
-        (None, "some activations are computed again, between 6 N and 8 N in all, so that the device does more than it"),
-        (2, "and some activations are computed again, between 4 N and 6 N in all, so that it flatters"),
+        (None, "some activations are recomputed, between 6 N and 8 N in total, so MFU is too low"),
+        (2, "and some activations are recomputed, between 4 N and 6 N in total, so MFU is too high"),
     ],
 )
 def test_the_bench_takes_it(lora: int | None, note: str) -> None:
@@ -175,5 +175,5 @@ def test_the_bench_takes_it(lora: int | None, note: str) -> None:
 
 def test_the_bench_takes_nothing_else() -> None:
     wrong: Any = "attention"
-    with pytest.raises(ConfigError, match="--checkpointing attention: either alone"):
+    with pytest.raises(ConfigError, match="--checkpointing attention: give no value"):
         UpdateWork(**BENCH, checkpointing=wrong)

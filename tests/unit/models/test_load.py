@@ -136,7 +136,7 @@ def test_no_end_of_text_is_refused(tmp_path: Path) -> None:
         edit_json(tmp_path / name, eos_token_id=None, eos_token=None)
     tokenizer = (tmp_path / "tokenizer.json").read_text().replace("<|im_end|>", "<|fin|>")
     (tmp_path / "tokenizer.json").write_text(tokenizer)
-    with pytest.raises(ConfigError, match=r"names an end-of-text token.*set eos_token"):
+    with pytest.raises(ConfigError, match=r"defines an end-of-text token.*set eos_token"):
         load(tmp_path)
 
 
@@ -156,7 +156,7 @@ def test_folders_that_lack_something(tmp_path: Path) -> None:
             (folder / name).unlink()
         return folder
 
-    with pytest.raises(ConfigError, match=r"model\.path = .*no config\.json; give the folder that"):
+    with pytest.raises(ConfigError, match=r"model\.path = .*no config\.json; give a folder that"):
         load(without("config.json"))
     weightless = without("model.safetensors")
     with pytest.raises(ConfigError, match=r"no weights \(\*\.safetensors\)"):
@@ -166,7 +166,7 @@ def test_folders_that_lack_something(tmp_path: Path) -> None:
         load(weightless)
     with pytest.raises(ConfigError, match="no tokenizer"):
         load(without("tokenizer.json", "tokenizer_config.json"))
-    with pytest.raises(ConfigError, match="is a file; give the folder"):
+    with pytest.raises(ConfigError, match="is a file; give its folder"):
         load(tmp_path / "good/model.safetensors")
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter/adapter_config.json").write_text("{}")
@@ -190,7 +190,7 @@ def test_damaged_folders(tmp_path: Path) -> None:
     save(tmp_path)
     weights = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(weights[:-7])
-    with pytest.raises(ConfigError, match=r"model\.path = .*cannot be loaded: .*damaged or unfinished"):
+    with pytest.raises(ConfigError, match=r"model\.path = .*cannot be loaded: .*damaged or incomplete"):
         load(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(weights)
     edit_json(tmp_path / "config.json", vocab_size=100)
@@ -210,7 +210,7 @@ def test_tokenizer_of_another_model(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     tokenizer.add_tokens(["<more>"])
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="has 267 tokens and the model embeds 266"):
+    with pytest.raises(ConfigError, match="has 267 tokens but the model embeds 266"):
         load(tmp_path)
 
 
@@ -227,7 +227,7 @@ def test_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
         ("meta", r"model\.device = 'meta': not supported"),
         pytest.param(
             "cuda",
-            r"model\.device = 'cuda': torch sees no GPU here; take 'cpu'",
+            r"model\.device = 'cuda': torch finds no GPU; set 'cpu'",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
     ],

@@ -120,7 +120,7 @@ def test_scalars_and_whole_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        ([0.7, 0.7], r"0\.7 \+ 0\.7 = 1\.4: must sum to 1; normalized they are 0\.5, 0\.5"),
+        ([0.7, 0.7], r"0\.7 \+ 0\.7 = 1\.4: must sum to 1; normalized: 0\.5, 0\.5"),
         ([1.0, -1.0], r"= 0: must sum to 1$"),
         ([float("nan"), 1.0], r"= nan: must sum to 1$"),
         ([1.0], r"2 folders and 1 weights"),
@@ -141,7 +141,7 @@ def test_different_models_are_refused(tmp_path: Path) -> None:
             tmp_path / "wide", 2, intermediate_size=64
         ),
         r"differ in 9 tensors: only .*deep has model\.layers\.2\.": save(tmp_path / "deep", 2, num_layers=3),
-        r"num_attention_heads is 4 .*2 in the other": save(tmp_path / "heads", 2, num_heads=2),
+        r"num_attention_heads is 4 .*2 in the second": save(tmp_path / "heads", 2, num_heads=2),
     }
     for message, other in others.items():
         with pytest.raises(ConfigError, match=message):
@@ -173,7 +173,7 @@ def test_old_and_new_spellings_of_a_configuration_are_the_same(tmp_path: Path) -
 
 def test_damaged_folders_are_named(tmp_path: Path) -> None:
     a, b = save(tmp_path / "a", 1), save(tmp_path / "b", 2, shard="40KB")
-    with pytest.raises(ConfigError, match=r"nothing: no model folder"):
+    with pytest.raises(ConfigError, match=r"nothing: not a model folder"):
         merge_folders([a, tmp_path / "nothing"], [0.5, 0.5], tmp_path / "out")
     next(iter(sorted(b.glob("*.safetensors")))).unlink()
     with pytest.raises(ConfigError, match=r"model-00001-of-.* is missing, though"):

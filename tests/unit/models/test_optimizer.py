@@ -143,7 +143,7 @@ def test_sums_are_offered_during_an_update(monkeypatch: pytest.MonkeyPatch) -> N
     weights: dict[str, Any] = {"a": Parameter(joined[:2]), "b": Parameter(joined[2:])}
     optimizer = MasterAdamW(weights, OptimizerConfig(max_grad_norm=math.inf))
     optimizer.begin_gradients()
-    sums = {name: weight.grad_sum for name, weight in weights.items()}
+    sums = {name: optimizer.sums.of(weight) for name, weight in weights.items()}
     assert sums["b"].data_ptr() == sums["a"].data_ptr() + sums["a"].numel() * 4
     for value in (256.0, 1.0, 1.0):
         (weights["a"].sum() * value).backward()
@@ -153,11 +153,11 @@ def test_sums_are_offered_during_an_update(monkeypatch: pytest.MonkeyPatch) -> N
     norm, _ = optimizer.step(1e-3)
     assert norm == pytest.approx(258 * math.sqrt(6 * 8), rel=1e-6)
     torch.testing.assert_close(optimizer.weights["b"], torch.full((4, 8), 1 - 1e-3))
-    assert not any(hasattr(weight, "grad_sum") for weight in weights.values())
+    assert all(optimizer.sums.of(weight) is None for weight in weights.values())
     # The next update begins with nothing, in the same place; and without sums a gradient still counts.
     optimizer.begin_gradients()
-    assert not weights["a"].grad_sum.any()
-    assert weights["a"].grad_sum is sums["a"]
+    assert not sums["a"].any()
+    assert optimizer.sums.of(weights["a"]) is sums["a"]
     optimizer.clear_gradients()
     weights["a"].sum().backward()
     optimizer.collect_gradients()

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from groupwise.config import ConfigError, OptimizerConfig, make_recipe
+from groupwise.config import ConfigError, OptimizerConfig
 from groupwise.data.batch import Example
 from groupwise.models.placement import exchange, laid_out_alike, limit_memory, memory_limit_gib
 from groupwise.models.policy import Policy, load_policy
+from tests.factories import TINY_MODEL, tiny_recipe
 
 
 def test_what_is_adjacent_stays_adjacent() -> None:
@@ -43,10 +43,7 @@ def test_an_exchange_is_undone_by_another() -> None:
 
 
 def policy() -> Policy:
-    model: dict[str, Any] = {"path": "tiny-qwen3", "device": "cpu", "ema_decay": 0.5}
-    model["tiny"] = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 1, "num_heads": 2, "num_kv_heads": 1}
-    stage = {"algorithm": "grpo", "steps": 1, "problems_per_step": 1, "rollouts_per_problem": 2}
-    return load_policy(make_recipe({"name": "t", "model": model, "task": {"name": "countdown"}, "stages": [stage]}))
+    return load_policy(tiny_recipe(model=TINY_MODEL | {"ema_decay": 0.5}))
 
 
 def bits(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -90,7 +87,7 @@ def test_the_average_and_the_weights_change_places_and_back() -> None:
 
 def test_a_limit_needs_a_gpu_that_has_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="--memory-gib 50: there is no GPU here"):
+    with pytest.raises(ConfigError, match="--memory-gib 50: there is no GPU"):
         limit_memory(50)
     shares: list[float] = []
     properties = SimpleNamespace(total_memory=100 * 2**30)

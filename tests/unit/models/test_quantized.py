@@ -42,7 +42,9 @@ Kind = Literal["4bit", "8bit"]
 needs_bitsandbytes = pytest.mark.skipif(
     importlib.util.find_spec("bitsandbytes") is None, reason="needs bitsandbytes (groupwise[quantized])"
 )
-each_kind = pytest.mark.parametrize("kind", [pytest.param("4bit", marks=needs_bitsandbytes), "8bit"])
+each_kind = pytest.mark.parametrize(
+    "kind", [pytest.param("4bit", marks=[needs_bitsandbytes, pytest.mark.extras]), "8bit"]
+)
 
 
 def make_linear(rows: int, columns: int, bias: bool = False) -> nn.Linear:

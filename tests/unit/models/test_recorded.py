@@ -17,7 +17,8 @@ from torch import Tensor
 from groupwise.data.batch import Example, make_microbatches
 from groupwise.data.pack import Pack
 from groupwise.models.lora import trainable_parameters
-from groupwise.models.recorded import MEMORY_SHARE, RecordedLayers, capacity, filled
+from groupwise.models.memory_limits import capacity
+from groupwise.models.recorded import MEMORY_SHARE, RecordedLayers, filled
 from groupwise.models.straight import run_layer, straight_layers, straighten
 from tests.unit.models.test_straight import CPU, PlainOps, PlainStep, make
 
@@ -93,13 +94,13 @@ class Decoder:
         return hidden[pack.predicts]
 
 
-def offer_sums(model: Any) -> dict[str, Tensor]:
+def offer_sums(model: Any, *, stay: bool = True) -> dict[str, Tensor]:
     inside = {id(weight) for layer in straight_layers(model) for weight in layer.parameters()}
     trained = {name: weight for name, weight in trainable_parameters(model).items() if id(weight) in inside}
-    for weight in trained.values():
-        weight.grad_sum = torch.zeros_like(weight)
-        weight.grad_sum_stays = True
-    return {name: weight.grad_sum for name, weight in trained.items()}
+    sums = {name: torch.zeros_like(weight) for name, weight in trained.items()}
+    for layer in straight_layers(model):
+        layer.sums.offer(list(trained.values()), list(sums.values()), stay=stay)
+    return sums
 
 
 @pytest.mark.parametrize("keep", [False, "mlp", True])
@@ -233,9 +234,7 @@ def test_scoring_takes_no_recording_away() -> None:
 def test_without_sums_that_stay_or_memory_nothing_is_recorded() -> None:
     model = make("tiny-llama")
     straighten(model, PlainOps())
-    offer_sums(model)
-    for weight in model.parameters():
-        weight.grad_sum_stays = False
+    offer_sums(model, stay=False)
     for memory in (2**40, 2**16):
         decoder = Decoder(model, memory)
         for _ in range(3):
@@ -278,7 +277,7 @@ def test_gradients_of_a_pass_that_was_overtaken_are_refused() -> None:
     decoder(packs[0], is_recorded=True).sum().backward()
     first = decoder(packs[1], is_recorded=True)
     decoder(packs[2], is_recorded=True)
-    with pytest.raises(RuntimeError, match="before the gradients of the one before"):
+    with pytest.raises(RuntimeError, match="before the backward pass of the one before"):
         first.sum().backward()
 
 

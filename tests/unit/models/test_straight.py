@@ -15,6 +15,7 @@ from groupwise.config import LoraConfig, ModelConfig
 from groupwise.data.batch import Example, Microbatch, make_microbatches
 from groupwise.data.pack import Pack
 from groupwise.kernels.seam import AttentionForm, attend_with, attending
+from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.head import padded_hidden
 from groupwise.models.load import load_model, recompute_activations
 from groupwise.models.lora import add_lora, trainable_parameters
@@ -131,7 +132,7 @@ def by_example(microbatch: Microbatch, hidden: Tensor) -> dict[int, Tensor]:
     return dict(zip(microbatch.example_indices, pieces, strict=True))
 
 
-def learn(model: Any, *, is_packed: bool) -> tuple[list[Tensor], dict[str, Tensor]]:
+def learn(model: Any, *, is_packed: bool, sums: GradientSums | None = None) -> tuple[list[Tensor], dict[str, Tensor]]:
     """(hidden states by example, gradients by name), of a loss that weighs each state differently."""
     (microbatch,) = make_microbatches(examples(), [1.0] * 6, 10**6, CPU, is_packed=is_packed)
     if is_packed:
@@ -143,7 +144,10 @@ def learn(model: Any, *, is_packed: bool) -> tuple[list[Tensor], dict[str, Tenso
     noise = torch.randn(sum(map(len, hidden)), 32, generator=torch.Generator().manual_seed(5))
     (torch.cat(hidden) * noise).sum().backward()
     weights = trainable_parameters(model)
-    gradients = {name: getattr(weight, "grad_sum", weight.grad) for name, weight in weights.items()}
+    offered = sums or GradientSums()
+    gradients: dict[str, Any] = {
+        name: weight.grad if (total := offered.of(weight)) is None else total for name, weight in weights.items()
+    }
     return [part.detach() for part in hidden], gradients
 
 
@@ -170,17 +174,18 @@ def test_a_straight_layer_learns_what_its_modules_learn(name: str, keep: Any, lo
 @pytest.mark.parametrize("is_adjacent", [False, True])
 @pytest.mark.parametrize("lora", [False, True])
 def test_gradients_go_into_the_sums_that_are_offered(lora: bool, is_adjacent: bool) -> None:
-    model = make("tiny-qwen3", lora=lora)
-    straighten(model, PlainOps())
+    model, sums = make("tiny-qwen3", lora=lora), GradientSums()
+    straighten(model, PlainOps(), sums)
     plain = learn(model, is_packed=True)
     model.zero_grad()
     inside = {id(weight) for layer in model.get_decoder().layers for weight in layer.straight.parameters()}
     trained = [weight for weight in model.parameters() if id(weight) in inside]
     buffer = torch.ones(sum(weight.numel() for weight in trained))
-    for weight, place in zip(trained, buffer.split([weight.numel() for weight in trained]), strict=True):
-        # In the order of the modules q, k and v stand side by side, and so do gate and up.
-        weight.grad_sum = place.view_as(weight) if is_adjacent else place.clone().view_as(weight)
-    summed = learn(model, is_packed=True)
+    # In the order of the modules q, k and v stand side by side, and so do gate and up.
+    places = zip(trained, buffer.split([weight.numel() for weight in trained]), strict=True)
+    parts = [(place if is_adjacent else place.clone()).view_as(weight) for weight, place in places]
+    sums.offer(trained, parts, stay=True)
+    summed = learn(model, is_packed=True, sums=sums)
     for name, weight in trainable_parameters(model).items():
         if id(weight) in inside:
             assert weight.grad is None

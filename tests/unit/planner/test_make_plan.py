@@ -120,16 +120,16 @@ def test_a_plan_of_stages_is_json_and_text(capsys: pytest.CaptureFixture[str]) -
     assert twin["run_tokens"] == 5 * 16 * 128 + 10 * 64 * 128
     assert twin["run_s"] == pytest.approx(sum(s["steps"] * s["step_s"] for s in twin["stages"]) + twin["evaluation_s"])
     assert set(twin["stages"][0]["phases_s"]) == {"update", "rest"}
-    drawn_anew = plan.stages[1].max_draws - 1  # dapo's rounds of refilling
-    assert drawn_anew == 4
-    longer = 10 * drawn_anew * twin["stages"][1]["phases_s"]["sample"]
+    resampled = plan.stages[1].max_draws - 1  # dapo's rounds of refilling
+    assert resampled == 4
+    longer = 10 * resampled * twin["stages"][1]["phases_s"]["sample"]
     assert twin["longest_run_s"] == pytest.approx(twin["run_s"] + longer)
     print_plan(plan)
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     assert "sft: does not fit:" in shown
-    assert "It would with" in shown
-    assert "completions of 128, 128 tokens in the mean (--mean-tokens)" in shown
-    assert "if none ever has any, the run takes" in " ".join(shown.split())
+    assert "These changes make it fit: " in shown
+    assert "completions of 128, 128 tokens on average (--mean-tokens)" in shown
+    assert "If no group ever has signal, the run takes" in shown
 
 
 def test_a_plan_that_fits_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +139,7 @@ def test_a_plan_that_fits_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_plan(plan)
     shown = capsys.readouterr().out
     assert "grpo: fits: at most" in shown
-    assert "drawn anew" not in shown
+    assert "resampled" not in shown
     assert "rollouts_per_problem" in shown
 
 
@@ -200,7 +200,7 @@ def test_gpus_by_what_the_driver_calls_them(device: str, memory_gib: float | Non
 def test_gpus_that_are_not_known_are_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'h100'"):
         find_gpu("h10")
-    with pytest.raises(ConfigError, match="name one that is like it"):
+    with pytest.raises(ConfigError, match="name a similar one"):
         gpu_of_device("Quadro K600")
 
 

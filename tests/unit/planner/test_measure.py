@@ -41,7 +41,7 @@ def test_it_is_remembered_for_that_gpu_alone(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text("{")
-    with pytest.raises(ConfigError, match=r"plan\.json: cannot be read .* measure again"):
+    with pytest.raises(ConfigError, match=r"plan\.json: cannot be read .* run again with --measure"):
         known_speed("GPU A", path)
 
 

@@ -65,7 +65,7 @@ def test_a_folder_needs_no_weights(tmp_path: Path) -> None:
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.path = '.*nowhere'.*config\.json is enough"):
         find_shape(ModelConfig(path=str(tmp_path / "nowhere")))
-    with pytest.raises(ConfigError, match="mixture of experts"):
+    with pytest.raises(ConfigError, match="mixtures of experts"):
         shape_of(MixtralConfig(**SIZES), "mixtral")
 
 

@@ -14,9 +14,10 @@ from groupwise.algo import logprobs
 from groupwise.config import OptimizerConfig
 from groupwise.data.pack import _num_tokens, pack_rows
 from groupwise.engines.native import native_engine
+from groupwise.engines.native.cache_limits import BLOCK_TOKENS
 from groupwise.engines.native.decode import Runner
-from groupwise.models import head, moments, optimizer, recorded
-from groupwise.models import placement as model_memory
+from groupwise.models import moments, recorded
+from groupwise.models.memory_limits import EXCHANGE_BYTES
 from groupwise.models.straight import StraightLayer
 from groupwise.models.tiny import make_tiny
 from groupwise.planner import stage_memory as memory
@@ -26,20 +27,7 @@ from tests.unit.planner.works import H200, H200_WITH_24_GIB, QWEN, SMOLLM, work
 
 
 def test_what_is_restated_is_what_the_code_says() -> None:
-    assert memory.KEPT_SUMS_SHARE == optimizer.KEPT_SHARE
-    assert memory.RECORDED_SHARE == recorded.MEMORY_SHARE
     assert memory.CHUNK_BYTES == logprobs.CHUNK_BYTES
-    assert memory.CHUNK_SHARE == head.CHUNK_SHARE
-    assert memory.EXCHANGE_BYTES == model_memory.EXCHANGE_BYTES
-    assert memory.MOMENT_BLOCK == moments.BLOCK
-    assert memory.BLOCK_TOKENS == native_engine.BLOCK_TOKENS
-    assert memory.PREFILL_TOKENS == native_engine.PREFILL_TOKENS
-    assert memory.CACHE_SHARE == native_engine.MEMORY_SHARE
-
-
-def test_packs_are_filled_up_as_recordings_do() -> None:
-    for tokens in (1, 255, 257, 1025, 4096, 4097, 10_933, 16_384, 70_001):
-        assert memory.filled_tokens(tokens) == recorded.capacity(tokens)
 
 
 @pytest.mark.parametrize("gib", [0.2, 1, 24, 139.8])
@@ -94,7 +82,7 @@ def test_moments(kind: Any) -> None:
 @pytest.mark.parametrize(("prompt", "new", "group"), [(1, 16, 4), (100, 300, 8), (129, 512, 1), (64, 17, 16)])
 def test_the_cache_of_a_group_is_what_the_engine_asks_for(prompt: int, new: int, group: int) -> None:
     planned = work(prompt_tokens=prompt, rollouts_per_problem=max(2, group), sampling={"max_new_tokens": new})
-    needed = memory.group_cache(planned) / QWEN.cache_bytes(2) / native_engine.BLOCK_TOKENS
+    needed = memory.group_cache(planned) / QWEN.cache_bytes(2) / BLOCK_TOKENS
     tokens = tuple(range(prompt))
     requests = [native_engine.Request(Prompt(tokens), tuple(range(planned.group)))]  # type: ignore[arg-type]
     fake = object.__new__(native_engine.NativeEngine)
@@ -144,7 +132,7 @@ def test_what_is_not_on_the_gpu_takes_none_of_it() -> None:
     adapters = memory.lasting_parts(with_adapters)
     assert adapters["reference"] == adapters["masters"] / 2
     # They are few enough to change places all at once.
-    assert memory.scoring_parts(with_adapters, 8192)["exchange"] == adapters["reference"] < memory.EXCHANGE_BYTES
+    assert memory.scoring_parts(with_adapters, 8192)["exchange"] == adapters["reference"] < EXCHANGE_BYTES
     assert sum(adapters.values()) < 1.12 * plain["weights"]
 
 

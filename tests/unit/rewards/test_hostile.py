@@ -82,7 +82,7 @@ def test_hostile_completions(completion: str) -> None:
         if found is not None:
             one_number(found.text)
     last_number(completion)
-    assert time.process_time() - started < 1.0
+    assert time.process_time() - started < 10.0
     assert not MARK.exists()
     for score in scores:
         assert score.verdict in (Verdict.WRONG, Verdict.UNPARSED)

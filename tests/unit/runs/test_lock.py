@@ -45,7 +45,7 @@ def holder(run_dir: Path, how: str = "plain") -> Iterator[tuple[subprocess.Popen
 def test_a_second_trainer_is_refused_and_told_whom_to_look_for(tmp_path: Path) -> None:
     with holder(tmp_path) as (process, _):
         with (
-            pytest.raises(RunInUse, match=rf"process {process.pid} on .* or choose another run name"),
+            pytest.raises(RunInUse, match=rf"process {process.pid} on .* or choose another run directory"),
             RunLock(tmp_path),
         ):
             pass

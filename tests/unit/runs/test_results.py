@@ -28,7 +28,7 @@ from groupwise.runs.results import (
 from groupwise.runs.files import RunReadError
 from groupwise.types import Message, Problem
 
-from tests.unit.evals.groups import RIGHT, WRONG, scored
+from tests.factories import RIGHT, WRONG, make_scored
 
 DONE = Result(
     model={"path": "./model", "checkpoint": None, "fingerprint": "abc"},
@@ -86,7 +86,7 @@ def test_no_result_is_said(tmp_path: Path) -> None:
 
 
 def test_groups_survive_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None:
-    first, second = scored("a", [("x", RIGHT)]), scored("b", [("y\x00\u2028", WRONG)])
+    first, second = make_scored("a", [("x", RIGHT)]), make_scored("b", [("y\x00\u2028", WRONG)])
     append_group(tmp_path, first)
     whole = (tmp_path / COMPLETIONS).read_bytes()
     append_group(tmp_path, second)

@@ -261,7 +261,7 @@ def test_a_million_steps_still_sort(tmp_path: Path, sample: Any) -> None:
 
 
 def test_events_set_their_own_time(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="sets time itself"):
+    with pytest.raises(ValueError, match="sets time of an event itself"):
         RunLog(tmp_path).write_event("started", time=3)
 
 

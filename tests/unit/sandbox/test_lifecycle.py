@@ -36,7 +36,7 @@ def processes_of(owner: int) -> list[int]:
     return sorted(pid for pid, line in command_lines().items() if line.rstrip(b"\0").endswith(tag))
 
 
-def wait_until(is_true: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(is_true: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < end

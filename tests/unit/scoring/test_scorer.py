@@ -156,7 +156,7 @@ def test_a_time_out_and_a_crash_have_their_own_verdicts() -> None:
     start = time.monotonic()
     scores = pooled.scores(pooled.submit(PROBLEM, ["fine", "spin", "exit", "raise", "nan", "fine"]))
     pooled.close()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60
     assert [score.verdict.value for score in scores] == ["correct", "timed_out", "error", "error", "error", "correct"]
     assert [score.is_error for score in scores] == [False, True, True, True, True, False]
     assert all(score.reward == 0 for score in scores if score.is_error)

@@ -76,7 +76,7 @@ def test_a_row_that_cannot_be_read_costs_no_other(capsys: pytest.CaptureFixture[
     assert [line["row"] for line in lines] == [1, 2, 3, 4, 5, 6, 7, 8, 10]
     for line, reason in zip(
         lines[1:8],
-        ["not valid JSON", "'completion'", "expected a string", "an object", "whole number", "'answer'", "NaN"],
+        ["not valid JSON", "'completion'", "expected a string", "an object", "an integer", "'answer'", "NaN"],
         strict=True,
     ):
         assert f"row {line['row']}" in line["detail"]
@@ -121,7 +121,7 @@ def test_a_summary_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert main(["verify", "arithmetic", str(path)]) == 2
     shown = capsys.readouterr()
     assert "3 completions: 1 correct, 1 unparsed, 1 error" in shown.out
-    assert "correct 50.0% of those judged" in shown.out
+    assert "correct 50.0% of judged completions" in shown.out
     assert "row 3: error" in shown.err
 
 

@@ -17,7 +17,8 @@ import numpy
 
 from groupwise.base.stats import wilson_interval
 from groupwise.runs import RunLog
-from groupwise.sweeps.study import Member, RunStatus, SeedRun, Study, StudyArm, StudyKnob, Value
+from groupwise.sweeps.study import Study
+from groupwise.sweeps.sweep_records import Arm, Knob, Member, RunStatus, SeedRun, Value
 from groupwise.types import EvalRecord, StepRecord
 
 NUM_STEPS = 40
@@ -65,6 +66,11 @@ def name_of(number: int) -> str:
     return f"arm-{number}"
 
 
+def make_arm(number: int, settings: Mapping[str, Any], is_base: bool, runs: tuple[SeedRun, ...]) -> Arm:
+    name = name_of(number)
+    return Arm(name, name, "", "", settings, is_base, runs=runs)
+
+
 def make_run(truth: Truth, seed: int, draws: random.Random, is_last_seed: bool = False) -> SeedRun:
     """The records of one run, cut off where the truth says so."""
     final = min(1.0, max(0.0, truth.final + draws.gauss(0, truth.seed_spread)))
@@ -109,9 +115,7 @@ def evaluation(step: int, correct: int, num_problems: int) -> EvalRecord:
     )  # fmt: skip
 
 
-def make_knob(
-    truths: Sequence[Truth], seeds: Sequence[int] = (0, 1, 2), draw: int = 0, name: str = "knob"
-) -> StudyKnob:
+def make_knob(truths: Sequence[Truth], seeds: Sequence[int] = (0, 1, 2), draw: int = 0, name: str = "knob") -> Knob:
     """In memory, for simulations."""
     members = []
     for number, truth in enumerate(truths):
@@ -119,13 +123,12 @@ def make_knob(
             make_run(truth, seed, random.Random(f"{draw} {number} {seed}"), seed == seeds[-1]) for seed in seeds
         )
         value: Value = float(truth.value) if isinstance(truth.value, (int, float)) else truth.value
-        members.append(Member(StudyArm(name_of(number), {"key": truth.value}, truth.is_base, runs), truth.label, value))
-    return StudyKnob(name, ("key",), tuple(members))
+        arm = make_arm(number, {"key": truth.value}, truth.is_base, runs)
+        members.append(Member(arm, truth.label, value))
+    return Knob(name, ("key",), tuple(members))
 
 
-def knob_of_finals(
-    finals: Sequence[Sequence[float]], before: float = 0.1, num_problems: int = NUM_PROBLEMS
-) -> StudyKnob:
+def knob_of_finals(finals: Sequence[Sequence[float]], before: float = 0.1, num_problems: int = NUM_PROBLEMS) -> Knob:
     """Arms by the final scores of their seeds, which are rounded to whole problems: for thousands of simulations."""
     members = []
     for number, values in enumerate(finals):
@@ -137,11 +140,11 @@ def knob_of_finals(
                 evaluation(NUM_STEPS, correct, num_problems),
             )
             runs.append(SeedRun(seed, Path(f"seed-{seed}"), RunStatus.FINISHED, "", NUM_STEPS, (), evals))
-        members.append(Member(StudyArm(name_of(number), {}, number == 0, tuple(runs)), str(number), float(number)))
-    return StudyKnob("knob", ("key",), tuple(members))
+        members.append(Member(make_arm(number, {}, number == 0, tuple(runs)), str(number), float(number)))
+    return Knob("knob", ("key",), tuple(members))
 
 
-def knob_of_answers(answers: Sequence[Sequence[Sequence[bool]]]) -> StudyKnob:
+def knob_of_answers(answers: Sequence[Sequence[Sequence[bool]]]) -> Knob:
     """Arms by the answers of their seeds to the same problems, right or wrong, which were kept."""
     finals = [[sum(rights) / len(rights) for rights in arm] for arm in answers]
     knob = knob_of_finals(finals, num_problems=len(answers[0][0]))
@@ -153,9 +156,9 @@ def knob_of_answers(answers: Sequence[Sequence[Sequence[bool]]]) -> StudyKnob:
     return replace(knob, members=tuple(members))
 
 
-def study_of(*knobs: StudyKnob, seeds: Sequence[int] = (0, 1, 2)) -> Study:
+def study_of(*knobs: Knob, seeds: Sequence[int] = (0, 1, 2)) -> Study:
     arms = {member.arm.name: member.arm for knob in knobs for member in knob.members}
-    return Study("made-up", Path("made-up"), "made-up.toml", RECIPE, tuple(seeds), knobs, tuple(arms.values()))
+    return Study("made-up", "made-up.toml", RECIPE, tuple(seeds), knobs, tuple(arms.values()), Path("made-up"))
 
 
 def write_sweep(

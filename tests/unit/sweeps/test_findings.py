@@ -15,7 +15,8 @@ import pytest
 
 from groupwise.sweeps.findings import find, find_all
 from groupwise.sweeps.findings_words import SweepFinding, count, cut, listed, percent_range
-from groupwise.sweeps.study import StudyKnob, read_study
+from groupwise.sweeps.study import read_study
+from groupwise.sweeps.sweep_records import Knob
 from tests.unit.sweeps.made_up import (
     NUM_PROBLEMS,
     Truth,
@@ -37,7 +38,7 @@ KL = (
 )
 
 
-def by_kind(knob: StudyKnob) -> dict[str, list[SweepFinding]]:
+def by_kind(knob: Knob) -> dict[str, list[SweepFinding]]:
     found: dict[str, list[SweepFinding]] = {}
     for finding in find(knob).findings:
         found.setdefault(finding.kind, []).append(finding)
@@ -76,7 +77,7 @@ def test_a_threshold() -> None:
     (best,) = found["best"]
     assert best.figures["best"] in ("arm-0", "arm-1", "arm-2")
     assert len(best.figures["not_told_apart"]) == 2
-    assert "cannot be told from it" in best.sentence
+    assert "are statistically indistinguishable from it" in best.sentence
     assert CLAIMS & found.keys() == {"stops", "costs"}
 
 
@@ -107,13 +108,15 @@ def test_a_flat_knob_is_called_flat() -> None:
     found = by_kind(knob_of_finals([[0.95, 0.96, 0.97], [0.96, 0.95, 0.96], [0.97, 0.96, 0.95]]))
     assert found.keys() == {"flat"}
     sentence = found["flat"][0].sentence
-    assert sentence.startswith("Knob makes no difference that three seeds show: 95.7 to 96 %; one of up to ")
+    assert sentence.startswith(
+        "The values of Knob are statistically indistinguishable with three seeds: 95.7 to 96 %; "
+    )
 
 
 def test_a_difference_that_seeds_do_not_carry_is_called_unclear() -> None:
     found = by_kind(knob_of_finals([[0.95, 0.99, 0.9], [0.85, 0.5, 0.9]]))
     assert found.keys() == {"unclear"}
-    assert "a difference that three seeds cannot tell from chance" in found["unclear"][0].sentence
+    assert "but not significantly with three seeds" in found["unclear"][0].sentence
 
 
 @pytest.mark.parametrize(
@@ -194,7 +197,7 @@ def test_what_is_there_is_found() -> None:
 
 def test_one_seed_says_so_and_claims_only_what_problems_show() -> None:
     for finding in find(make_knob(KL, seeds=(0,))).findings:
-        assert "one seed, not repeated" in finding.sentence
+        assert "one seed is a single sample" in finding.sentence
     assert by_kind(knob_of_finals([[0.95], [0.91]])).keys() == {"flat"}
     assert "costs" in by_kind(knob_of_finals([[0.95], [0.6]]))
 
@@ -203,7 +206,7 @@ def test_missing_seeds_are_counted_and_named() -> None:
     truths = [Truth("a", 1.0, is_base=True), Truth("b", 2.0, final=0.4, stops_after={1: 20, 2: 0})]
     found = by_kind(make_knob(truths))
     (unfinished,) = found["unfinished"]
-    assert unfinished.sentence == "Knob: not finished: b (seeds 1 and 2); scores are those of the finished runs."
+    assert unfinished.sentence == "Knob: not finished: b (seeds 1 and 2); scores are from finished runs only."
     assert all(
         "one to three seeds" in finding.sentence
         for kind in ("costs", "best", "unclear")
@@ -214,9 +217,9 @@ def test_missing_seeds_are_counted_and_named() -> None:
 def test_nothing_finished_and_one_arm_alone() -> None:
     cut_off = {0: 20, 1: 20, 2: 20}
     found = by_kind(make_knob([Truth("a", 1.0, stops_after=cut_off), Truth("b", 2.0, stops_after=cut_off)]))
-    assert found["none"][0].sentence == "Knob: no finished run has been evaluated yet; nothing can be said."
+    assert found["none"][0].sentence == "Knob: no finished run has been evaluated yet."
     found = by_kind(make_knob([Truth("a", 1.0), Truth("b", 2.0, stops_after=cut_off)]))
-    assert "nothing to compare it with yet" in found["none"][0].sentence
+    assert "no other arm to compare it with yet" in found["none"][0].sentence
 
 
 def test_a_failed_arm_is_told_with_its_reason(tmp_path: Path) -> None:
@@ -226,7 +229,7 @@ def test_a_failed_arm_is_told_with_its_reason(tmp_path: Path) -> None:
     (one,) = find_all(read_study(write_sweep(tmp_path, {"epochs": truths})))
     (failed,) = [finding for finding in one.findings if finding.kind == "failed"]
     assert failed.sentence == (
-        "Epochs at 16 gave no result with 3 of 3 seeds: seed 2 failed after 0 steps (RuntimeError: out of memory)."
+        "Epochs at 16 failed with 3 of 3 seeds: seed 2 failed after 0 steps (RuntimeError: out of memory)."
     )
     assert failed.figures["seeds"] == [0, 1, 2]
     assert [arm.label for arm in one.compared.scores.arms] == ["1", "2"]
@@ -243,11 +246,11 @@ def test_values_without_an_order() -> None:
 def test_speed() -> None:
     slow, fast = Truth("1", 1.0, is_base=True, time_constant=9.0), Truth("4", 4.0, time_constant=2.0)
     (speed,) = by_kind(make_knob([slow, fast]))["speed"]
-    assert speed.sentence.startswith(
-        "Knob at 4 gets there in fewer steps than 1, with ends that cannot be told apart: "
-    )
+    assert speed.sentence.startswith("Knob at 4 reaches ")
+    assert " in fewer steps than 1: " in speed.sentence
+    assert "final scores are statistically indistinguishable" in speed.sentence
     (speed,) = by_kind(make_knob([replace(slow, is_base=False), replace(fast, is_base=True)]))["speed"]
-    assert speed.sentence.startswith("Knob at 1 gets there in more steps than 4, ")
+    assert " in more steps than 4: " in speed.sentence
 
 
 @pytest.mark.parametrize("seeds", [(0, 1, 2), (0,)])
@@ -256,7 +259,7 @@ def test_side_effects(seeds: tuple[int, ...]) -> None:
     found = by_kind(make_knob([base, Truth("8", 8.0, clip=0.05, kl=0.5, grad_norm=3.0)], seeds=seeds))
     metrics = {finding.figures["metric"]: finding.sentence for finding in found["side_effect"]}
     assert metrics.keys() == {"kl/ref_k3", "policy/clip_share", "policy/grad_norm"}
-    assert "against 0 % at 1, while the scores cannot be told apart" in metrics["policy/clip_share"]
+    assert "against 0 % at 1, while scores are statistically indistinguishable" in metrics["policy/clip_share"]
     # Twice as much is no side effect, and a better score pays for one.
     assert "side_effect" not in by_kind(make_knob([base, Truth("8", 8.0, kl=0.1, clip=0.004)], seeds=seeds))
     worse_base = replace(base, final=0.3)
@@ -269,7 +272,7 @@ def test_rollouts_that_earn_little_while_held_out_answers_are_right(seeds: tuple
     (found,) = by_kind(make_knob([base, hidden], seeds=seeds))["side_effect"]
     assert found.figures["metric"] == "reward/mean"
     assert "Knob at 1 ends with a rollout reward of 0." in found.sentence
-    assert "times as much), while the scores cannot be told apart" in found.sentence
+    assert "times as much), while scores are statistically indistinguishable" in found.sentence
     # More reward is no side effect, half of it too little to tell; a worse score says it already.
     assert "side_effect" not in by_kind(make_knob([replace(hidden, is_base=True), replace(base, is_base=False)]))
     assert "side_effect" not in by_kind(make_knob([base, replace(hidden, reward_share=0.5)], seeds=seeds))
@@ -279,7 +282,7 @@ def test_rollouts_that_earn_little_while_held_out_answers_are_right(seeds: tuple
 def test_seeds_that_disagree_and_runs_that_collapse() -> None:
     steady = [Truth(str(v), float(v), is_base=v == 0) for v in range(4)]
     found = by_kind(make_knob([*steady, Truth("16", 16.0, collapses_to=0.2)]))
-    assert found["spread"][0].sentence.startswith("Knob at 16: seeds disagree, ")
+    assert found["spread"][0].sentence.startswith("Knob at 16: seeds disagree (")
     (collapsed,) = found["collapsed"]
     assert collapsed.sentence.startswith("Knob at 16, seed 2, collapsed: from ")
     assert collapsed.figures["last"]["value"] < 0.5 * collapsed.figures["best"]["value"]

@@ -17,10 +17,11 @@ import pytest
 from groupwise.runs.files import read_lines
 from groupwise.runs.reader import Run
 from groupwise.sweeps import run_jobs as runner_module
-from groupwise.sweeps.arms import Sweep, resolve
+from groupwise.sweeps.arms import resolve
 from groupwise.sweeps.folder import SweepJob, jobs_of, prepare
 from groupwise.sweeps.run_jobs import JobProgress, JobRunner, Placement, StopSwitch
 from groupwise.sweeps.spec import parse_spec
+from groupwise.sweeps.sweep_records import Sweep
 
 FAKE_TRAIN = (sys.executable, str(Path(__file__).with_name("fake_train.py")))
 SPEC = """
@@ -229,7 +230,8 @@ def test_a_sweep_that_is_killed_leaves_no_run_behind(
     behave(one_0="wait")
     code = (
         "import sys; from pathlib import Path\n"
-        "from groupwise.sweeps.folder import jobs_of, read_sweep; from groupwise.sweeps.run_jobs import JobRunner\n"
+        "from groupwise.sweeps.folder import jobs_of; from groupwise.sweeps.study import read_sweep\n"
+        "from groupwise.sweeps.run_jobs import JobRunner\n"
         "folder = Path(sys.argv[1]); sweep = read_sweep(folder)\n"
         "JobRunner(folder, train=sys.argv[2:]).run(jobs_of(sweep, folder, sweep.arms))\n"
     )

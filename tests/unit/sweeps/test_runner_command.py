@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from groupwise.cli import main
 from groupwise.runs.lock import RunLock
@@ -48,7 +49,9 @@ def result(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, An
     return status, json.loads(capsys.readouterr().out)
 
 
-def test_a_dry_run_shows_the_arms_and_writes_nothing(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_shows_the_arms_and_writes_nothing(
+    file: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["sweep", file, "--dry-run", "--set", "stages.grpo.steps=3"]) == 0
     output = capsys.readouterr().out
     assert "small: 2 arms × 2 seeds = 4 runs of recipe.toml" in output
@@ -56,6 +59,10 @@ def test_a_dry_run_shows_the_arms_and_writes_nothing(file: str, capsys: pytest.C
     assert "base      the recipe itself" in output
     assert "No plan: model.device is the CPU" in output
     assert not Path("sweeps").exists()
+    Path("recipe.toml").write_text((SWEEPS.parent / "demo.toml").read_text())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["sweep", file, "--dry-run"]) == 2
+    assert "No plan: --gpu: torch sees no GPU here" in capsys.readouterr().out
     status, table = result(capsys, file, "--dry-run", "--arms", "epochs-2", "--gpu", "h200")
     assert status == 0
     (arm,) = table["arms"]
@@ -79,7 +86,7 @@ def test_from_one_sitting_to_the_next(
     assert main(["sweep", file]) == 1
     output = capsys.readouterr().out
     assert "OddError: the reason" in output
-    assert "Go on with the same command" in output
+    assert "Resume with the same command" in output
     monkeypatch.delenv("FAKE_TRAIN")
     status, table = result(capsys, file)
     assert status == 0
@@ -109,9 +116,9 @@ def test_an_edited_recipe_is_refused(file: str, capsys: pytest.CaptureFixture[st
         (["--jobs", "some"], "--jobs = 'some'"),
         (["--max-minutes", "0"], "--max-minutes 0: must be above 0"),
         (["--set", "stages.grpo.stesp=1"], "stages.1.stesp: unknown key; did you mean 'steps'"),
-        (["--set", "seed=1"], "list them in `seeds`"),
+        (["--set", "seed=1"], "list the seeds in `seeds`"),
         (["--dry-run", "--analyse-only"], "do not go together"),
-        (["--analyse-only"], "is no sweep"),
+        (["--analyse-only"], "is not a sweep"),
         (["--dir", "recipe.toml"], "is a file"),
     ],
 )

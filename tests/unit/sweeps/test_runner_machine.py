@@ -12,7 +12,7 @@ from rich.console import Console
 
 from groupwise.config import ConfigError, Recipe
 from groupwise.sweeps import machine
-from groupwise.sweeps.arms import Arm, Sweep, resolve
+from groupwise.sweeps.arms import resolve
 from groupwise.sweeps.display import Display, runs_table
 from groupwise.sweeps.folder import SweepJob, jobs_of
 from groupwise.sweeps.machine import (
@@ -27,6 +27,7 @@ from groupwise.sweeps.machine import (
 )
 from groupwise.sweeps.run_jobs import JobProgress
 from groupwise.sweeps.spec import parse_spec
+from groupwise.sweeps.sweep_records import Arm, Sweep
 
 GIB = 2**30
 SPEC = 'name = "small"\nrecipe = "demo"\n[[arms]]\nname = "one"\n'
@@ -42,15 +43,15 @@ def sweep() -> Sweep:
     [
         (Machine(0, 0), 8, 4, "half of the 8 cores"),
         (Machine(0, 0), 1, 1, "half of the 1 cores"),
-        (Machine(1, 100 * GIB, (ArmPlan(9, 10 * GIB, True), ArmPlan(9, 20 * GIB, True))), 16, 4, "largest takes 20.0"),
-        (Machine(2, 100 * GIB, (ArmPlan(9, 20 * GIB, True),)), 16, 8, "fit by plan"),
-        (Machine(1, 100 * GIB, (ArmPlan(9, 1 * GIB, True),)), 4, 4, "as many as there are cores (90 would fit"),
-        (Machine(1, 10 * GIB, (ArmPlan(9, 20 * GIB, False),)), 4, 1, "fit by plan"),
+        (Machine(1, 100 * GIB, (ArmPlan(9, 10 * GIB, True), ArmPlan(9, 20 * GIB, True))), 16, 4, "largest needs 20.0"),
+        (Machine(2, 100 * GIB, (ArmPlan(9, 20 * GIB, True),)), 16, 8, "as many as fit"),
+        (Machine(1, 100 * GIB, (ArmPlan(9, 1 * GIB, True),)), 4, 4, "as many as cores (90 would fit"),
+        (Machine(1, 10 * GIB, (ArmPlan(9, 20 * GIB, False),)), 4, 1, "as many as fit"),
         (
             Machine(2, 10 * GIB, (ArmPlan(9, GIB, True), "no such model")),
             4,
             2,
-            "one on each GPU, since there is no plan",
+            "one per GPU, because there is no plan",
         ),
     ],
 )
@@ -99,7 +100,7 @@ def test_runs_are_spread_over_the_gpus(sweep: Sweep, monkeypatch: pytest.MonkeyP
     recipes = [sweep.recipe(arm) for arm in sweep.arms]
     placement, reason = place(sweep, recipes, "auto")
     assert (placement.at_once, placement.devices) == (4, ("4", "6"))
-    assert "4 at once" in reason
+    assert "at once: 4" in reason
     assert place(sweep, recipes, 3)[0].at_once == 3
     assert place(sweep, recipes, 1)[0].devices == ()
     assert [len(given) for given in asked] == [1, 0]  # one run at a time asks nobody

@@ -14,12 +14,15 @@ from groupwise.cli import main
 from groupwise.config import ConfigError
 from groupwise.sweeps import run_jobs
 from groupwise.sweeps.arms import resolve
-from groupwise.sweeps.folder import jobs_of, read_sweep
+from groupwise.sweeps.folder import jobs_of
 from groupwise.sweeps.optuna_search import SearchResult, check_search, objective_of, propose, run_search, values_of
 from groupwise.sweeps.run_jobs import JobProgress, JobRunner, StopSwitch
 from groupwise.sweeps.spec import HELD_OUT, SearchSpec, SweepSpec, parse_spec
+from groupwise.sweeps.study import read_sweep
 
 pytest.importorskip("optuna")
+
+pytestmark = pytest.mark.extras
 
 FAKE_TRAIN = (sys.executable, str(Path(__file__).with_name("fake_train.py")))
 SPEC = """

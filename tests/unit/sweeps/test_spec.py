@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from groupwise.config import ConfigError
-from groupwise.sweeps.arms import Arm, resolve
+from groupwise.sweeps.arms import resolve
 from groupwise.sweeps.spec import SWEEPS, find_sweep, flatten, load_spec, parse_spec
+from groupwise.sweeps.sweep_records import Arm
 
 TOP = 'name = "small"\nrecipe = "demo"\n'
 KNOB = '[[knobs]]\nname = "kl"\nkey = "stages.grpo.kl.coefficient"\nvalues = [0.0, 0.1]\n'
@@ -24,28 +25,28 @@ SEARCH = '[search]\ntrials = 3\n[[search.ranges]]\nname = "rate"\nkey = "stages.
         (TOP + "sedes = [1]\n" + KNOB, "sedes: unknown key; did you mean 'seeds'"),
         (TOP + KNOB.replace("values", "valeus"), "knobs.0.valeus: unknown key; did you mean 'values'"),
         (TOP + KNOB + "[search]\ntrials = 1\nranges = []\n", "search: ranges = "),
-        (TOP + KNOB + '[[arms]]\nname = "one"\n', "knobs and arms: a sweep has one of"),
+        (TOP + KNOB + '[[arms]]\nname = "one"\n', "knobs and arms: give only one of"),
         (TOP + 'mode = "gird"\n' + KNOB, "mode = 'gird': did you mean 'grid'"),
-        (TOP + 'mode = "grid"\n[[arms]]\nname = "one"\n', "is for \\[\\[knobs\\]\\]"),
-        (TOP + "seeds = []\n" + KNOB, "seeds = \\[\\]: list at least one"),
-        (TOP + "seeds = [1, 1]\n" + KNOB, "one is twice"),
+        (TOP + 'mode = "grid"\n[[arms]]\nname = "one"\n', "only for \\[\\[knobs\\]\\]"),
+        (TOP + "seeds = []\n" + KNOB, "seeds = \\[\\]: give at least one"),
+        (TOP + "seeds = [1, 1]\n" + KNOB, "one is given twice"),
         (TOP + "seeds = [-1]\n" + KNOB, "must not be negative"),
-        (TOP + "jobs = 0\n" + KNOB, 'jobs = 0: expected a number from 1 on, or "auto"'),
+        (TOP + "jobs = 0\n" + KNOB, 'jobs = 0: expected a number of at least 1, or "auto"'),
         (TOP + 'jobs = "many"\n' + KNOB, "jobs = 'many'"),
-        (TOP.replace("small", "../out") + KNOB, "name = '../out': 1 to 48 letters"),
+        (TOP.replace("small", "../out") + KNOB, "name = '../out': use 1 to 48 letters"),
         (TOP + KNOB.replace('"kl"', '"a b"'), "knobs.0: name = 'a b'"),
         (TOP + KNOB + KNOB.replace('"kl"', '"KL"'), "knobs: two are called 'kl'"),
         (TOP + KNOB + 'keys = ["a"]\n', "give key .* or keys"),
         (TOP + KNOB.replace("stages.grpo.kl.coefficient", "seed"), "list the seeds in `seeds`"),
-        (TOP + KNOB.replace("[0.0, 0.1]", "[]"), "values = \\[\\]: list at least one"),
+        (TOP + KNOB.replace("[0.0, 0.1]", "[]"), "values = \\[\\]: give at least one"),
         (TOP + KNOB + 'labels = ["x"]\n', "1 labels for 2 values"),
         (TOP + '[[arms]]\nname = "x"\n[[arms]]\nname = "X"\n', "arms: two are called 'x'"),
         (TOP + SEARCH, "rate: give low and high, or choices"),
         (TOP + SEARCH + "low = 2\nhigh = 1\n", "low = 2 must be below high = 1"),
         (TOP + SEARCH + "low = 0\nhigh = 1\nlog = true\n", "log = true needs it above 0"),
-        (TOP + SEARCH + "low = 1\nhigh = 9\nlog = true\nstep = 2\n", "step and log do not go together"),
-        (TOP + SEARCH + "choices = [1]\nlow = 2\n", "choices stand alone; drop low"),
-        (TOP + SEARCH + "choices = [[1]]\n", "is no plain value"),
+        (TOP + SEARCH + "low = 1\nhigh = 9\nlog = true\nstep = 2\n", "step and log cannot be combined"),
+        (TOP + SEARCH + "choices = [1]\nlow = 2\n", "drop low, or choices"),
+        (TOP + SEARCH + "choices = [[1]]\n", "must be a string, number or boolean"),
         (TOP + SEARCH.replace("trials = 3", "trials = 0") + "low = 1\nhigh = 2\n", "trials = 0"),
         ("name = ", "is not valid TOML"),
     ],
@@ -62,10 +63,10 @@ def test_what_the_file_alone_shows_is_refused(text: str, message: str) -> None:
         (TOP + KNOB.replace("0.1]", "-0.1]"), "arm 'kl-minus-0.1': .*coefficient = -0.1: must not be negative"),
         (TOP + KNOB.replace("0.1]", "nan]"), "knobs: kl: values = nan"),
         (TOP.replace('"demo"', '"dmeo"') + KNOB, "no recipe named 'dmeo'; did you mean 'demo'"),
-        (TOP.replace('"demo"', '"gone.toml"') + KNOB, "recipe = 'gone.toml': no recipe at gone.toml; name a file"),
+        (TOP.replace('"demo"', '"gone.toml"') + KNOB, "recipe = 'gone.toml': no recipe at gone.toml; give a path"),
         (TOP + "set = { seed = 3 }\n" + KNOB, "list the seeds in `seeds`"),
         (TOP + 'set = { "a.b" = 1, a = { b = 2 } }\n' + KNOB, "a.b is set twice"),
-        (TOP + KNOB + "set = { stages = [{ steps = 1 }] }\n", "a list of tables cannot be set"),
+        (TOP + KNOB + "set = { stages = [{ steps = 1 }] }\n", "not a list of tables"),
     ],
 )
 def test_recipes_that_cannot_run_are_refused_before_anything_runs(text: str, message: str, tmp_path: Path) -> None:
@@ -111,13 +112,18 @@ def test_sweeps_that_ship_are_valid(path: Path) -> None:
 
 def test_the_study_has_the_arms_that_it_is_about() -> None:
     sweep = resolve(load_spec(SWEEPS / "format-copy-study.toml"), SWEEPS)
-    sizes = {knob.name: len(knob.arms) for knob in sweep.knobs}
+    sizes = {knob.name: len(knob.members) for knob in sweep.knobs}
     assert sizes == {"kl": 6, "epochs": 5, "clip": 5, "accumulation": 4, "microbatch": 4}
     by_name = {arm.name: arm for arm in sweep.arms}
     assert len(by_name) == 21
-    assert [knob.name for knob in sweep.knobs if "base" in knob.arms] == ["kl", "epochs", "accumulation", "microbatch"]
+    assert [knob.name for knob in sweep.knobs if knob.base is not None] == [
+        "kl",
+        "epochs",
+        "accumulation",
+        "microbatch",
+    ]
     # Where nothing is off-policy, clipping cannot matter.
-    assert all(sweep.recipe(by_name[name]).stages[0].updates_per_step == 8 for name in sweep.knobs[2].arms)  # type: ignore[union-attr]
+    assert all(sweep.recipe(member.arm).stages[0].updates_per_step == 8 for member in sweep.knobs[2].members)  # type: ignore[union-attr]
     steps = {sweep.recipe(arm).total_steps for arm in sweep.arms}
     assert steps == {40}
 

@@ -13,19 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.config import ConfigError, load_recipe
-from groupwise.sweeps.arms import Arm, Sweep, Turn, name_of, resolve
+from groupwise.runs import RunReadError
+from groupwise.sweeps.arms import name_of, resolve
 from groupwise.sweeps.folder import (
     SweepJob,
-    from_json,
     jobs_of,
     prepare,
-    read_sweep,
     recipe_file,
     refuse_strangers,
     to_json,
 )
 from groupwise.sweeps.spec import SWEEPS, SweepSpec, parse_spec
-from groupwise.sweeps.study import read_study
+from groupwise.sweeps.study import from_json, read_study, read_sweep
+from groupwise.sweeps.sweep_records import Arm, Knob, Sweep
 
 TOP = """
 name = "small"
@@ -42,6 +42,10 @@ def make(text: str, *overrides: str) -> Sweep:
     return resolve(parse_spec(text), Path(), overrides)
 
 
+def in_knob(knob: Knob) -> list[str]:
+    return [member.arm.name for member in knob.members]
+
+
 def names(sweep: Sweep) -> list[str]:
     return [arm.name for arm in sweep.arms]
 
@@ -50,10 +54,12 @@ def test_one_at_a_time_the_base_stands_in_each_knob_and_is_run_once() -> None:
     sweep = make(TOP + KL + EPOCHS)
     assert names(sweep) == ["base", "kl-0.1", "kl-inf", "epochs-2"]
     kl, epochs = sweep.knobs
-    assert kl.arms == ("base", "kl-0.1", "kl-inf")
-    assert kl.labels == ("0", "0.1", "∞")
-    assert kl.values == (0.0, 0.1, math.inf)
-    assert epochs.arms == ("base", "epochs-2")
+    assert [(member.arm.name, member.label, member.value) for member in kl.members] == [
+        ("base", "0", 0.0),
+        ("kl-0.1", "0.1", 0.1),
+        ("kl-inf", "∞", math.inf),
+    ]
+    assert in_knob(epochs) == ["base", "epochs-2"]
     assert [arm.is_base for arm in sweep.arms] == [True, False, False, False]
     assert sweep.arms[2].overrides == ("stages.grpo.kl.coefficient=inf",)
     # As `groupwise train RECIPE --set …` would have it.
@@ -65,7 +71,7 @@ def test_a_knob_has_settings_of_its_own() -> None:
     sweep = make(TOP + EPOCHS + CLIP + "values = [0.1, 0.2, inf]\nset = { stages.grpo.epochs_per_batch = 2 }\n")
     assert names(sweep) == ["base", "epochs-2", "clip-0.1", "clip-inf"]
     # At its own settings the default of 0.2 is another knob's arm, which stands in both.
-    assert sweep.knobs[1].arms == ("clip-0.1", "epochs-2", "clip-inf")
+    assert in_knob(sweep.knobs[1]) == ["clip-0.1", "epochs-2", "clip-inf"]
     stage = sweep.recipe(sweep.arms[2]).stages[1]
     assert (stage.epochs_per_batch, stage.loss.clip_low, stage.loss.clip_high) == (2, 0.1, 0.1)  # type: ignore[union-attr]
 
@@ -88,7 +94,7 @@ def test_a_grid_has_all_combinations() -> None:
     assert names(sweep) == [f"kl-{kl}_epochs-{epochs}" for kl in ("0", "0.1", "inf") for epochs in (1, 2)]
     (knob,) = sweep.knobs
     assert knob.name == "kl × epochs"
-    assert knob.arms == tuple(names(sweep))
+    assert in_knob(knob) == names(sweep)
     assert [arm.is_base for arm in sweep.arms] == [True] + [False] * 5
     assert sweep.arms[-1].label == "kl ∞, epochs 2"
 
@@ -118,7 +124,7 @@ def test_equal_arms_are_an_error_that_names_both(text: str, message: str) -> Non
 
 @given(st.lists(st.one_of(st.text(), st.floats(allow_nan=False), st.integers()), min_size=1, max_size=4))
 def test_names_are_safe_as_folders(values: list[Any]) -> None:
-    turns = [Turn("knob", str(value), value, {}) for value in values]
+    turns = [Arm("", str(value), "knob", value, {}) for value in values]
     assert re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", name_of(turns))
 
 
@@ -160,7 +166,7 @@ def test_a_run_directory_with_another_recipe_is_refused(tmp_path: Path) -> None:
     job: SweepJob = jobs_of(sweep, tmp_path, sweep.arms)[0]
     job.run_dir.mkdir(parents=True)
     (job.run_dir / "recipe.toml").write_text((SWEEPS.parent / "demo.toml").read_text().replace("320", "319"))
-    with pytest.raises(ConfigError, match=r"base/seed-0 was begun with another recipe: stages.1.steps was 319"):
+    with pytest.raises(ConfigError, match=r"base/seed-0 was started with another recipe: stages.1.steps was 319"):
         prepare(sweep, tmp_path)
 
 
@@ -168,7 +174,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     refuse_strangers(tmp_path / "new")
     refuse_strangers(tmp_path)
     (tmp_path / "thesis.tex").touch()
-    with pytest.raises(ConfigError, match="holds something, and no sweep"):
+    with pytest.raises(ConfigError, match="is not empty and not a sweep"):
         refuse_strangers(tmp_path)
     with pytest.raises(ConfigError, match="is a file"):
         refuse_strangers(tmp_path / "thesis.tex")
@@ -177,7 +183,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["[]", "{}", '{"format": 1}', '{"format": 2}', "nonsense"])
 def test_a_damaged_sweep_file_is_named(text: str, tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"sweep\.json"):
+    with pytest.raises(RunReadError, match=r"sweep\.json"):
         read_sweep(tmp_path)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.runs import RunLog, RunReadError
-from groupwise.sweeps.study import MAX_REASON_CHARS, RunStatus, SeedRun, read_study
+from groupwise.sweeps.study import MAX_REASON_CHARS, read_study
+from groupwise.sweeps.sweep_records import RunStatus, SeedRun
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, ScoredGroup, Verdict
 from tests.unit.sweeps.made_up import NUM_STEPS, Truth, write_sweep
 
@@ -87,7 +88,7 @@ def test_the_state_of_each_run(sweep: Path) -> None:
     }
     assert study.gaps() == (
         f"kl-1, seed 1: unfinished, 12 of {NUM_STEPS} steps.",
-        "kl-1, seed 2: not begun.",
+        "kl-1, seed 2: not started.",
         f"kl-3, seed 0: failed after 7 of {NUM_STEPS} steps (ValueError: no).",
         f"kl-3, seed 1: failed after 0 steps ({'x' * MAX_REASON_CHARS}).",
     )
@@ -154,11 +155,11 @@ def test_answers_of_the_last_evaluation_are_read_where_all_were_kept(sweep: Path
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (None, "is no sweep: sweep.json cannot be read"),
+        (None, "is not a sweep: sweep.json cannot be read"),
         ("{", "not JSON"),
-        ("[]", "a JSON object is expected, not a list"),
+        ("[]", "expected a JSON object, got a list"),
         ('{"format": 9}', "format is 9, and this version of groupwise reads 1"),
-        ('{"format": 1}', "not what a sweep writes there"),
+        ('{"format": 1}', "not a valid sweep"),
         ('{"format": 1, "seeds": [0], "knobs": [], "arms": [{"name": "../up", "label": "x"}]}', "run name '../up'"),
         ('{"format": 1, "seeds": [], "arms": [], "knobs": [{"name": "k", "arms": ["a"]}]}', "names the arm 'a'"),
     ],

@@ -66,7 +66,7 @@ def test_hostile_text_is_data_and_nothing_else(page: Path) -> None:
 def test_the_sentences_as_markdown(sweep: Path, page: Path) -> None:
     text = (sweep / "findings.md").read_text(encoding="utf-8")
     assert "\n## KL-coefficient\n" in text
-    assert "- KL coefficient at 0.02 ends highest, " in text
+    assert "- KL coefficient at 0.02 has the highest final score, " in text
     assert re.findall(r"(?<!\\)[<>\[\]`]", text) == []
     again = markdown({"title": "*a*\nb", "findings": []})
     assert again.startswith("# \\*a\\* b\n")
@@ -120,7 +120,7 @@ def test_a_sweep_in_which_nothing_has_run(tmp_path: Path) -> None:
     nothing = dict.fromkeys((0, 1, 2), 0)
     truths = [Truth("1", 1.0, stops_after=nothing), Truth("2", 2.0, stops_after=nothing)]
     report = write_sweep_report(write_sweep(tmp_path, {"knob": truths}))
-    assert report.findings[0] == "Knob: no finished run has been evaluated yet; nothing can be said."
+    assert report.findings[0] == "Knob: no finished run has been evaluated yet."
     assert "Not recorded by any run: held-out exact match, rollout reward, approximate KL " in report.html
     assert write_sweep_csv(tmp_path, tmp_path / "csv")[0].read_text().count("\n") == 1
 

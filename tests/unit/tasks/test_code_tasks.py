@@ -3,6 +3,7 @@
 import json
 import logging
 import pickle
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,7 @@ from groupwise.tasks.mbpp import IDS
 from groupwise.tasks.rows import Row
 from groupwise.tasks.task import GoldWriter, RowScorer
 from groupwise.types import Problem, Verdict
-
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
+from tests.real_data import FULL, SHIPPED, needs_full_data, read_rows
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -95,7 +94,7 @@ def test_humaneval_shares(humaneval: Task, tmp_path: Path) -> None:
         assert len(held_out) <= most
         assert len(held_out) >= most - 2
     for share in (0.0, 1.0, -1.0):
-        with pytest.raises(ConfigError, match=r"held_out_share = .*expected a share above 0 and below 1"):
+        with pytest.raises(ConfigError, match=r"held_out_share = .*expected above 0 and below 1"):
             make_task("humaneval", {"held_out_share": share})
 
 
@@ -278,7 +277,10 @@ def test_own_prompts_that_are_code(tmp_path: Path) -> None:
     [
         ({"tests": 5}, "row 1: 'tests' is 5: expected Python text or a list"),
         ({"tests": []}, "row 1: no test"),
-        ({"tests": "assert g(1) == h(2)", "solution": ""}, "the tests call g, h: say in 'entry_point'"),
+        (
+            {"tests": "assert g(1) == h(2)", "solution": ""},
+            "the tests call g, h: name the solution's function",
+        ),
         ({"entry_point": 5}, "'entry_point' is 5, expected a name"),
         ({"entry_point": [5]}, r"'entry_point' is \[5\], expected a name"),
         ({"setup": 5}, "'setup' is a number, expected a string"),
@@ -315,14 +317,25 @@ def test_tasks_travel(name: str) -> None:
     assert again.score(problem, "```python\ndef f(x): return 2\n```").verdict is Verdict.CORRECT
 
 
+@pytest.mark.parametrize("name", ["humaneval", "mbpp"])
+def test_golds_of_the_shipped_rows(name: str) -> None:
+    task = make_task(name, {"seconds": 20.0})
+    problems = [_bare(task, **row) for row in read_rows(SHIPPED / f"{name}.jsonl")]
+    assert len(problems) == 50
+    scores = {problem.id: task.score(problem, _gold(task, problem)) for problem in problems}
+    assert {each: score.detail for each, score in scores.items() if score.verdict is not Verdict.CORRECT} == {}
+    for problem, other in pairwise(problems[:10]):
+        assert task.score(problem, _gold(task, other)).verdict is Verdict.WRONG
+
+
 def _real(name: str, **options: Any) -> tuple[Task, list[Problem], list[Problem]]:
     source = {"humaneval": "humaneval/HumanEval.jsonl", "mbpp": "mbpp/mbpp.jsonl"}[name]
-    task = make_task(name, {"source": str(DATA / source), **options})
+    task = make_task(name, {"source": str(FULL / source), **options})
     train, held_out = check_splits(task)
     return task, list(train), list(held_out)
 
 
-@needs_data
+@needs_full_data
 def test_splits_of_the_published_data() -> None:
     assert [len(part) for part in _real("humaneval")[1:]] == [80, 84]
     # 374 less three whose sentence is in the test part too.
@@ -330,7 +343,7 @@ def test_splits_of_the_published_data() -> None:
     assert sum(map(len, IDS.values())) == 964
 
 
-@needs_data
+@needs_full_data
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_some_golds(name: str) -> None:
     task, train, held_out = _real(name)
@@ -342,7 +355,7 @@ def test_some_golds(name: str) -> None:
         assert task.score(problem, _gold(task, problem)).verdict is Verdict.CORRECT, problem.id
 
 
-@needs_data
+@needs_full_data
 @pytest.mark.parametrize("name", ["humaneval", "mbpp"])
 def test_solutions_of_other_problems_are_not_correct(name: str) -> None:
     task, train, held_out = _real(name)
@@ -350,11 +363,11 @@ def test_solutions_of_other_problems_are_not_correct(name: str) -> None:
         assert task.score(problem, _gold(task, other)).verdict is Verdict.WRONG
 
 
-@needs_data
+@needs_full_data
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "file"), [("humaneval", "humaneval/HumanEval.jsonl"), ("mbpp", "mbpp/mbpp.jsonl")])
 def test_all_golds(name: str, file: str) -> None:
-    rows = [json.loads(line) for line in (DATA / file).read_text().splitlines()]
+    rows = read_rows(FULL / file)
     # MBPP 123 takes 4 s or so for numbers up to 9,999.
     task = make_task(name, {"seconds": 20.0})
     problems = [_bare(task, **row) for row in rows]

@@ -94,7 +94,7 @@ def test_data_instead_of_generated_puzzles(tmp_path: Path, caplog: pytest.LogCap
     source = _write(tmp_path / "a.jsonl", [*rows, {"nums": [3, 2, 10], "target": 15}])
     with caplog.at_level(logging.WARNING):
         train, held_out = check_splits(make_task("countdown", {"train": source, "num_train": 0, "num_held_out": 5}))
-    assert "1 rows repeat a puzzle" in caplog.text
+    assert "dropped 1 rows that repeat a puzzle" in caplog.text
     assert (len(train), len(held_out)) == (25, 5)
     # The choice is by hash: the order of the data does not matter.
     other = _write(tmp_path / "b.jsonl", rows[::-1])

@@ -74,7 +74,7 @@ def test_another_problem_s_demonstration_is_not_correct(name: str) -> None:
         (
             "countdown",
             {"max_number": 9, "min_numbers": 2, "max_numbers": 2, "min_target": 82, "num_train": 9, "num_held_out": 1},
-            r"9 \+ 1 = 10, but 12000 draws gave only 0 distinct",
+            r"9 \+ 1 = 10, but 12000 draws gave 0 distinct",
         ),
     ],
 )

@@ -1,6 +1,5 @@
-"""Gates on real data: every gold answer scores correct. Skipped where the data is not beside the checkout."""
+"""Gates on real data: every gold answer scores correct, on the shipped rows and on the full sets where present."""
 
-import json
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -14,21 +13,56 @@ from groupwise.rewards.math.latex import parse_latex
 from groupwise.rewards.math.latex_compare import compare
 from groupwise.rewards.math.normalize import normalize, split_unit
 from groupwise.rewards.math.score_math import score_math
-from groupwise.tasks import Demonstrator, check_splits, make_task
+from groupwise.tasks import Demonstrator, Task, check_splits, make_task
 from groupwise.tasks.countdown_solver import solve
 from groupwise.tasks.task import GoldWriter
-from groupwise.types import Verdict
-
-DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
+from groupwise.types import Problem, Verdict
+from tests.real_data import FULL, SHIPPED, needs_full_data, read_rows, shipped_or_full
 
 
 def _rows(name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (DATA / name).read_text().split("\n") if line]
+    return read_rows(FULL / name)
 
 
+@pytest.mark.parametrize("name", ["gsm8k", "math"])
+def test_shipped_rows(name: str) -> None:
+    task = make_task(name, {"held_out": str(SHIPPED / f"{name}.jsonl")})
+    problems = task.problems("held_out")
+    assert len(problems) == 50
+    for problem in problems:
+        for completion in _golds(task, problem):
+            score = task.score(problem, completion)
+            assert (score.verdict, score.parts["correct"]) == (Verdict.CORRECT, 1.0), problem
+    for problem, other in pairwise(problems):
+        if problem.answer != other.answer:
+            assert task.score(problem, _golds(task, other)[0]).verdict is Verdict.WRONG
+
+
+def _golds(task: Task, problem: Problem) -> list[str]:
+    assert isinstance(task, Demonstrator)
+    assert isinstance(task, GoldWriter)
+    gold = task.gold_completion(problem)
+    assert gold is not None
+    return [gold, task.demonstrate(problem)]
+
+
+@pytest.mark.parametrize("path", shipped_or_full("math.jsonl", "math/test.jsonl"))
+def test_math_answers_are_equal_to_themselves_respelled(path: Path) -> None:
+    for answer in {row["answer"] for row in read_rows(path)}:
+        assert is_equal(answer, " " + answer.replace("\\frac", "\\dfrac")), answer
+
+
+def test_generated_countdown_puzzles() -> None:
+    for problem in make_task("countdown", {"num_train": 1, "num_held_out": 50, "seed": 1}).problems("held_out"):
+        solution = solve(problem.meta["nums"], problem.meta["target"])
+        assert solution is not None
+        completion = f"<answer>{solution.expression}</answer>"
+        assert score_countdown(problem.meta["nums"], problem.meta["target"], completion, "").reward == 1.0
+
+
+@needs_full_data
 def test_gsm8k() -> None:
-    files = {"train": str(DATA / "gsm8k/train.jsonl"), "held_out": str(DATA / "gsm8k/test.jsonl")}
+    files = {"train": str(FULL / "gsm8k/train.jsonl"), "held_out": str(FULL / "gsm8k/test.jsonl")}
     task = make_task("gsm8k", files)
     assert isinstance(task, Demonstrator)
     train, held_out = check_splits(task)
@@ -40,8 +74,9 @@ def test_gsm8k() -> None:
             assert task.score(problem, completion).reward == 1.0, problem
 
 
+@needs_full_data
 def test_math() -> None:
-    files = {"train": str(DATA / "math/train.jsonl"), "held_out": str(DATA / "math/test.jsonl")}
+    files = {"train": str(FULL / "math/train.jsonl"), "held_out": str(FULL / "math/test.jsonl")}
     task = make_task("math", files)
     assert isinstance(task, Demonstrator)
     train, held_out = check_splits(task)
@@ -54,6 +89,7 @@ def test_math() -> None:
             assert task.score(problem, completion).verdict is Verdict.CORRECT, problem
 
 
+@needs_full_data
 def test_math_answers_are_read_by_our_own_parser() -> None:
     """What it cannot read is compared as text only, so nearly all of it must be words."""
     answers = {row["answer"] for name in ("train", "test") for row in _rows(f"math/{name}.jsonl") if row["answer"]}
@@ -70,6 +106,7 @@ def test_math_answers_are_read_by_our_own_parser() -> None:
     ]
 
 
+@needs_full_data
 def test_math_answers_respelled_are_the_same_tree() -> None:
     """Not as text, where it would be too easy: the points alone must find an answer the same as itself, respelled."""
 
@@ -91,6 +128,7 @@ def test_math_answers_respelled_are_the_same_tree() -> None:
     assert num_compared > 2000
 
 
+@needs_full_data
 def test_math_answers_of_other_problems_are_not_correct() -> None:
     """Neighbours in the file share a subject. Equal pairs are those that a person would call equal: 0.5 and 1/2."""
     answers = [row["answer"] for row in _rows("math/test.jsonl")]
@@ -103,6 +141,7 @@ def test_math_answers_of_other_problems_are_not_correct() -> None:
         )
 
 
+@needs_full_data
 def test_math_latex_answers_of_other_problems_are_not_correct() -> None:
     """Neighbours whose answers are LaTeX and spelled differently; those few that are equal are listed."""
     answers = [row["answer"] for row in _rows("math/test.jsonl")]
@@ -116,6 +155,7 @@ def test_math_latex_answers_of_other_problems_are_not_correct() -> None:
     assert same == set()
 
 
+@needs_full_data
 def test_countdown() -> None:
     rows = _rows("countdown/train_head.jsonl")
     worked = [row for row in rows if row.get("solution")]
@@ -125,6 +165,7 @@ def test_countdown() -> None:
         assert score_countdown(row["nums"], row["target"], completion, "").reward == 1.0, row
 
 
+@needs_full_data
 def test_countdown_solver_on_real_puzzles() -> None:
     rows = _rows("countdown/train_head.jsonl")[::40]
     for row in rows:
@@ -134,7 +175,8 @@ def test_countdown_solver_on_real_puzzles() -> None:
         assert score_countdown(row["nums"], row["target"], completion, "").reward == 1.0
 
 
+@needs_full_data
 def test_countdown_as_a_task() -> None:
-    source = str(DATA / "countdown/train_head.jsonl")
+    source = str(FULL / "countdown/train_head.jsonl")
     train, held_out = check_splits(make_task("countdown", {"train": source, "num_train": 0, "num_held_out": 200}))
     assert (len(train), len(held_out)) == (11_258 - 27 - 200, 200)

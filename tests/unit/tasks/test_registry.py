@@ -129,8 +129,8 @@ class Fixed:
     [
         ((), (("h1", "a"),), "the train split has no problems"),
         ((("t1", "a"),), (), "the held_out split has no problems"),
-        ((("t1", "a"), ("t1", "b")), (("h1", "c"),), "the train split has 1 problems whose id came before: t1 'b'"),
-        ((("t1", "a"),), (("h1", "b"), ("h1", "c")), "the held_out split has 1 problems whose id"),
+        ((("t1", "a"), ("t1", "b")), (("h1", "c"),), "the train split has 1 problems with a repeated id: t1 'b'"),
+        ((("t1", "a"),), (("h1", "b"), ("h1", "c")), "the held_out split has 1 problems with a repeated id"),
         ((("t1", "a"), ("t2", "b")), (("t2", "c"),), "1 of 2 training problems are also held out.*t2 'b'.*Remove them"),
         ((("t1", "a  question\n"),), (("h1", "a question"),), "1 of 1 training problems are also held out"),
     ],

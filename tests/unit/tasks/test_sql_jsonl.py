@@ -16,8 +16,9 @@ from groupwise.tasks.rows import Row
 from groupwise.tasks.sql_jsonl import SqlJsonl, query_form
 from groupwise.tasks.task import GoldWriter, RowScorer, Task
 from groupwise.types import Verdict
+from tests.real_data import FULL, needs_full_data
 
-GEOQUERY = Path(__file__).resolve().parents[4] / "shared" / "data" / "geoquery"
+GEOQUERY = FULL / "geoquery"
 
 
 def _database(path: Path, *names: str) -> str:
@@ -140,12 +141,12 @@ def test_empty_golds_and_repeats_are_left_out_and_counted(tmp_path: Path, caplog
     with caplog.at_level(logging.WARNING):
         problems = _all(task)
     assert sorted(problem.messages[0].content.split("\n")[2] for problem in problems) == ["Some?", "Who?"]
-    assert "skipped 2 rows whose gold query gives no rows and 1 that repeat a question" in caplog.text
+    assert "skipped 2 rows whose gold query returns no rows and 1 that repeat a question" in caplog.text
 
 
 def test_many_empty_golds_are_a_broken_file(tmp_path: Path) -> None:
     rows = [_row(f"{number}?", database="db/none.sqlite") for number in range(5)]
-    with pytest.raises(ConfigError, match=r"row 1: 'gold' gives no rows, and so in 5 of 5 rows; check that"):
+    with pytest.raises(ConfigError, match=r"row 1: 'gold' returns no rows, as in 5 of 5 rows; check that"):
         _task(tmp_path, *rows).problems("train")
 
 
@@ -201,7 +202,7 @@ def test_without_data_only_rows_can_be_scored(tmp_path: Path) -> None:
     assert gold is not None
     assert task.score(problem, gold).verdict is Verdict.CORRECT
     assert task.score(problem, "SELECT 'Bob'").verdict is Verdict.WRONG
-    with pytest.raises(ConfigError, match=r"row 1: 'gold' cannot be checked: .*gives no rows.*drop the row"):
+    with pytest.raises(ConfigError, match=r"row 1: 'gold' cannot be checked: .*returns no rows.*drop the row"):
         task.bare_problem(Row({"gold": "SELECT 1 WHERE 0", "database": database}, "row 1"))
     with pytest.raises(ConfigError, match="row 1: no key 'gold'"):
         task.bare_problem(Row({"database": database}, "row 1"))
@@ -218,7 +219,7 @@ def test_a_task_can_be_sent_to_a_worker(tmp_path: Path) -> None:
     assert copy.score(copied_problem, "SELECT name FROM person").verdict is Verdict.CORRECT
 
 
-@pytest.mark.skipif(not GEOQUERY.is_dir(), reason=f"no real data at {GEOQUERY}")
+@needs_full_data
 def test_every_gold_query_of_geoquery(caplog: pytest.LogCaptureFixture) -> None:
     options = {
         "train": str(GEOQUERY / "pairs_train_dev.jsonl"),
@@ -230,7 +231,7 @@ def test_every_gold_query_of_geoquery(caplog: pytest.LogCaptureFixture) -> None:
     assert isinstance(task, Demonstrator)
     with caplog.at_level(logging.WARNING):
         train, held_out = check_splits(task)
-    assert "skipped 21 rows whose gold query gives no rows and 0 that repeat a question" in caplog.text
+    assert "skipped 21 rows whose gold query returns no rows and 0 that repeat a question" in caplog.text
     assert len(train) + len(held_out) == 595 - 21
     for problem in [*train, *held_out]:
         score = task.score(problem, task.demonstrate(problem))

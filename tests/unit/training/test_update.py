@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from groupwise.config import ModelConfig, OptimizerConfig, RlStage, make_recipe
+from groupwise.config import OptimizerConfig, RlStage
 from groupwise.data.batch import Example, Microbatch, make_microbatches, weigh
 from groupwise.data.step_batch import StepBatch
 from groupwise.models.load import load_model
@@ -24,8 +24,9 @@ from groupwise.models.policy import Policy
 from groupwise.training.grpo import choose_examples, current_beta, next_beta, policy_loss
 from groupwise.training.update import TokenLoss, scheduled_rate, update_policy
 from groupwise.types import UpdateStats
+from tests.factories import tiny_model, tiny_stage
 
-SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2}
+SIZES = {"num_layers": 2, "num_heads": 4, "num_kv_heads": 2}
 Gradient = dict[str, Tensor]
 
 
@@ -41,20 +42,12 @@ class RecordingPolicy(Policy):
 
 @cache
 def recording(name: str = "tiny-qwen3") -> RecordingPolicy:
-    loaded = load_model(ModelConfig(path=name, device="cpu", dtype="float32", tiny=SIZES), seed=2)
+    loaded = load_model(tiny_model(name, **SIZES), seed=2)
     with torch.no_grad():
         for weight in loaded.model.parameters():
             if weight.dim() == 2:
                 weight.mul_(5)
     return RecordingPolicy(loaded, ema_decay=0.0)
-
-
-def make_stage(algorithm: str, **keys: Any) -> RlStage:
-    table = {"algorithm": algorithm, "steps": 1, "problems_per_step": 4, "rollouts_per_problem": 4} | keys
-    recipe = {"name": "x", "model": {"path": "tiny-qwen3"}, "task": {"name": "countdown"}, "stages": [table]}
-    stage = make_recipe(recipe).stages[0]
-    assert isinstance(stage, RlStage)
-    return stage
 
 
 def make_examples(count: int, seed: int) -> list[Example]:
@@ -107,14 +100,14 @@ def assert_same(one: tuple[UpdateStats, Gradient], other: tuple[UpdateStats, Gra
 
 
 STAGES = [
-    make_stage("grpo", epochs_per_batch=2, loss={"dual_clip": 3.0, "importance": "truncated"}),
-    make_stage("dr_grpo", epochs_per_batch=2),
-    make_stage("dapo", epochs_per_batch=2, loss={"importance": "masked"}),
-    make_stage("gspo", epochs_per_batch=2),
-    make_stage("cispo", epochs_per_batch=2),
-    make_stage("rloo"),
-    make_stage("reinforce++", epochs_per_batch=2),
-    make_stage("gr_reinforce"),
+    tiny_stage("grpo", epochs_per_batch=2, loss={"dual_clip": 3.0, "importance": "truncated"}),
+    tiny_stage("dr_grpo", epochs_per_batch=2),
+    tiny_stage("dapo", epochs_per_batch=2, loss={"importance": "masked"}),
+    tiny_stage("gspo", epochs_per_batch=2),
+    tiny_stage("cispo", epochs_per_batch=2),
+    tiny_stage("rloo"),
+    tiny_stage("reinforce++", epochs_per_batch=2),
+    tiny_stage("gr_reinforce"),
 ]
 by_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.algorithm)
 
@@ -150,7 +143,7 @@ def test_nor_on_the_order_of_the_rows(stage: RlStage, count: int, seed: int, max
 
 @pytest.mark.parametrize("rule", ["sequence_mean", "token_mean", "sequence_sum", "constant"])
 def test_dead_groups_left_out_are_as_good_as_kept_in(rule: str) -> None:
-    stage = make_stage("grpo", epochs_per_batch=2, kl={"coefficient": 0.0}, loss={"weights": rule})
+    stage = tiny_stage("grpo", epochs_per_batch=2, kl={"coefficient": 0.0}, loss={"weights": rule})
     alive, dead = make_examples(6, seed=1), make_examples(5, seed=2)
     zeros = [replace(example, advantages=torch.zeros(len(example.completion_ids))) for example in dead]
     kept = gradient_of(stage, alive + zeros, 10_000)
@@ -166,7 +159,7 @@ def test_dead_groups_left_out_are_as_good_as_kept_in(rule: str) -> None:
 
 def test_two_halves_add_up_to_the_whole() -> None:
     """By the definition of a sum: gradients of two sets of rows under one denominator."""
-    stage = make_stage("gr_reinforce", loss={"weights": "sequence_sum"})
+    stage = tiny_stage("gr_reinforce", loss={"weights": "sequence_sum"})
     examples = make_examples(8, seed=3)
     whole = gradient_of(stage, examples, 50)[1]
     first, second = gradient_of(stage, examples[:5], 50)[1], gradient_of(stage, examples[5:], 50)[1]
@@ -244,8 +237,7 @@ def loss_of(value: float) -> Any:
 
 
 def plain_policy(ema_decay: float = 0.0) -> Policy:
-    config = ModelConfig(path="tiny-qwen3", device="cpu", dtype="float32", tiny=SIZES)
-    return Policy(load_model(config, seed=0), ema_decay=ema_decay)
+    return Policy(load_model(tiny_model(**SIZES), seed=0), ema_decay=ema_decay)
 
 
 def update(policy: Policy, value: float, examples: Sequence[Example], max_tokens: int = 4) -> UpdateStats:
@@ -357,7 +349,7 @@ def test_scheduled_rate_reads_the_config() -> None:
 
 
 def test_each_epoch_learns_from_each_problem_once_and_deals_anew() -> None:
-    stage = make_stage("grpo", problems_per_update=2, epochs_per_batch=3)
+    stage = tiny_stage("grpo", problems_per_update=2, epochs_per_batch=3)
     examples = [Example((1,), (2, 3), problem_index=index // 2) for index in range(8)]
     batch: Any = StepBatch((None,) * 4, examples, {}, 0)  # type: ignore[arg-type]
     epochs = []
@@ -374,7 +366,7 @@ def test_each_epoch_learns_from_each_problem_once_and_deals_anew() -> None:
     ("schedule", "expected"), [("constant", 0.4), ("warmup", 0.4 * 3 / 10), ("anneal", 0.4 * 8 / 10), ("target", 0.4)]
 )
 def test_beta_follows_the_schedule(schedule: str, expected: float) -> None:
-    stage = make_stage("grpo", kl={"coefficient": 0.4, "schedule": schedule, "schedule_steps": 10})
+    stage = tiny_stage("grpo", kl={"coefficient": 0.4, "schedule": schedule, "schedule_steps": 10})
     position: Any = SimpleNamespace(kl_coefficient=None, stage_step=2)
     assert current_beta(stage, position) == pytest.approx(expected)
     steered = next_beta(stage, 0.4, kl=10.0)

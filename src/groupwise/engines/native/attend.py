@@ -1,4 +1,4 @@
-"""Attention over the cache in plain torch: for the CPU, and the oracle for the kernels."""
+"""Attention over the cache in plain torch, for the CPU and as the oracle for the kernels."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from groupwise.kernels.seam import AttentionForm
 
 
 def gather(cache: tuple[Tensor, Tensor], tables: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """([B, K, L, D], [B, K, L, D]): the first `length` cached keys and values of each row."""
+    """Return the first `length` cached keys and values of each row, [B, K, L, D] each."""
     size = cache[0].shape[1]
     blocks = tables[:, : -(-length // size)].flatten()
-    # Whole blocks by `index_select`: several times as fast on a CPU as indexing with a table.
+    # `index_select` of whole blocks is several times faster on a CPU than indexing with a table.
     found = [part.index_select(0, blocks).view(len(tables), -1, *part.shape[2:]) for part in cache]
     keys, values = (part[:, :length].transpose(1, 2) for part in found)
     return keys, values
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, form: AttentionForm) -> Tensor:
-    """[B, H, T, D]; `seen` [B, 1, T, L] says which keys a query may see."""
+    """Return [B, H, T, D]. `seen` [B, 1, T, L] says which keys a query may see."""
     if not form.softcap:
         return torch.nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=seen, scale=form.scale, enable_gqa=True

@@ -1,4 +1,4 @@
-"""Which blocks of the cache are free, and how many rollouts read each. Plain bookkeeping, on the host."""
+"""Bookkeeping of the cache's blocks, on the host: which are free, and how many rollouts read each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class BlockPool:
         return len(self._free)
 
     def take(self, count: int) -> list[int]:
-        """`count` blocks with one reader each. The caller has checked that there are so many."""
+        """Take `count` blocks with one reader each. The caller checks that there are enough."""
         assert count <= len(self._free), f"{count} blocks wanted, {len(self._free)} free"
         taken = [self._free.pop() for _ in range(count)]
         for block in taken:
@@ -24,13 +24,13 @@ class BlockPool:
         return taken
 
     def share(self, blocks: Iterable[int]) -> None:
-        """One more reader for each."""
+        """Add a reader to each block."""
         for block in blocks:
             assert self._readers[block] > 0, f"block {block} is free"
             self._readers[block] += 1
 
     def give(self, blocks: Iterable[int]) -> None:
-        """One reader less for each; a block without readers is free."""
+        """Remove a reader from each block. A block without readers is free."""
         for block in blocks:
             assert self._readers[block] > 0, f"block {block} is free already"
             self._readers[block] -= 1

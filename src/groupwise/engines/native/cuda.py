@@ -1,7 +1,8 @@
-"""The runner on a GPU: kernels for attention, norms and drawing, and one captured graph per number of rows.
+"""The runner on a GPU: kernels for attention, norms and sampling, and one captured graph per number of rows.
 
-Models of the Llama kind go through `StraightDecoder`, prefill included, with all large buffers in memory that `sleep`
-hands back while the graphs stay. Others run their own forward, decode steps in graphs, prefill without.
+Families that decode straight (models/families.py) go through `StraightDecoder`, prefill included, with all large
+buffers in memory that `sleep` releases while the graphs stay valid. Other models run their own forward: decode steps in
+graphs, prefill without.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from groupwise.engines.native.device_memory import DeviceMemoryError, Releasable
 from groupwise.engines.sampling import truncate
 from groupwise.kernels import attention as kernels
 from groupwise.kernels.drawing import draw_and_advance
-from groupwise.kernels.output_head import fp32_logits, has_plain_head
+from groupwise.kernels.output_head import fp32_logits
 from groupwise.kernels.seam import AttentionForm, attending
+from groupwise.models.head import has_plain_head
 from groupwise.types import SamplingParams
 
 MAX_GRAPHS = 64
-"""Beyond that the one that was used longest ago is dropped."""
+"""Maximum number of graphs; the least recently used one is dropped."""
 MAX_PIECES = 128
-"""Of prompts, in one prefill."""
+"""Maximum number of pieces of prompts in one prefill."""
 
 
 class CudaRunner(Runner):
@@ -51,7 +53,7 @@ class CudaRunner(Runner):
             self._logits = self._memory.tensor((self.slots.num_slots, self._head.weight.shape[0]), torch.float32)
 
     def _allocate_cache(self, shape: tuple[int, ...]) -> Tensor:
-        # One block more, where padding of a prefill goes.
+        # One extra block for the padding of a prefill.
         layers, two, blocks, *rest = shape
         return self._memory.tensor((layers, two, blocks + 1, *rest), self.model.dtype)
 
@@ -100,7 +102,7 @@ class CudaRunner(Runner):
         form = (sampling.temperature, sampling.top_k, sampling.top_p, sampling.min_p)
         key = (num_rows, *form, stops.data_ptr())
         if key not in self._graphs:
-            self.slots.arrange(())  # a captured step is run once before: on no slot
+            self.slots.arrange(())  # a step runs once before it is captured: on no slot
         graph = self._graph(key, lambda: self._step(num_rows, sampling, stops))
         self.slots.arrange(slots)
         for _ in range(num_steps):
@@ -144,7 +146,7 @@ class CudaRunner(Runner):
             return super().head(hidden)
         return fp32_logits(hidden, self._head.weight, out=self._logits[: hidden.shape[0]])
 
-    # -- what came of it --
+    # -- results --
 
     def look(self) -> Look:
         progress = torch.empty(self.slots.progress.shape, dtype=torch.int64, pin_memory=True)
@@ -154,13 +156,13 @@ class CudaRunner(Runner):
         return CudaLook(progress, event)
 
     def drawn(self, slots: Sequence[int]) -> tuple[list[list[int]], list[list[float]]]:
-        # On a stream of its own: what is read was written before the look that it follows, and steps go on meanwhile.
+        # On its own stream: the data was written before the preceding look, and steps continue meanwhile.
         with torch.cuda.stream(self._reader):
             return super().drawn(slots)
 
 
 def graph_size(num_rows: int) -> int:
-    """The number of rows to run for `num_rows`: few sizes to capture, few idle rows to run."""
+    """Return how many rows to run for `num_rows`: few sizes to capture, few idle rows to run."""
     if num_rows <= 8:
         return 1 << (num_rows - 1).bit_length()
     step = 8 if num_rows <= 32 else 16 if num_rows <= 64 else 32 if num_rows <= 256 else 64 if num_rows <= 512 else 128
@@ -178,7 +180,7 @@ class CudaLook(Look):
 
 
 class PrefillInputs:
-    """What a captured prefill reads: tokens, where they are, where they go, and the tiles of queries."""
+    """Inputs of a captured prefill: tokens, their positions and places, and the tiles of queries."""
 
     def __init__(self, max_tokens: int, max_blocks: int, device: torch.device) -> None:
         def zeros(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -190,13 +192,13 @@ class PrefillInputs:
         self.tables = zeros(MAX_PIECES, max_blocks, dtype=torch.int32)
 
     def tiles(self, size: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(row, start, position, length) of each tile that a prefill of this size may have."""
+        """Return (row, start, position, length) of each tile that a prefill of this size may have."""
         count = size // kernels.QUERY_TILE + min(size, MAX_PIECES)
         row, start, position, length = (column[:count] for column in self._tiles)
         return row, start, position, length
 
     def fill(self, pieces: Sequence[Piece], places: Sequence[int], size: int, scratch: int) -> None:
-        """With these pieces, and padding that goes to the place `scratch`."""
+        """Fill in these pieces, and padding that is written to the place `scratch`."""
         token_ids = [token for piece in pieces for token in piece.token_ids]
         positions = [piece.position + offset for piece in pieces for offset in range(len(piece.token_ids))]
         missing = size - len(token_ids)
@@ -215,7 +217,7 @@ def _pinned(values: Sequence[Any], dtype: torch.dtype) -> Tensor:
 
 
 def query_tiles(pieces: Sequence[Piece]) -> list[tuple[int, int, int, int]]:
-    """(piece, start in the pack, position in the prompt, length) of each tile of queries."""
+    """Return (piece, start in the pack, position in the prompt, length) of each tile of queries."""
     tiles, start = [], 0
     for row, piece in enumerate(pieces):
         count = len(piece.token_ids)
@@ -247,7 +249,7 @@ class StraightPrefill:
 
 
 class CudaPrefill:
-    """For models that run their own forward."""
+    """Attention of a prefill for models that run their own forward."""
 
     def __init__(self, runner: CudaRunner, pieces: Sequence[Piece]) -> None:
         self._cache = runner.cache

@@ -1,10 +1,10 @@
-"""Runs the model for the engine: prefills prompts into the cache, and decodes tokens for the slots that go on.
+"""Runs the model for the engine: prefills prompts into the cache and decodes tokens for the active slots.
 
     prefill:  packed tokens of several prompts, in chunks ──▶ keys and values in the prompts' blocks
-    decode:   tokens of the slots ──model, attention over the cache──▶ logits ──draw──▶ tokens, counts, is_done, out_*
-    look:     what the host needs to know of the slots; on a GPU it is on its way while the next steps run
+    decode:   tokens of the slots ──model, attention over the cache──▶ logits ──sample──▶ tokens, counts, is_done, out_*
+    look:     what the host needs to know about the slots; on a GPU it is copied while the next steps run
 
-Here in plain torch, for the CPU and as the oracle; `cuda.py` has the same with kernels and graphs.
+This is plain torch, for the CPU and as the oracle. `cuda.py` does the same with kernels and graphs.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from groupwise.engines.native.attend import gather, may_see, plain_attention
 from groupwise.engines.native.slots import Slots
 from groupwise.engines.sampling import draw_tokens
 from groupwise.kernels.seam import AttentionForm, attending
+from groupwise.models.families import head_size, logit_softcap, num_kv_heads
 from groupwise.types import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some consecutive tokens of a prompt, to be prefilled."""
+    """Consecutive tokens of a prompt, to be prefilled."""
 
     token_ids: Sequence[int]
     position: int
-    """Of the first of them."""
+    """Position of the first token in the prompt."""
     blocks: Sequence[int]
     """All blocks of the prompt, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeProgress:
-    """Of each slot, at some moment."""
+    """State of every slot at one moment."""
 
     counts: list[int]
     is_done: list[int]
 
 
 class Look:
-    """The slots' progress as it was when this was asked for."""
+    """The slots' progress at the moment of the request."""
 
     def __init__(self, progress: Tensor) -> None:
         self._progress = progress
@@ -54,13 +55,13 @@ class Look:
 
 
 class Runner:
-    """Holds the cache and the slots: `num_slots` of up to `row_tokens` tokens, `max_new_tokens` of them drawn."""
+    """The cache and the slots: `num_slots` rollouts of up to `row_tokens` tokens, of which `max_new_tokens` are new."""
 
     looks_ahead = 0
-    """How many blocks of steps may be on their way before the oldest is looked at."""
+    """Number of blocks of steps that may be in flight before the oldest is read."""
     steps_per_look = 1
     entry_share = 0.0
-    """Of the slots, that are free before others enter: a prefill of few tokens takes as long as one of many."""
+    """Share of slots that must be free before others enter: a small prefill takes as long as a large one."""
 
     def __init__(
         self,
@@ -79,14 +80,14 @@ class Runner:
         self.row_tokens = row_tokens
         self.max_new_tokens = max_new_tokens
         self.prefill_tokens = prefill_tokens
-        """How many may be prefilled at once."""
+        """Maximum number of tokens prefilled at once."""
         self._decoder = model.get_decoder()
         self._head = model.get_output_embeddings()
         config = model.config.get_text_config()
-        heads, size = cache_shape(config)
-        self._softcap = getattr(config, "final_logit_softcapping", None)
+        self._softcap = logit_softcap(config)
         self.num_blocks = num_blocks
-        self.cache = self._allocate_cache((config.num_hidden_layers, 2, num_blocks, block_tokens, heads, size))
+        heads = (num_kv_heads(config), head_size(config))
+        self.cache = self._allocate_cache((config.num_hidden_layers, 2, num_blocks, block_tokens, *heads))
         self.slots = Slots(num_slots, -(-row_tokens // block_tokens), max_new_tokens, self.device)
 
     def _allocate_cache(self, shape: tuple[int, ...]) -> Tensor:
@@ -95,30 +96,29 @@ class Runner:
     @staticmethod
     def block_bytes(model: Any, block_tokens: int) -> int:
         config = model.config.get_text_config()
-        heads, size = cache_shape(config)
-        bytes_each = torch.finfo(model.dtype).bits // 8
-        return int(config.num_hidden_layers * 2 * block_tokens * heads * size * bytes_each)
+        values = config.num_hidden_layers * 2 * block_tokens * num_kv_heads(config) * head_size(config)
+        return int(values * torch.finfo(model.dtype).bits // 8)
 
     def fits(self, num_slots: int, row_tokens: int, max_new_tokens: int) -> bool:
         has_slots = num_slots <= self.slots.num_slots and row_tokens <= self.row_tokens
         return has_slots and max_new_tokens <= self.max_new_tokens
 
     def peak_bytes(self) -> int:
-        """The most GPU memory in use since torch's peak was last reset, and ours with it."""
+        """Return the peak GPU memory since torch's peak was reset, including the runner's own."""
         return 0
 
     def sleep(self) -> None:
-        """Hand memory back until `wake`, where there is memory worth it. No rollout may be on its way."""
+        """Release memory until `wake`, if there is enough to be worth it. No rollout may be in flight."""
 
     def wake(self) -> bool:
-        """Whether the memory is there again."""
+        """Restore the memory. Return whether that was possible."""
         return True
 
     # -- prefill --
 
     @torch.inference_mode()
     def prefill(self, pieces: Sequence[Piece]) -> None:
-        """The pieces' keys and values, and nothing else: the first token is drawn by a decode step."""
+        """Write the keys and values of the pieces. The first token is sampled by a decode step."""
         tokens = [token for piece in pieces for token in piece.token_ids]
         ids = torch.tensor([tokens], device=self.device)
         with attending(self.model, self._prefill_step(pieces)):
@@ -130,7 +130,7 @@ class Runner:
         return PlainPrefill(self, pieces)
 
     def places(self, pieces: Sequence[Piece]) -> list[int]:
-        """Where in the flattened blocks each packed token goes."""
+        """Return the place of each packed token in the flattened blocks."""
         size = self.block_tokens
         return [
             piece.blocks[position // size] * size + position % size
@@ -147,7 +147,7 @@ class Runner:
 
     @torch.inference_mode()
     def decode(self, slots: Sequence[int], num_steps: int, sampling: SamplingParams, stops: Tensor) -> None:
-        """`num_steps` tokens for each of these slots, less where one is done before."""
+        """Sample `num_steps` tokens for each of these slots, fewer for slots that finish earlier."""
         self.slots.arrange(slots)
         for _ in range(num_steps):
             self._decode_once(len(slots), sampling, stops)
@@ -169,7 +169,7 @@ class Runner:
         slots.is_done[going] = torch.where(torch.isin(tokens, stops), torch.ones_like(is_last), is_last)
 
     def logits(self, num_rows: int) -> Tensor:
-        """[B, V] in fp32 for the next token of each of the first rows."""
+        """Return [B, V] in fp32 for the next token of each of the first rows."""
         order = self.slots.order[:num_rows]
         hidden = self._decoder(
             input_ids=self.slots.tokens[order][:, None],
@@ -184,25 +184,19 @@ class Runner:
             logits = torch.tanh(logits / self._softcap) * self._softcap
         return logits
 
-    # -- what came of it --
+    # -- results --
 
     def look(self) -> Look:
         return Look(self.slots.progress.clone())
 
     def drawn(self, slots: Sequence[int]) -> tuple[list[list[int]], list[list[float]]]:
-        """The tokens that each of these slots has drawn so far, and their logprobs, up to its limit."""
+        """Return the tokens that each of these slots has sampled so far, and their logprobs."""
         where = torch.tensor(slots, device=self.device, dtype=torch.int64)
         return self.slots.out_tokens[where].tolist(), self.slots.out_logprobs[where].tolist()
 
 
 def _positions(pieces: Sequence[Piece]) -> list[int]:
     return [piece.position + offset for piece in pieces for offset in range(len(piece.token_ids))]
-
-
-def cache_shape(config: Any) -> tuple[int, int]:
-    """(key-value heads, head size)."""
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    return heads, getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 class PlainPrefill:
@@ -234,7 +228,7 @@ class PlainDecode:
         order = slots.order[:num_rows]
         self._cache = runner.cache
         self._is_going = slots.is_done[order] == 0
-        self._positions = slots.positions[order] * self._is_going  # one that is done may stand behind its last block
+        self._positions = slots.positions[order] * self._is_going  # a finished slot may point past its last block
         self._tables = slots.tables[order]
         self._length = int(self._positions.max()) + 1
         size = runner.block_tokens

@@ -1,10 +1,10 @@
-"""A decoder of the Llama kind as one straight pass over its own weights: eight launches a layer instead of fifteen.
+"""A Llama-like decoder as one straight pass over its own weights: eight launches per layer instead of fifteen.
 
-The modules' own forward would do; but each small kernel costs as much as a product of 64 rows, so here the projections
-that share an input are one product, the residual is added where the norm reads it, and rotation is left to attention.
-Arithmetic and rounding are those of the modules with the forms of `models.fused`: the same bits.
+The modules' own forward would also work, but each small kernel costs as much as a product of 64 rows. So projections
+that share an input are one product, the norm adds the residual, and attention does the rotation. Arithmetic and
+rounding are those of the modules with the fused forms of `models.fused`: the same bits.
 
-Projections of another kind than a matrix with or without an adapter (quantized weights, say) are called as modules.
+Projections that are not a matrix with or without an adapter (quantized weights, for example) are called as modules.
 
 Shapes: T tokens, D hidden size.
 """
@@ -18,11 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.kernels.joined import join
-from groupwise.kernels.seam import AttentionForm, window_of
-
-KNOWN_DECODERS = {"LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model"}
-KNOWN_ROTARY = {"default", "linear", "llama3", "yarn"}
-"""Kinds whose angles depend on the position alone."""
+from groupwise.kernels.seam import AttentionForm
+from groupwise.models.families import family_of, has_rotary_by_position, has_silu, window_of
 
 Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]
 
@@ -31,24 +28,23 @@ class StraightStep(Protocol):
     def attend_straight(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm, rotary: Any, out: Tensor
     ) -> None:
-        """`out` [T, H, D] from query [T, H, D], key and value [T, K, D], which are not rotated yet."""
+        """Compute `out` [T, H, D] from query [T, H, D], key and value [T, K, D], which are not rotated yet."""
         ...
 
 
 def is_straight(model: Any) -> bool:
-    """Whether this model is one that the straight pass knows."""
-    decoder = model.get_decoder()
-    rotary = getattr(decoder, "rotary_emb", None)
-    if type(decoder).__name__ not in KNOWN_DECODERS or model.dtype != torch.bfloat16 or rotary is None:
+    """Whether `StraightDecoder` can run this model."""
+    if not family_of(model).decodes_straight or model.dtype != torch.bfloat16:
         return False
-    has_silu = type(decoder.layers[0].mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
-    return has_silu and getattr(rotary, "rope_type", "default") in KNOWN_ROTARY
+    decoder = model.get_decoder()
+    return has_rotary_by_position(decoder) and has_silu(decoder.layers[0].mlp)
 
 
 class StraightDecoder:
     def __init__(self, model: Any, max_tokens: int, max_positions: int, allocate: Allocate) -> None:
         from groupwise.kernels.products import MIN_ROWS
 
+        self._family = family_of(model)
         self._decoder = model.get_decoder()
         max_tokens = max(max_tokens, MIN_ROWS)
         config = model.config.get_text_config()
@@ -57,7 +53,7 @@ class StraightDecoder:
         self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
         size, width = config.hidden_size, config.intermediate_size
         inner = self._heads * self._head_size
-        # Buffers of our own and not torch's, so that they can be handed back while the graphs that use them stay.
+        # Not torch's memory, so the buffers can be released while the graphs that use them stay valid.
         self._residual, self._normed, self._delta = (allocate((max_tokens, size), model.dtype) for _ in range(3))
         self._projected = allocate((max_tokens, inner + 2 * self._kv_heads * self._head_size), model.dtype)
         self._attended, self._query = (allocate((max_tokens, inner), model.dtype) for _ in range(2))
@@ -69,7 +65,7 @@ class StraightDecoder:
         self._rotary = (cos[0].contiguous(), sin[0].contiguous())
 
     def __call__(self, token_ids: Tensor, step: StraightStep) -> Tensor:
-        """[T, D]: the last hidden states of tokens [T]; good until the next call."""
+        """Return the last hidden states [T, D] of tokens [T]. The next call overwrites them."""
         from groupwise.kernels.pointwise import add_norm
 
         count = token_ids.shape[0]
@@ -97,7 +93,7 @@ class StraightDecoder:
             query = head_norm(query, attention.q_norm.weight, attention.q_norm.variance_epsilon)
             key = head_norm(key, attention.k_norm.weight, attention.k_norm.variance_epsilon)
         attended = self._attended[:count]
-        form = AttentionForm(attention.scaling, 0.0, window_of(attention))
+        form = AttentionForm(attention.scaling, 0.0, window_of(self._family, attention))
         out = attended.view(count, self._heads, size)
         step.attend_straight(index, query, key, value, form, (*self._rotary, self._query[:count]), out)
         return project((attention.o_proj,), attended, self._delta[:count])[0]
@@ -123,7 +119,7 @@ class StraightDecoder:
 
 
 def project(modules: Sequence[nn.Module], x: Tensor, out: Tensor) -> Sequence[Tensor]:
-    """What each module makes of x. In one go into `out` where they are matrices side by side in memory."""
+    """Return the output of each module. Matrices that are adjacent in memory are one product, into `out`."""
     from groupwise.kernels.products import apply_joined
 
     joined = join(modules)

@@ -1,8 +1,8 @@
-"""Device memory that can be handed back and taken again at the same addresses, through CUDA's virtual memory calls.
+"""Device memory that can be released and restored at the same addresses, through CUDA's virtual memory calls.
 
-A captured graph holds addresses. Memory of torch's allocator cannot be given to others while a graph may use it again;
-this can: `release` returns the physical memory to the device and keeps the addresses, `restore` puts new memory behind
-them, without what was in it.
+A captured graph contains addresses. Memory of torch's allocator cannot be reused while a graph may need it again. This
+memory can: `release` returns the physical memory to the device and keeps the addresses; `restore` puts new memory
+behind them. The contents are lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class DeviceMemoryError(RuntimeError):
-    """A CUDA driver call failed; the message has its name and code."""
+    """A CUDA driver call failed. The message has its name and code."""
 
     def __init__(self, call: str, code: int) -> None:
         super().__init__(f"{call} failed with CUDA error {code}")
@@ -61,17 +61,17 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 class _Bytes:
-    """What torch needs to see foreign memory as a tensor."""
+    """The interface through which torch uses foreign memory as a tensor."""
 
     def __init__(self, address: int, size: int) -> None:
         self.__cuda_array_interface__ = {"data": (address, False), "shape": (size,), "typestr": "|u1", "version": 3}
 
 
 class ReleasableMemory:
-    """Tensors whose memory comes and goes together. The caller sees to it that nobody uses them meanwhile."""
+    """Tensors whose memory is released and restored together. The caller must not use them in between."""
 
     def __init__(self, device: torch.device) -> None:
-        torch.cuda.current_stream(device)  # makes sure that there is a context
+        torch.cuda.current_stream(device)  # creates the CUDA context
         self._index = torch.cuda.current_device() if device.index is None else device.index
         self._properties = _Properties(type=_PINNED, location=_Location(_DEVICE, self._index))
         granularity = ctypes.c_size_t()
@@ -87,7 +87,7 @@ class ReleasableMemory:
         return sum(size for _, size in self._places)
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """A tensor with anything in it."""
+        """Return an uninitialized tensor."""
         wanted = math.prod(shape) * dtype.itemsize
         size = max(1, -(-wanted // self._granularity)) * self._granularity
         address = ctypes.c_ulonglong()
@@ -101,7 +101,7 @@ class ReleasableMemory:
         return flat.view(dtype).view(shape)
 
     def release(self) -> None:
-        """Hand the memory back once all work on it has ended; its contents are gone."""
+        """Release the memory once all work on it has ended. Its contents are lost."""
         if not self.is_held:
             return
         torch.cuda.synchronize(self._index)
@@ -112,7 +112,7 @@ class ReleasableMemory:
         self.is_held = False
 
     def restore(self) -> None:
-        """Take memory again, behind the same addresses."""
+        """Allocate memory again behind the same addresses."""
         if self.is_held:
             return
         self.is_held = True
@@ -131,7 +131,7 @@ class ReleasableMemory:
         except DeviceMemoryError as error:
             if not error.is_out_of_memory:
                 raise
-            torch.cuda.empty_cache()  # torch may be keeping what it no longer uses
+            torch.cuda.empty_cache()  # torch may cache memory that it no longer uses
             _call("cuMemCreate", *arguments)
         whole = (ctypes.c_ulonglong(address), ctypes.c_size_t(size))
         _call("cuMemMap", *whole, ctypes.c_size_t(0), handle, ctypes.c_ulonglong(0))
@@ -140,7 +140,7 @@ class ReleasableMemory:
         return handle
 
     def __del__(self) -> None:
-        if torch is None or not torch.cuda.is_initialized():  # the interpreter is on its way out
+        if torch is None or not torch.cuda.is_initialized():  # the interpreter is shutting down
             return
         self.release()
         for address, size in self._places:

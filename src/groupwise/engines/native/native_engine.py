@@ -1,13 +1,13 @@
-"""The native engine: continuous batching over the trainer's own modules.
+"""The native engine: continuous batching with the trainer's own modules.
 
     requests ──▶ wait ──▶ enter: prefill the prompt once per group, copy its partial block ──▶ decode a few steps ──┐
                    ▲                                                                                              │
-                   └──────── slots and blocks are free again ◀── leave: groups that are complete are handed out ◀─┘
+                   └──────── slots and blocks are free again ◀── leave: complete groups are yielded ◀──────────────┘
 
-On a GPU the host looks at what a block of steps did while the next block runs, so neither waits for the other.
+On a GPU the host reads the result of a block of steps while the next block runs, so neither waits for the other.
 
-Contract: as of `engines.engine.Engine`; and the same tokens as the reference engine where arithmetic is exact enough
-(fp32). What it does not do: speculative decoding, several GPUs for one model, throwing out a rollout for another one.
+Contract: that of `engines.engine.Engine`, and the same tokens as the reference engine where arithmetic is exact enough
+(fp32). Not implemented: speculative decoding, several GPUs for one model, preemption of rollouts.
 """
 
 from __future__ import annotations
@@ -18,22 +18,17 @@ from typing import Any
 
 import torch
 
-from groupwise.engines.completions import completion_text, first_stop, undrawn_groups
+from groupwise.engines.completions import Assembly, completion_text, first_stop, undrawn_groups
 from groupwise.engines.engine import Request
 from groupwise.engines.native.blocks import BlockPool
+from groupwise.engines.native.cache_limits import BLOCK_TOKENS, CACHE_SHARE, PREFILL_TOKENS
 from groupwise.engines.native.decode import DecodeProgress, Look, Piece, Runner
 from groupwise.engines.native.schedule import Decoding, Schedule, Scheduled, blocks_for
 from groupwise.types import Finish, Group, Rollout, SamplingParams
 
-BLOCK_TOKENS = 16
-PREFILL_TOKENS = 2048
-"""Prompt tokens that go through the model at once; a longer prompt goes through in pieces."""
-MEMORY_SHARE = 0.8
-"""Of the free memory, for the cache."""
-
 
 class CacheTooSmall(ValueError):
-    """The cache cannot hold one group; the message has the arithmetic."""
+    """The cache cannot hold one group. The message has the numbers."""
 
 
 class NativeEngine:
@@ -70,14 +65,14 @@ class NativeEngine:
         try:
             yield from self._run(runner, requests, sampling, policy_version)
         finally:
-            # The cache is held while rollouts are drawn, and not while the policy learns from them.
+            # The cache is allocated during sampling only, not while the policy trains.
             self.peak_bytes = runner.peak_bytes()
             runner.sleep()
 
     def _run(
         self, runner: Runner, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        groups: list[dict[int, Rollout]] = [{} for _ in requests]
+        assembly = Assembly(requests)
         schedule = Schedule(
             requests,
             pool=BlockPool(runner.num_blocks),
@@ -96,7 +91,7 @@ class NativeEngine:
                 runner.decode([rollout.slot for rollout in going], num_steps, sampling, self._stops)
                 for rollout in going:
                     rollout.num_steps += num_steps
-                # With who was in the slots: by the time it is read, others may have entered.
+                # With the current slots: when the look is read, other rollouts may have entered.
                 looks.append((runner.look(), dict(schedule.active)))
             if going and len(looks) <= runner.looks_ahead:
                 continue
@@ -104,11 +99,7 @@ class NativeEngine:
             present = {slot: rollout for slot, rollout in seen.items() if schedule.active.get(slot) is rollout}
             for rollout, made in self._take_out(runner, look.read(), present, sampling, policy_version):
                 schedule.leave(rollout.slot)
-                group = groups[rollout.request]
-                group[rollout.number] = made
-                if len(group) == len(requests[rollout.request].seeds):
-                    whole = tuple(group[number] for number in range(len(group)))
-                    yield rollout.request, Group(requests[rollout.request].prompt, whole)
+                yield from assembly.add(rollout.request, rollout.number, made)
 
     def _let_in(self, runner: Runner, entry: Scheduled, sampling: SamplingParams) -> None:
         if not entry.rollouts:
@@ -144,7 +135,7 @@ class NativeEngine:
         sampling: SamplingParams,
         policy_version: int,
     ) -> list[tuple[Decoding, Rollout]]:
-        """Those of the slots in `present` that are done."""
+        """Return the finished rollouts among those in `present`."""
         counts = {slot: progress.counts[slot] for slot in present}
         finishes = {
             slot: Finish.STOP if progress.is_done[slot] == 1 else Finish.LENGTH
@@ -172,7 +163,7 @@ class NativeEngine:
         return found
 
     def _runner_for(self, requests: Sequence[Request], sampling: SamplingParams) -> Runner:
-        """The runner that is there, if it is large enough and its memory can be had again; else a new one."""
+        """Return the existing runner if it is large enough and its memory is available, else a new one."""
         new_tokens = sampling.max_new_tokens
         row_tokens = max(len(request.prompt.token_ids) for request in requests) - 1 + new_tokens
         num_slots = min(self._max_rollouts, sum(len(request.seeds) for request in requests))
@@ -182,7 +173,7 @@ class NativeEngine:
             return runner
         self._runner = runner = None
         row_tokens = blocks_for(row_tokens, 64) * 64
-        # One row more than there are: a prompt whose rollouts enter one after the other has blocks of its own.
+        # One extra row: a prompt whose rollouts enter one after the other keeps its own blocks.
         wanted = self._cache_tokens or (num_slots + 1) * row_tokens
         num_blocks = max(1, min(blocks_for(wanted, BLOCK_TOKENS), self._affordable_blocks()))
         self._refuse_too_small(requests, num_blocks, num_slots, new_tokens)
@@ -209,9 +200,9 @@ class NativeEngine:
         torch.cuda.empty_cache()
         device = self._model.device
         free, total = torch.cuda.mem_get_info(device)
-        # A process may be held to a share of the GPU (`train --memory-gib`); what torch has taken is part of that.
+        # A process may be limited to a share of the GPU (`train --memory-gib`), which includes what torch has reserved.
         allowed = total * torch.cuda.get_per_process_memory_fraction(device) - torch.cuda.memory_reserved(device)
-        return int(max(0, min(free, allowed)) * MEMORY_SHARE) // Runner.block_bytes(self._model, BLOCK_TOKENS)
+        return int(max(0, min(free, allowed)) * CACHE_SHARE) // Runner.block_bytes(self._model, BLOCK_TOKENS)
 
     def _refuse_too_small(self, requests: Sequence[Request], num_blocks: int, num_slots: int, new_tokens: int) -> None:
         for request in requests:

@@ -1,8 +1,8 @@
-"""Which rollouts decode now, in which slot, on which blocks of the cache. Bookkeeping on the host; no tensors.
+"""The schedule: which rollouts decode now, in which slot, on which cache blocks. Bookkeeping on the host, no tensors.
 
-A rollout enters with all the blocks that it can ever need, so nothing has to be thrown out later. The prompt of a group
-is prefilled once, all but its last token: full blocks are read by all its rollouts, and the last, partial one is copied
-to each, which goes on writing in it.
+A rollout enters with all the blocks that it can ever need, so nothing is preempted later. The prompt of a group is
+prefilled once, except for its last token. All rollouts share its full blocks; the last, partial block is copied for
+each rollout, which continues writing in it.
 """
 
 from __future__ import annotations
@@ -17,44 +17,44 @@ from groupwise.engines.native.blocks import BlockPool
 
 @dataclass(slots=True)
 class Prefix:
-    """The part of a prompt that is prefilled, while rollouts of its group still have to enter."""
+    """The prefilled part of a prompt, while rollouts of its group are still waiting."""
 
     token_ids: Sequence[int]
     blocks: list[int]
     num_full: int
-    """How many of the blocks are full, and so shared and not copied."""
+    """Number of full blocks, which are shared and not copied."""
     num_waiting: int
 
 
 @dataclass(slots=True)
 class Decoding:
-    """A rollout that is being drawn."""
+    """A rollout that is being sampled."""
 
     request: int
     number: int
-    """In its group."""
+    """Its number in the group."""
     seed: int
     last_prompt_token: int
     position: int
-    """Of the last prompt token: where the first step begins."""
+    """Position of the last prompt token, where the first step begins."""
     blocks: list[int] = field(default_factory=list)
-    """In order; the shared ones first."""
+    """Blocks in order, shared ones first."""
     slot: int = -1
     num_steps: int = 0
-    """Steps that were run, or are about to be."""
+    """Steps that ran or are queued."""
     num_checked: int = 0
-    """Tokens that were searched for stop strings."""
+    """Tokens that were already searched for stop strings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """What has to be done for rollouts to enter."""
+    """Work to do before rollouts can enter."""
 
     prefixes: list[Prefix]
-    """To prefill."""
+    """Prompts to prefill."""
     rollouts: list[Decoding]
     copies: list[tuple[int, int]]
-    """(from, to): blocks to copy, after the prefill."""
+    """(from, to): blocks to copy after the prefill."""
 
 
 class Schedule:
@@ -68,7 +68,7 @@ class Schedule:
         self._max_new_tokens = max_new_tokens
         self._prefixes: dict[int, Prefix] = {}
         self._used_up: list[Prefix] = []
-        """All their rollouts have entered."""
+        """Prefixes whose rollouts have all entered."""
         self._prompts = [request.prompt.token_ids for request in requests]
         self._waiting: deque[Decoding] = deque()
         for index, request in enumerate(requests):
@@ -77,20 +77,20 @@ class Schedule:
                 self._waiting.append(Decoding(index, number, seed, prompt[-1], len(prompt) - 1))
         self._sizes = [len(request.seeds) for request in requests]
         self.active: dict[int, Decoding] = {}
-        """By slot."""
+        """The decoding rollouts, by slot."""
 
     @property
     def is_finished(self) -> bool:
         return not self.active and not self._waiting
 
     def has_room(self, share: float) -> bool:
-        """Whether this share of the slots is free, or as many as anybody waits for, or all."""
+        """Whether this share of the slots is free, or enough for all that wait, or all slots."""
         wanted = min(share * self._num_slots, len(self._waiting))
         return not self.active or len(self._free_slots) >= max(1, wanted)
 
     def enter(self) -> Scheduled:
-        """Let in as many as there are slots and blocks for, in the order of the requests."""
-        # Not when the last rollout enters: the prefix is still to be prefilled, and its partial block to be copied.
+        """Let in as many rollouts as there are slots and blocks for, in the order of the requests."""
+        # Freed now and not when the last rollout entered, which still had to read the blocks.
         for prefix in self._used_up:
             self._pool.give(prefix.blocks)
         self._used_up.clear()
@@ -121,7 +121,7 @@ class Schedule:
         return entry
 
     def going(self) -> list[Decoding]:
-        """Those that may have a step to run: the others are at their limit, whether or not that has been seen yet."""
+        """Return the rollouts that may need another step. The others have reached their limit, seen or not."""
         return [rollout for rollout in self.active.values() if rollout.num_steps < self._max_new_tokens]
 
     def leave(self, slot: int) -> None:

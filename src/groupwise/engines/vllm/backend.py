@@ -1,4 +1,4 @@
-"""What the engine asks of vLLM, wherever it runs: take over the trainer's weights, and draw completions."""
+"""The interface to vLLM, wherever it runs: load the trainer's weights and sample completions."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ TESTED_VERSION = "0.32"
 
 
 class VllmError(RuntimeError):
-    """vLLM cannot be used, or did not do what was asked. The message says what to change."""
+    """vLLM cannot be used or failed. The message says what to change."""
 
 
 class Weights(Protocol):
-    """The trainer's weights, as seen by an engine that has a copy of its own."""
+    """The trainer's weights, for an engine that has its own copy."""
 
     def stamp(self) -> object:
-        """Differs from an earlier one if any weight was written in between."""
+        """Return a value that changes when any weight was written."""
         ...
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Under the names of a Hugging Face folder, adapters merged in. They may share memory with the trainer."""
+        """Return the weights under the names of a Hugging Face folder, adapters merged.
+
+        They may share the trainer's memory.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """One completion that is asked for."""
+    """One requested completion."""
 
     prompt_ids: tuple[int, ...]
     seed: int
@@ -37,28 +40,28 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """One completion as vLLM gives it, not yet checked."""
+    """One completion from vLLM, not yet checked."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     finish: str
-    """In vLLM's words: stop, length, abort, error, repetition."""
+    """vLLM's finish reason: stop, length, abort, error, repetition."""
 
 
 class Backend(Protocol):
     @property
     def context_tokens(self) -> int:
-        """The longest prompt and completion together."""
+        """Maximum length of prompt and completion together."""
         ...
 
     def publish(self, tensors: Mapping[str, Tensor]) -> None:
-        """Draw from these weights from here on, and forget what was computed with others."""
+        """Use these weights from now on, and drop caches that older weights computed."""
         ...
 
     def draw(self, draws: Sequence[Draw], settings: Mapping[str, Any]) -> Iterator[tuple[int, Drawn]]:
-        """(index of the draw, its completion) as they finish, each once. `settings` are vLLM's sampling parameters.
+        """Yield (index of the draw, its completion) as they finish. `settings` are vLLM's sampling parameters.
 
-        Whoever stops listening half way leaves nothing running.
+        Closing the iterator early cancels what is still running.
         """
         ...
 

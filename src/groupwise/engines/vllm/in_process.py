@@ -1,4 +1,4 @@
-"""vLLM inside the trainer's process: weights are handed over in memory."""
+"""vLLM inside the trainer's process. Weights are passed in memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class InProcess:
         max_batch_rollouts: int,
         memory_share: float,
     ) -> None:
-        """`export` writes the model and its tokenizer as a Hugging Face folder, which vLLM is started on."""
+        """`export` writes the model and its tokenizer as a Hugging Face folder, from which vLLM starts."""
         memory_share = memory_share or DEFAULT_MEMORY_SHARE
         self.context_tokens = context_tokens
         self._vllm = _import_vllm()
@@ -43,25 +43,25 @@ class InProcess:
                     max_model_len=context_tokens,
                     max_num_seqs=max_batch_rollouts,
                     gpu_memory_utilization=memory_share,
-                    # A group's prompt is computed once.
+                    # Computes a group's prompt once.
                     enable_prefix_caching=True,
-                    # Of the distribution that a token was drawn from: after temperature, top-k, top-p and min-p.
+                    # Under the sampling distribution: after temperature, top-k, top-p and min-p.
                     logprobs_mode="processed_logprobs",
                     generation_config="vllm",
-                    # Compiling for a CPU takes longer than most runs on one.
+                    # Compilation for a CPU takes longer than most runs on it.
                     enforce_eager=device == "cpu",
                     disable_log_stats=True,
                 )
             except (ValueError, RuntimeError, OSError) as error:
                 raise VllmError(
-                    f"vLLM does not start on this model: {error}\nengine.memory_share = {memory_share} is what it may "
-                    'take of the memory, and may be too much or too little; engine.name = "native" needs no vLLM'
+                    f"vLLM does not start with this model: {error}\nengine.memory_share = {memory_share} is its "
+                    'share of the memory and may be too large or too small; engine.name = "native" needs no vLLM'
                 ) from error
 
     def publish(self, tensors: Mapping[str, Tensor]) -> None:
         self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(tensors.items())})
         if not self._llm.reset_prefix_cache():
-            raise VllmError("vLLM did not reset its prefix cache, which holds what older weights computed")
+            raise VllmError("vLLM did not reset its prefix cache, which older weights computed")
 
     def draw(self, draws: Sequence[Draw], settings: Mapping[str, Any]) -> Iterator[tuple[int, Drawn]]:
         engine = self._llm.llm_engine
@@ -96,7 +96,7 @@ def _import_vllm() -> ModuleType:
             'engine.name = "vllm": needs vllm, which is not installed; pip install groupwise[vllm], or set engine.url '
             "to a vLLM server"
         )
-    # In a process of its own vLLM could not be handed tensors; it reads these when it is imported or started.
+    # vLLM in its own process could not receive tensors. It reads these variables when it is imported or started.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     try:

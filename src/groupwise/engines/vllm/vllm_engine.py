@@ -1,10 +1,10 @@
-"""The vLLM engine: for people who have vLLM. It keeps a copy of the weights, which this publishes when they change.
+"""The vLLM engine. vLLM keeps its own copy of the weights, which are published to it when they change.
 
     weights changed? ──▶ publish ──▶ draw: one vLLM request per rollout ──▶ check, cut at a stop string ──▶ groups
 
-Contract: as of `engines.engine.Engine`. Greedy completions are those of the reference engine but for rounding; sampled
-ones are drawn with vLLM's own noise, from the rollout's seed. vLLM computes a little differently from the trainer, so
-recipes correct for it by default (`loss.importance`). What it does not do: bit-exact resume.
+Contract: that of `engines.engine.Engine`. Greedy completions equal those of the reference engine up to rounding; others
+are sampled with vLLM's own random numbers, from the rollout's seed. vLLM computes slightly different logprobs than the
+trainer, so recipes correct for that by default (`loss.importance`). Resume is not exact bit for bit.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from groupwise.engines.completions import completion_text, first_stop, undrawn_groups
+from groupwise.engines.completions import Assembly, completion_text, first_stop, undrawn_groups
 from groupwise.engines.engine import Request
 from groupwise.engines.vllm.backend import Backend, Draw, Drawn, VllmError, Weights
 from groupwise.types import Finish, Group, Rollout, SamplingParams
 
 _FINISHES = {"stop": Finish.STOP, "length": Finish.LENGTH}
 _LOWEST_LOGPROB = -9000.0
-"""vLLM's server writes -9999 where it has no logprob."""
+"""vLLM's server writes -9999 for a missing logprob."""
 _ROUNDING = 1e-3
 
 
@@ -44,22 +44,21 @@ class VllmEngine:
         self._refuse_too_long(requests, sampling.max_new_tokens)
         self._publish_if_changed()
         draws = [Draw(requests[index].prompt.token_ids, requests[index].seeds[number]) for index, number in places]
-        groups: list[dict[int, Rollout]] = [{} for _ in requests]
+        assembly = Assembly(requests)
         for place, drawn in self._backend.draw(draws, self._settings(sampling)):
-            index, number = places[place]
-            group = groups[index]
-            group[number] = self._rollout(drawn, sampling, policy_version)
-            if len(group) == len(requests[index].seeds):
-                yield index, Group(requests[index].prompt, tuple(group[n] for n in range(len(group))))
+            yield from assembly.add(*places[place], self._rollout(drawn, sampling, policy_version))
 
     def close(self) -> None:
         self._backend.close()
 
     def _publish_if_changed(self) -> None:
-        """Asked of the weights themselves before each use, so that no caller can forget to say that they changed."""
+        """Publish the weights if they changed.
+
+        The weights are checked before each use, so callers need not report changes.
+        """
         stamp = self._weights.stamp()
         if stamp != self._published:
-            self._published = None  # what vLLM has if publishing fails half way is nobody's weights
+            self._published = None  # after a failure half way, vLLM's weights are unknown
             self._backend.publish(self._weights.tensors())
             self._published = stamp
 
@@ -72,9 +71,9 @@ class VllmEngine:
             "min_p": sampling.min_p,
             "stop": list(sampling.stop_strings),
             "stop_token_ids": list(self._stop_token_ids),
-            # vLLM's own idea of the end of text may lack some of ours, or have others.
+            # vLLM's own end-of-text tokens may differ from ours.
             "ignore_eos": True,
-            # Of the drawn token alone.
+            # Only that of the sampled token.
             "logprobs": 0,
             "detokenize": bool(sampling.stop_strings),
         }
@@ -86,18 +85,18 @@ class VllmEngine:
         finish = _FINISHES[drawn.finish]
         if not tokens or len(tokens) != len(logprobs) or len(tokens) > sampling.max_new_tokens:
             raise VllmError(
-                f"vLLM gave {len(tokens)} tokens and {len(logprobs)} logprobs where 1 to {sampling.max_new_tokens} of "
-                "each were asked for"
+                f"vLLM gave {len(tokens)} tokens and {len(logprobs)} logprobs instead of 1 to "
+                f"{sampling.max_new_tokens} of each"
             )
         if finish is Finish.LENGTH and len(tokens) < sampling.max_new_tokens:
             raise VllmError(
-                f"vLLM cut a completion at {len(tokens)} tokens, and sampling.max_new_tokens = "
+                f"vLLM cut a completion at {len(tokens)} tokens, but sampling.max_new_tokens = "
                 f"{sampling.max_new_tokens}; start it with a larger --max-model-len"
             )
         for token, logprob in zip(tokens, logprobs, strict=True):
-            if not _LOWEST_LOGPROB < logprob < _ROUNDING:  # NaN is neither
-                raise VllmError(f"vLLM gave token {token} the logprob {logprob}, which is none")
-        # vLLM stops by itself, but decodes in another way: it may notice a token late.
+            if not _LOWEST_LOGPROB < logprob < _ROUNDING:  # also catches NaN
+                raise VllmError(f"vLLM gave token {token} the logprob {logprob}, which is not a logprob")
+        # vLLM also stops at stop strings, but decodes differently and may notice one a token late.
         cut = first_stop(self._tokenizer, tokens, sampling.stop_strings)
         if cut is not None:
             tokens, logprobs, finish = tokens[:cut], logprobs[:cut], Finish.STOP
@@ -109,6 +108,6 @@ class VllmEngine:
         limit = self._backend.context_tokens
         if longest + max_new_tokens > limit:
             raise VllmError(
-                f"a prompt of {longest} tokens and {max_new_tokens} new ones are more than the {limit} that vLLM was "
-                "started for; lower sampling.max_new_tokens, or start the server with a larger --max-model-len"
+                f"a prompt of {longest} tokens and {max_new_tokens} new ones exceed the {limit} that vLLM was "
+                "started with; lower sampling.max_new_tokens, or start the server with a larger --max-model-len"
             )

@@ -1,10 +1,10 @@
-"""vLLM as a server: token ids over HTTP, weights over a folder that both sides see.
+"""vLLM as a server: token ids over HTTP, weights through a shared folder.
 
     publish:  safetensors into a new folder ─▶ pause ─▶ reload from there ─▶ forget the prefix cache ─▶ label ─▶ resume
-    draw:     one HTTP request per rollout; each answer names the label of the weights that it was drawn from
+    draw:     one HTTP request per rollout; each response has the label of the weights it was sampled with
 
-The label is made here and is on every completion, so that a server that was restarted, or that another run publishes
-to, is noticed. The server is this run's alone: publishing aborts whatever else it does.
+The label is made here and is part of every completion, so a restarted server, or one that another run publishes to, is
+detected. The server must belong to this run alone: publishing aborts everything else it does.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ COMMAND = (
 
 DEFAULT_TIMEOUT_S = 600.0
 CONNECT_S = 10.0
-"""For reaching the server; its answer may take longer."""
+"""Timeout for connecting; a response may take longer."""
 
 
 class Server:
     def __init__(self, url: str, *, weights_folder: str, max_batch_rollouts: int, timeout_s: float) -> None:
-        """Checks that the server is there and can do what is asked of it."""
+        """Check that the server is running and has the required features."""
         self._http = _Http(url, timeout_s or DEFAULT_TIMEOUT_S)
         self._max_requests = max_batch_rollouts
         self.context_tokens = self._check()
@@ -52,25 +52,25 @@ class Server:
         self._version = ""
 
     def _check(self) -> int:
-        """How many tokens its context has."""
+        """Check the server and return the number of tokens of its context."""
         try:
             info = self._http.ask("GET", "/server_info?config_format=json")
         except _Refused as error:
             raise VllmError(
-                f"{error}; it must be started in its developer mode, which takes weights:\n  {COMMAND}"
+                f"{error}; it must be started in developer mode, which accepts weights:\n  {COMMAND}"
             ) from None
         try:
             model = info["vllm_config"]["model_config"]
             mode, context_tokens = model["logprobs_mode"], int(model["max_model_len"])
         except (KeyError, TypeError, ValueError) as error:
-            raise VllmError(f"{self._http.url}/server_info: not what vLLM answers ({error!r})") from None
+            raise VllmError(f"{self._http.url}/server_info: not a response of vLLM ({error!r})") from None
         if mode != "processed_logprobs":
             raise VllmError(
-                f"{self._http.url}: its logprobs are {mode}, not those of the distribution that tokens are drawn from; "
+                f"{self._http.url}: its logprobs are {mode}, not those of the sampling distribution; "
                 f"start it with:\n  {COMMAND}"
             )
         try:
-            self._http.ask("POST", "/resume")  # a run that was killed while it published has left it paused
+            self._http.ask("POST", "/resume")  # a run that was killed while publishing leaves it paused
             self._http.ask("POST", "/inference/v1/generate", _body(Draw((0,), 0), {"max_tokens": 1, "logprobs": 0}))
         except _Refused as error:
             is_closed = error.status in (http.client.FORBIDDEN, http.client.NOT_FOUND)
@@ -83,7 +83,7 @@ class Server:
         folder = self._root / f"groupwise-weights-{version}"
         folder.mkdir(parents=True)
         try:
-            # A file has no two names for one memory, and a tied weight must be in it twice.
+            # A safetensors file cannot share memory between names, so a tied weight is copied.
             save_file(
                 {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in tensors.items()},
                 folder / "model.safetensors",
@@ -93,14 +93,12 @@ class Server:
             self._http.ask("POST", "/collective_rpc", arguments)
             answer = self._http.ask("POST", "/reset_prefix_cache")
             if not (isinstance(answer, dict) and answer.get("success") is True):
-                raise VllmError(
-                    f"{self._http.url}: did not reset its prefix cache, which holds what older weights computed"
-                )
+                raise VllmError(f"{self._http.url}: did not reset its prefix cache, which older weights computed")
             self._http.ask("POST", "/update_weight_version", {"new_version": version})
             self._http.ask("POST", "/resume")
         except _Refused as error:
             raise VllmError(
-                f"{error}; does the server see {folder.resolve()}? Set engine.weights_folder to a folder that both see"
+                f"{error}; can the server read {folder.resolve()}? Set engine.weights_folder to a shared folder"
             ) from None
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -130,20 +128,18 @@ class Server:
             versions = {str(span["version"]) for span in choice["weight_versions"]}
             is_aligned = tokens == tuple(int(entry["token_id"]) for entry in content)
         except (KeyError, TypeError, ValueError) as error:
-            raise VllmError(
-                f"{self._http.url}: its answer is not what vLLM {TESTED_VERSION} gives ({error!r})"
-            ) from None
+            raise VllmError(f"{self._http.url}: not a response of vLLM {TESTED_VERSION} ({error!r})") from None
         if not is_aligned:
-            raise VllmError(f"{self._http.url}: the logprobs that it gave are of other tokens than it drew")
+            raise VllmError(f"{self._http.url}: its logprobs belong to other tokens than it sampled")
         if versions != {self._version}:
             raise VllmError(
-                f"{self._http.url}: drew from weights {', '.join(sorted(versions))}, not from {self._version}, which "
-                "this run published; it was restarted, or another run uses it. Resume with a server of its own"
+                f"{self._http.url}: sampled with weights {', '.join(sorted(versions))}, not with {self._version}, "
+                "which this run published; it was restarted, or another run uses it. Resume with a separate server"
             )
         return Drawn(tokens, logprobs, finish)
 
     def close(self) -> None:
-        """The server is not ours to end, and nothing of ours is left on it."""
+        """Do nothing: the server keeps running and holds nothing of this run."""
 
 
 def _body(draw: Draw, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +147,7 @@ def _body(draw: Draw, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Refused(VllmError):
-    """The server answered, and not with success."""
+    """The server responded with an error."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -159,7 +155,7 @@ class _Refused(VllmError):
 
 
 class _Calls:
-    """The connections that wait for an answer, so that all of them can be ended at once: vLLM then drops the work."""
+    """The connections that wait for a response. Closing them makes vLLM drop the work."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -168,10 +164,10 @@ class _Calls:
 
     @contextmanager
     def counted(self, connection: http.client.HTTPConnection) -> Iterator[None]:
-        held = connection.sock  # the connection lets go of it before the answer is read
+        held = connection.sock  # the connection drops it before the response is read
         with self._lock:
             if self.is_closed:
-                raise VllmError("the call was given up")
+                raise VllmError("the call was cancelled")
             self._sockets.add(held)
         try:
             yield
@@ -183,12 +179,12 @@ class _Calls:
         with self._lock:
             self.is_closed = True
             for waiting in self._sockets:
-                with suppress(OSError):  # it has just ended by itself
+                with suppress(OSError):  # it has just ended
                     waiting.shutdown(socket.SHUT_RDWR)
 
 
 class _Http:
-    """JSON over HTTP, a connection for each call."""
+    """JSON over HTTP, with a connection per call."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.url = url.rstrip("/")
@@ -196,7 +192,7 @@ class _Http:
         self._timeout_s = timeout_s
 
     def ask(self, method: str, path: str, body: object = None, calls: _Calls | None = None) -> Any:
-        """The answer's JSON; None where it is empty."""
+        """Return the JSON of the response; None if it is empty."""
         is_tls = self._parts.scheme == "https"
         kind = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
         connect_s = min(CONNECT_S, self._timeout_s)
@@ -211,11 +207,11 @@ class _Http:
                 with connection.getresponse() as response:
                     data = response.read()
         except TimeoutError:
-            raise VllmError(f"{where}: no answer within engine.timeout_s = {self._timeout_s:g}") from None
+            raise VllmError(f"{where}: no response within engine.timeout_s = {self._timeout_s:g}") from None
         except (OSError, http.client.HTTPException) as error:
             raise VllmError(
-                f"{where}: no answer ({error or type(error).__name__}); engine.url must name a running server, started "
-                f"with:\n  {COMMAND}"
+                f"{where}: no response ({error or type(error).__name__}); engine.url must name a running server, "
+                f"started with:\n  {COMMAND}"
             ) from error
         finally:
             connection.close()
@@ -224,11 +220,11 @@ class _Http:
         try:
             return json.loads(data) if data else None
         except ValueError:
-            raise VllmError(f"{where}: its answer is not JSON: {_shown(data)}") from None
+            raise VllmError(f"{where}: the response is not JSON: {_shown(data)}") from None
 
 
 def _reason(data: bytes) -> str:
-    """vLLM's own words, where it has any."""
+    """Return vLLM's error message, if there is one."""
     try:
         return str(json.loads(data)["error"]["message"])
     except (ValueError, KeyError, TypeError):

@@ -1,19 +1,19 @@
-"""The code of ours that runs inside the sandbox: beside the model's program, and in the judge.
+"""Our code inside the sandbox: in the process of the model's program, and in the judge.
 
-`serve_program` holds the program: it loads it, evaluates calls, and answers with plain values. Whatever runs beside it
-is the program's to change, so nothing that it says is believed but as the program's own answer.
+`serve_program` loads the program, evaluates calls, and answers with plain values. The program can change everything in
+its process, so its answers count only as the program's own.
 
     ["load", [source …], setup]    the first source that compiles is run   → ["loaded"] ["no code", why] ["raised", why]
     ["compile", [source …]]        nothing is run                          → ["loaded"] ["no code", why]
     ["call", text, {name: tree}]   a Python expression                     → ["value", tree] ["raised", why, builtin]
                                                                              ["not plain", why]
 
-`serve_judge` runs a data set's test code. It has the expected values, and never meets the program but as plain values:
+`serve_judge` runs a data set's test code. It has the expected values, and gets only plain values from the program:
 
     ["run", setup, imports, bindings, blocks]  → any number of ["call", …], answered as above, and of ["test", passed,
                                                  why], one for each test in order; at last ["done"]
 
-A message is JSON in ASCII. The channel is a stream socket, each message with its length before it.
+A message is JSON in ASCII. The channel is a stream socket; the length precedes each message.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ class GraderChannel:
         while size:
             part = os.read(self.descriptor, min(size, 1 << 20))
             if not part:
-                os._exit(0)  # the other side has closed: there is nobody left to answer
+                os._exit(0)  # the other side has closed
             parts.append(part)
             size -= len(part)
         return b"".join(parts)
 
 
 class _Silence(io.TextIOBase):
-    """What is printed between calls is nobody's answer, and must not count against the limit on output."""
+    """A stream that drops what is printed between calls, so that it does not count as output."""
 
     def write(self, text: str) -> int:
         return len(text)
@@ -74,7 +74,7 @@ class _Silence(io.TextIOBase):
 def serve_program() -> None:
     channel = GraderChannel()
     _be_still()
-    # A module of its own name: `if __name__ == "__main__"` does not run, and dataclasses find their module.
+    # With its own module name, `if __name__ == "__main__"` does not run, and dataclasses find their module.
     solution = types.ModuleType("solution")
     sys.modules["solution"] = solution
     namespace = solution.__dict__
@@ -96,7 +96,7 @@ def _be_still() -> None:
 
 
 def _compile(sources: list[str]) -> tuple[types.CodeType | None, str]:
-    """The first source that is Python, or why the last one is not."""
+    """Compile the first source that is Python, or say why the last one is not."""
     why = ""
     for source in sources:
         try:
@@ -114,7 +114,7 @@ def _load(sources: list[str], setup: str, namespace: dict[str, Any]) -> list[str
         exec(code, namespace)
         if setup:
             exec(compile(setup, "<setup>", "exec", dont_inherit=True), namespace)
-    except BaseException as error:  # noqa: BLE001 - the program may raise anything, and SystemExit is no pass
+    except BaseException as error:  # noqa: BLE001 - the program may raise anything, and SystemExit is not a pass
         return ["raised", type(error).__name__]
     return ["loaded"]
 
@@ -132,7 +132,7 @@ def _call(text: str, values: dict[str, Any], namespace: dict[str, Any]) -> str:
 
 
 def _builtin_name(kind: type) -> str:
-    """The nearest exception of Python's own, which the judge can raise for its test to catch."""
+    """Return the nearest built-in exception, which the judge can raise for its test to catch."""
     for each in kind.__mro__:
         if getattr(builtins, each.__name__, None) is each:
             return each.__name__
@@ -140,7 +140,7 @@ def _builtin_name(kind: type) -> str:
 
 
 class NoAnswer(BaseException):
-    """The program's answer is no plain data: not an Exception, so that no test takes it for one it expects."""
+    """The program's answer is not plain data. Not an Exception, so that no test mistakes it for an expected one."""
 
 
 class Judge:
@@ -148,7 +148,7 @@ class Judge:
         self.channel = channel
 
     def relay(self, text: str, values: dict[str, Any]) -> Any:
-        """The value of a call of the solution, made where the solution is."""
+        """Return the value of a call made in the solution's process."""
         self.channel.send(["call", text, {name: encode(value) for name, value in values.items()}])
         match self.channel.receive():
             case ["value", tree]:
@@ -161,7 +161,7 @@ class Judge:
         raise NoAnswer
 
     def binding(self, entry_point: str) -> Any:
-        """The entry point as a value, for tests that hand it on instead of calling it by name."""
+        """Return the entry point as a value, for tests that pass it on instead of calling it by name."""
 
         def call(*positional: Any, **named: Any) -> Any:
             return self.relay(f"{entry_point}(*_value_0, **_value_1)", {"_value_0": positional, "_value_1": named})
@@ -172,8 +172,7 @@ class Judge:
         base: dict[str, Any] = {"__name__": "tests", "_relay": self.relay}
         failure = ""
         for source in setup:
-            # What makes arguments beside the solution may need the solution, and then fails here: no matter, since
-            # such arguments are not made here.
+            # Setup code that needs the solution fails here, which does not matter: it runs in the solution's process.
             self.attempt(source, base)
         for name in imports:
             base[name] = importlib.import_module(name)
@@ -192,18 +191,18 @@ class Judge:
         self.channel.send(["done"])
 
     def attempt(self, source: str, namespace: dict[str, Any]) -> str:
-        """Runs a piece of test code; why it failed, or nothing."""
+        """Run a piece of test code; return why it failed, or ""."""
         try:
             exec(compile(source, "<tests>", "exec", dont_inherit=True), namespace)
         except (NoAnswer, NotPlain, BadTree) as error:
-            return str(error) or "no plain data"
+            return str(error) or "not plain data"
         except BaseException as error:  # noqa: BLE001 - tests fail by raising, whatever they raise
             return type(error).__name__ or "failed"
         return ""
 
 
 _WITH_ARGUMENTS = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, BaseExceptionGroup, ExceptionGroup)
-"""Exceptions that one text cannot make."""
+"""Exceptions that need more than one text as argument."""
 
 
 def serve_judge() -> None:

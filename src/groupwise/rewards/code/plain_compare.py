@@ -1,9 +1,9 @@
-"""Compares what a hostile program has sent, as the trees of `plain_values`, with what a test expects.
+"""Comparison of a hostile program's answers, as trees of `plain_values`, with expected values.
 
 These functions run in our process. They never raise on a tree, never run it, take time linear in its length, and never
-put its elements into a hash table of more than `MAX_KEY_ITEMS`, since whole numbers whose hashes collide are easy to
-write. `matches` says what `decode(tree) == expected` says in Python, but that NaN equals NaN; where the expected value
-is a set or a dict, each of its keys must be met exactly once.
+put its elements into a hash table of more than `MAX_KEY_ITEMS`, since integers with colliding hashes are easy to write.
+`matches` agrees with `decode(tree) == expected` in Python, except that NaN equals NaN; of an expected set or dict, each
+key must occur exactly once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONTAINER_TAGS = {*SEQUENCES, *MAPPING_TAGS.values()}
 
 
 def read_tree(message: bytes) -> Any:
-    """The JSON of a message from a hostile program; raises BadTree where it is too long, too deep or none."""
+    """Parse a message from a hostile program; raise BadTree if it is too long, too deep or not JSON."""
     if len(message) > MAX_TREE_BYTES:
         raise BadTree(f"longer than {MAX_TREE_BYTES} bytes")
     try:
@@ -44,9 +44,9 @@ def _refuse(_found: Any) -> Any:
 
 
 def matches(tree: Any, expected: Any, *, lists_are_tuples: bool = False) -> bool:
-    """Whether the tree's value equals `expected`, which is made of literals: numbers, strings, lists, sets, dicts …
+    """Return whether the tree's value equals `expected`, which is made of Python literals.
 
-    `lists_are_tuples` is for an expected value from JSON, which has no tuples: a list then matches a tuple too.
+    `lists_are_tuples` is for an expected value from JSON, which has no tuples: a list then also matches a tuple.
     """
     try:
         return _matches(tree, expected, lists_are_tuples)
@@ -80,15 +80,15 @@ def _matches(tree: Any, expected: Any, lists_are_tuples: bool) -> bool:
 
 
 def _positions(trees: list[Any], expected: Any) -> list[int] | None:
-    """Where each tree's value is among the keys of `expected`; None unless each key is met exactly once."""
-    # Only expected keys are in the table, so that colliding hashes cannot make it slow.
+    """Return the position of each tree's value among the keys of `expected`; None unless each occurs exactly once."""
+    # Only expected keys are in the table, so colliding hashes cannot slow it down.
     places = {key: place for place, key in enumerate(expected)}
     found = [places.get(_key(tree, 0), -1) for tree in trees]
     return found if sorted(found) == list(range(len(places))) else None
 
 
 def _key(tree: Any, depth: int) -> Any:
-    """The value of a tree that can be a key."""
+    """Return the value of a tree that can be a key."""
     if _is_leaf(tree):
         value = scalar(tree)
         if type(value) is bytearray:
@@ -113,7 +113,7 @@ def _scalars_equal(value: Any, expected: Any) -> bool:
 
 
 def truth(tree: Any) -> bool | None:
-    """What `bool(decode(tree))` says; None for a tree that is none."""
+    """Return `bool(decode(tree))`; None for an invalid tree."""
     try:
         if _is_leaf(tree):
             return bool(scalar(tree))

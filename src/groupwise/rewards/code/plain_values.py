@@ -1,14 +1,14 @@
-"""Plain values as JSON and back, exactly: what crosses the border between a program of the model and its grader.
+"""An exact JSON encoding of plain values, exchanged between the model's program and its grader.
 
-`encode` makes a tree of JSON values of an object made of exact built-in types (`type(x) is list`, never a subclass,
-whose methods could lie) and a few of the standard library's own; anything else is `NotPlain`. A tree is null, true,
-false, a whole number below 2**53, a finite float, a string, or `[tag, …]`:
+`encode` turns an object of exact built-in types (`type(x) is list`, never a subclass, whose methods could lie) and some
+types of the standard library into a tree of JSON values; anything else raises `NotPlain`. A tree is null, true, false,
+an integer below 2**53, a finite float, a string, or `[tag, …]`:
 
     ["int", "-ff"]  ["float", "nan"]  ["complex", re, im]  ["bytes", "00ff"]  ["list", [tree …]]  ["dict", [[k, v] …]]
 
-`decode` is its inverse. Both run in a sandbox and cost what the value asks of them; `scalar` is safe on any tree.
+`decode` is its inverse. Both run in a sandbox, and their cost depends on the value; `scalar` is safe on any tree.
 
-The module needs nothing but the standard library: its own text is what is sent into the sandbox.
+The module needs only the standard library, since its source is sent into the sandbox.
 """
 
 from __future__ import annotations
@@ -25,18 +25,12 @@ MAX_TREE_BYTES = 4_000_000
 
 _SAFE_INT = 2**53
 _FRACTION_BOUND = 2**8192  # a common divisor takes time quadratic in the digits
-# Patterns are compiled when they are first used: most programs never need one, and each takes part of a millisecond.
+# Patterns are compiled on first use: most programs need none, and each takes part of a millisecond.
 _HEX_INT = r"-?[0-9a-f]+"
 _HEX_BYTES = r"(?:[0-9a-f]{2})*"
 _DECIMAL = r"-?(?:[0-9]{1,10000}(?:\.[0-9]{1,10000})?(?:E[+-]?[0-9]{1,6})?|Infinity|NaN)"
 _FLOATS = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}
-SEQUENCES: dict[str, Any] = {
-    "list": list,
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "deque": collections.deque,
-}
+SEQUENCES: dict[str, Any] = {kind.__name__: kind for kind in (list, tuple, set, frozenset, collections.deque)}
 SEQUENCE_TAGS: dict[type, str] = {kind: tag for tag, kind in SEQUENCES.items()}
 MAPPING_TAGS: dict[type, str] = {
     dict: "dict",
@@ -47,15 +41,15 @@ MAPPING_TAGS: dict[type, str] = {
 
 
 class NotPlain(Exception):
-    """The value is no plain data, or too much of it; the message says which."""
+    """The value is not plain data, or too large; the message says which."""
 
 
 class BadTree(Exception):
-    """The tree is not one that `encode` makes."""
+    """The tree is not one that `encode` produces."""
 
 
 def encode(value: Any) -> Any:
-    """The tree of a plain value; raises NotPlain for any other."""
+    """Return the tree of a plain value; raise NotPlain for any other."""
     return _Encoder().tree(value, 0)
 
 
@@ -110,11 +104,11 @@ class _Encoder:
             if re.fullmatch(_DECIMAL, text) is None:
                 raise NotPlain("a Decimal with too many digits")
             return ["decimal", text]
-        raise NotPlain(f"{kind.__name__} is no plain data")
+        raise NotPlain(f"{kind.__name__} is not plain data")
 
 
 def decode(tree: Any, depth: int = 0) -> Any:
-    """The value of a tree; raises BadTree for what `encode` does not make."""
+    """Return the value of a tree; raise BadTree for what `encode` does not produce."""
     if depth > MAX_DEPTH + 1:
         raise BadTree("nested too deeply")
     if type(tree) is not list:
@@ -125,22 +119,17 @@ def decode(tree: Any, depth: int = 0) -> Any:
             if tag in SEQUENCES:
                 return SEQUENCES[tag](decode(item, depth + 1) for item in items)
             mapping = {decode(key, depth + 1): decode(item, depth + 1) for key, item in items}
-        except (TypeError, ValueError):  # a list as an element of a set or as a key; a pair that is none
+        except (TypeError, ValueError):  # a list in a set or as a key; a malformed pair
             raise BadTree(f"{tag}: bad items") from None
-        if tag == "dict":
-            return mapping
-        if tag == "counter":
-            return collections.Counter(mapping)
-        if tag == "ordered":
-            return collections.OrderedDict(mapping)
-        if tag == "default":
-            return collections.defaultdict(None, mapping)
-        raise BadTree("unknown tag")
+        kind = next((kind for kind, each in MAPPING_TAGS.items() if each == tag), None)
+        if kind is None:
+            raise BadTree("unknown tag")
+        return collections.defaultdict(None, mapping) if kind is collections.defaultdict else kind(mapping)
     return scalar(tree)
 
 
 def scalar(tree: Any) -> Any:
-    """The value of a tree that has no items; raises BadTree for any other."""
+    """Return the value of a tree without items; raise BadTree for any other."""
     if type(tree) is not list:
         if tree is None or type(tree) in (bool, int, float, str):
             return tree

@@ -1,19 +1,17 @@
-"""Code: the share of a problem's tests that the program in a completion passes.
+"""Scores of code: the share of a problem's tests that the program in a completion passes.
 
 **Expected outputs never enter the process that runs the model's program.** It is given inputs and answers with plain
 data (`plain_values`), which is compared here, or in the judge: a second sandbox that runs the data set's test code and
-has its calls of the solution relayed to the first. Nothing that a program prints, raises or exits with is a pass, and
-an object of a class of its own is no answer. `code_tests` says which tests go which way.
+relays its calls of the solution to the first. Nothing that a program prints, raises or exits with is a pass, and an
+object of its own class is not an answer. `unit_tests` decides which tests go which way.
 
-All calls of a problem share one session of the program, so what it keeps between calls it keeps at its own risk; a
-test that fails or raises does not end the others, but when the program ends or runs out of time, the tests that are
-left fail. A test of stdin and stdout has a process of its own; the outputs must have the same lines, white space at
-their ends and empty lines at the end aside.
-
-Arguments and values are copies: what a program does to an argument in place is not seen by the test.
+All calls of a problem share one session of the program, so state kept between calls is at its own risk. A test that
+fails or raises does not end the others, but when the program ends or runs out of time, the remaining tests fail. A test
+of stdin and stdout has its own process; the outputs must have the same lines, up to trailing white space and empty
+lines at the end. Arguments and values are copies: tests do not see in-place changes to arguments.
 
 The reward is passed / total. A program that loops, crashes or forges messages is wrong. `SandboxBroken` and
-`SandboxUnavailable` are failures of ours and are raised.
+`SandboxUnavailable` are our failures and are raised.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from groupwise.config.build import ConfigError
 from groupwise.rewards.code import harness, plain_values
@@ -36,13 +34,13 @@ from groupwise.rewards.code.plain_compare import matches, read_tree, truth
 from groupwise.rewards.code.plain_values import MAX_TREE_BYTES, BadTree, encode
 from groupwise.rewards.code.unit_tests import CallTest, CodeSpec, GradingPlan, JudgeScript, StdinTest, read_plan
 from groupwise.rewards.format import excerpt
-from groupwise.sandbox import ProgramLimits, ProgramOutcome, ProgramStatus, Sandbox, Session, SessionEnded
+from groupwise.sandbox import ProgramLimits, ProgramStatus, Sandbox, Session, SessionEnded
 from groupwise.types import Score, Verdict
 
 SPARE_OUTPUT_BYTES = 65536
-"""How much more than the expected output a program may print before it is ended."""
+"""Bytes beyond the expected output after which a program is killed."""
 MIN_SECONDS = 0.01
-"""With less than this left, a program is not started."""
+"""Time left below which no program is started."""
 
 _BOOT = """
 import marshal, os, struct, sys, types
@@ -61,17 +59,9 @@ module.{main}()
 """
 
 
-class SandboxLike(Protocol):
-    """What scoring needs of `Sandbox`."""
-
-    def run(self, source: str, *, stdin: str, limits: ProgramLimits) -> ProgramOutcome: ...
-
-    def open(self, source: str, *, limits: ProgramLimits) -> Session: ...
-
-
 @dataclass(frozen=True, slots=True)
 class CodeLimits:
-    """What all tests of one problem may use together."""
+    """Limits of all tests of one problem together."""
 
     seconds: float = 4.0
     memory_mb: int = 512
@@ -80,7 +70,7 @@ class CodeLimits:
         return ProgramLimits(seconds=self.seconds, memory_mb=self.memory_mb)
 
 
-def score_code(answer: str, completion: str, verifier: str, limits: CodeLimits, sandbox: SandboxLike) -> Score:
+def score_code(answer: str, completion: str, verifier: str, limits: CodeLimits, sandbox: Sandbox) -> Score:
     """Score the program of a completion; `answer` is the text of a `CodeSpec`."""
     spec, plan = read_plan(answer)
     program = find_program(completion, spec.entry_points[0] if spec.entry_points else "", spec.preamble)
@@ -101,7 +91,7 @@ def score_code(answer: str, completion: str, verifier: str, limits: CodeLimits, 
 
 
 def check_options(seconds: float, memory_mb: int, isolation: str) -> None:
-    """Raises ConfigError for options that no sandbox takes."""
+    """Raise ConfigError for invalid sandbox options."""
     try:
         CodeLimits(seconds, memory_mb).sandbox_limits()
         Sandbox(isolation)
@@ -110,7 +100,7 @@ def check_options(seconds: float, memory_mb: int, isolation: str) -> None:
 
 
 def shared_sandbox(isolation: str) -> Sandbox:
-    """This process's sandbox: made once, and once more after a fork, since a child must not share its parent's."""
+    """Return this process's sandbox; a fork gets its own, since a child must not share its parent's."""
     key = (os.getpid(), isolation)
     if key not in _SANDBOXES:
         _SANDBOXES[key] = Sandbox(isolation)
@@ -122,19 +112,19 @@ _SANDBOXES: dict[tuple[int, str], Sandbox] = {}
 
 @atexit.register
 def close_shared_sandboxes() -> None:
-    """Of this process; they come back when they are needed."""
+    """Close this process's sandboxes; a later use makes new ones."""
     for (pid, _), sandbox in _SANDBOXES.items():
         if pid == os.getpid():
             sandbox.close()
 
 
 class _ProgramSession:
-    """The model's program, asked by messages until it ends."""
+    """The model's program, queried by messages until it ends."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self.end = ""
-        """Why it has ended; empty while it lives."""
+        """Why it has ended; empty while it runs."""
         self._send(_bundle())
 
     def ask(self, message: bytes) -> bytes | None:
@@ -148,7 +138,7 @@ class _ProgramSession:
             return None
 
     def answer(self, message: Sequence[Any]) -> list[Any]:
-        """Its answer as a list whose first item is a string; `["ended", why]` when there is none."""
+        """Return its answer, a list that begins with a string; `["ended", why]` without one."""
         data = self.ask(json.dumps(message).encode())
         if data is None:
             return ["ended", self.end]
@@ -167,13 +157,13 @@ class _ProgramSession:
 
 
 Failure = str | None
-"""Why a test failed; None when it passed, so that no text that a program has sent can mean that."""
+"""Why a test failed. None when it passed, so that no text from a program can mean a pass."""
 
 
 def _run_call_tests(
-    spec: CodeSpec, plan: GradingPlan, program: Program, limits: CodeLimits, sandbox: SandboxLike
+    spec: CodeSpec, plan: GradingPlan, program: Program, limits: CodeLimits, sandbox: Sandbox
 ) -> list[Failure] | None:
-    """One for each test; None where there is no program at all."""
+    """Return one failure per test; None where there is no program at all."""
     with sandbox.open(_BOOT.format(main="serve_program"), limits=limits.sandbox_limits()) as session:
         running = _ProgramSession(session)
         loaded = running.answer(["load", program.sources, spec.setup])
@@ -196,7 +186,7 @@ def _call_failure(test: CallTest, running: _ProgramSession) -> Failure:
         case "equal":
             is_right = matches(tree, test.expected, lists_are_tuples=test.is_json)
         case "is":
-            is_right = tree is test.expected  # JSON has None, True and False of its own
+            is_right = tree is test.expected  # None, True and False are JSON values
         case "true":
             is_right = truth(tree) is True
         case "false":
@@ -205,14 +195,13 @@ def _call_failure(test: CallTest, running: _ProgramSession) -> Failure:
 
 
 def _judged_failures(
-    script: JudgeScript, num_tests: int, running: _ProgramSession, limits: CodeLimits, sandbox: SandboxLike
+    script: JudgeScript, num_tests: int, running: _ProgramSession, limits: CodeLimits, sandbox: Sandbox
 ) -> list[Failure]:
-    """Runs the judge and hands its calls on. A test in which the program gave no plain answer has failed, whatever
-    the test made of it."""
+    """Run the judge and relay its calls. A test fails if the program gave no plain answer, whatever the test says."""
     failures: list[Failure] = []
     no_answer = end = ""
     own = limits.sandbox_limits()
-    # The judge waits while the program runs, so that on the clock it needs the program's time on top of its own.
+    # The judge waits while the program runs, so its wall-clock limit includes the program's time.
     own = ProgramLimits(seconds=own.seconds, wall_seconds=2 * own.wall, memory_mb=own.memory_mb)
     with sandbox.open(_BOOT.format(main="serve_judge"), limits=own) as judge:
         try:
@@ -240,16 +229,16 @@ def _judged_failure(message: bytes) -> Failure:
     try:
         verdict = read_tree(message)
     except BadTree:
-        return "the judge's message is none"
+        return "the judge's message is malformed"
     if verdict == ["test", True, ""]:
         return None
     return _reason(["test", verdict[-1]] if isinstance(verdict, list) and verdict else [])
 
 
 def _run_stdin_tests(
-    tests: Sequence[StdinTest], program: Program, limits: CodeLimits, sandbox: SandboxLike
+    tests: Sequence[StdinTest], program: Program, limits: CodeLimits, sandbox: Sandbox
 ) -> list[Failure] | None:
-    """One for each test; None where there is no program at all."""
+    """Return one failure per test; None where there is no program at all."""
     source = program.sources[0]
     if not program.is_fenced and not _is_python(source, limits, sandbox):
         return None
@@ -267,13 +256,12 @@ def _run_stdin_tests(
         seconds -= outcome.seconds
         wall -= time.monotonic() - started
         is_right = outcome.status is ProgramStatus.OK and _lines(outcome.stdout) == _lines(test.stdout)
-        failures.append(
-            None if is_right else "wrong output" if outcome.status is ProgramStatus.OK else str(outcome.status)
-        )
+        why = "wrong output" if outcome.status is ProgramStatus.OK else str(outcome.status)
+        failures.append(None if is_right else why)
     return failures
 
 
-def _is_python(source: str, limits: CodeLimits, sandbox: SandboxLike) -> bool:
+def _is_python(source: str, limits: CodeLimits, sandbox: Sandbox) -> bool:
     with sandbox.open(_BOOT.format(main="serve_program"), limits=limits.sandbox_limits()) as session:
         return _ProgramSession(session).answer(["compile", [source]]) == ["loaded"]
 
@@ -283,13 +271,13 @@ def _lines(text: str) -> list[str]:
 
 
 def _reason(answer: Sequence[Any]) -> str:
-    """What a program or the judge gave as a reason: hostile text, made short and printable."""
+    """Shorten the reason of a program or the judge, which is hostile text."""
     return ": ".join(excerpt(part, 60) for part in answer[:2] if isinstance(part, str))
 
 
 @cache
 def _bundle() -> bytes:
-    """Our code for the inside of a sandbox, compiled once: to compile it there would take longer than most programs."""
+    """Compile our code for the inside of a sandbox once: there it would take longer than most programs."""
     modules = (plain_values, harness)
     sources = [(module.__name__, inspect.getsource(module)) for module in modules]
     codes = [(name, compile(source, f"<{name}>", "exec", dont_inherit=True)) for name, source in sources]

@@ -1,20 +1,19 @@
-"""What a problem's tests ask: calls whose value we compare, a script for the judge, programs with stdin and stdout.
+"""Tests of a programming problem, planned: calls with values to compare, a script for the judge, programs with stdin.
 
 A test is Python text (assert statements, `def check(candidate)`, `def test_…()`), an object {"call", "expected"},
 {"input", "output"} or {"stdin", "stdout"}. `plan_tests` reads them once and sorts them:
 
 - `assert CALL == LITERAL` (either way round; `is` with None, True and False; `assert CALL`, `assert not CALL`), where
   CALL calls an entry point, is a `CallTest`: the call's text goes to the program, the literal stays with us.
-- Any other assertion goes into the `JudgeScript`. There each call of an entry point is replaced by one of `_relay`. Of
-  its arguments, those that name nothing of the test's own go as text, so that classes of the solution can be used;
-  the others are computed in the judge and go as values. Values are copies: what the program does to an argument in
-  place is not seen by the test.
+- Any other assertion goes into the `JudgeScript`, where calls of an entry point become calls of `_relay`. Arguments
+  that use none of the test's own names go as text, so that they can use classes of the solution; the others are
+  computed in the judge and go as values. Values are copies: the test does not see in-place changes to arguments.
 
-In Python text each top-level statement of the text or of a test function that holds an assertion is one test. The rest
-is run before it, in order; where that raises, the tests after it fail. What cannot fail (`assert True`, `assert f(1) ==
-f(1)`) is no test and is left out. Names of modules of the standard library need no import.
+In Python text each top-level statement, of the text or of a test function, with an assertion is one test. The rest runs
+before it, in order; if it raises, the tests after it fail. Vacuous assertions (`assert True`, `assert f(1) == f(1)`)
+are dropped. Standard library modules need no import.
 
-Text of tests is parsed here and never run. What cannot be read is a `BadTests` that says why.
+Test text is parsed here and never run. Unreadable tests raise `BadTests` with the reason.
 """
 
 from __future__ import annotations
@@ -37,23 +36,23 @@ _ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(?:\(\))?(?:\.[A-Za-z_]\w*(?:\(\))?)*(?<
 
 
 class BadTests(ValueError):
-    """Tests that cannot be run. The message says which and why."""
+    """Tests that cannot be run; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodeSpec:
-    """All that scoring needs of a problem; `to_text` is `Problem.answer`."""
+    """Everything that scoring needs of a problem; `to_text` is `Problem.answer`."""
 
     tests: tuple[Any, ...]
     """JSON values: Python text, or objects."""
     entry_points: tuple[str, ...] = ()
-    """What the tests call, as in `add` or `Solution().add`; the first is what `check(candidate)` is given."""
+    """What the tests call, as in `add` or `Solution().add`; `check(candidate)` gets the first."""
     preamble: str = ""
-    """Goes before the program: imports, and a function to be completed."""
+    """Code before the program: imports, and a function to complete."""
     helpers: str = ""
-    """Code that tests call besides the solution. Runs in the judge alone."""
+    """Code that tests call besides the solution. Runs only in the judge."""
     setup: str = ""
-    """Code that makes arguments for the tests. Runs after the program, beside it, and in the judge."""
+    """Code that makes arguments for the tests. Runs after the program and in the judge."""
 
     def to_text(self) -> str:
         values = {name: getattr(self, name) for name in CodeSpec.__slots__}
@@ -63,14 +62,14 @@ class CodeSpec:
 @dataclass(frozen=True, slots=True)
 class CallTest:
     text: str
-    """A Python expression, evaluated beside the program."""
+    """A Python expression, evaluated in the program's process."""
     check: Check
     expected: Any = None
-    """A value of literals; for `equal` and `is`."""
+    """A value made of literals, for `equal` and `is`."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """JSON values of names in `text`."""
     is_json: bool = False
-    """Whether `expected` is from JSON, where a list stands for a tuple too."""
+    """`expected` is from JSON, where a list also stands for a tuple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +80,12 @@ class StdinTest:
 
 @dataclass(frozen=True, slots=True)
 class JudgeScript:
-    """What the judge runs: blocks of (source, whether it is a test), the first one in the module's own namespace."""
+    """The judge's program: blocks of (source, is it a test), the first of them in the module's own namespace."""
 
     setup: tuple[str, ...]
     imports: tuple[str, ...]
     bindings: Mapping[str, str]
-    """Names that stand for an entry point, and which."""
+    """Maps names to the entry points that they stand for."""
     blocks: tuple[tuple[tuple[str, bool], ...], ...]
 
     def to_message(self) -> bytes:
@@ -107,7 +106,7 @@ class GradingPlan:
 
 @lru_cache(maxsize=4096)
 def read_plan(text: str) -> tuple[CodeSpec, GradingPlan]:
-    """The spec and the plan of a `Problem.answer`."""
+    """Return the spec and the plan of a `Problem.answer`."""
     table: dict[str, Any] = json.loads(text)
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in table.items()}
     spec = CodeSpec(**values)
@@ -144,17 +143,17 @@ def plan_tests(spec: CodeSpec) -> GradingPlan:
 
 
 def infer_entry_points(tests: Sequence[Any], solution: str = "", setup: str = "", helpers: str = "") -> tuple[str, ...]:
-    """The names that Python tests call and do not define; those alone that `solution`, if given, defines."""
+    """Return the names that Python tests call but do not define, limited to those that a given `solution` defines."""
     source = "\n".join(test for test in tests if isinstance(test, str))
     tree = _parse(source, "tests")
     given = [call.args[0].id for call in _calls(tree, {"check"}) if call.args and isinstance(call.args[0], ast.Name)]
     defined = _top_level_names(solution)
-    # MBPP has a solution that is called `sum`: what it defines is its own, whatever the name.
+    # MBPP has a solution called `sum`: what a solution defines is not a builtin.
     known = _bound_names(tree) | _top_level_names(setup) | _top_level_names(helpers) | (set(dir(builtins)) - defined)
     called = given or _outer_calls(tree, known)
     names = tuple(name for name in dict.fromkeys(called) if not solution or name in defined)
     if len(names) > 1 and not solution:
-        raise BadTests(f"the tests call {', '.join(names)}: say in 'entry_point' which is the solution's")
+        raise BadTests(f"the tests call {', '.join(names)}: name the solution's function in 'entry_point'")
     return names
 
 
@@ -188,7 +187,7 @@ def _object_test(test: Any, spec: CodeSpec, where: str) -> CallTest | StdinTest:
 
 
 class _Planner:
-    """Sorts the statements of Python tests into call tests and blocks for the judge."""
+    """A planner that sorts Python test statements into call tests and blocks for the judge."""
 
     def __init__(self, spec: CodeSpec, source: str) -> None:
         tree = _parse(source, "tests")
@@ -198,7 +197,7 @@ class _Planner:
         self.bindings = {name: name for name in spec.entry_points if name.isidentifier()}
         known = self.bound | _top_level_names(spec.helpers) | _top_level_names(spec.setup) | set(self.bindings)
         self.imports = tuple(sorted(_module_names(tree) - known))
-        # What the program does not have: an argument that names any of these is computed in the judge.
+        # Names that the program lacks: an argument that uses any of them is computed in the judge.
         of_judge = self.bound | _top_level_names(spec.helpers) | set(self.imports)
         self.of_judge = of_judge - set(self.bindings)
         self.asserting = {
@@ -288,7 +287,7 @@ class _Planner:
         return None
 
     def whole_call(self, node: ast.expr) -> str | None:
-        """The text of a call of an entry point whose arguments the program can compute itself."""
+        """Return the text of a call of an entry point whose arguments the program can compute; else None."""
         if not isinstance(node, ast.Call) or self.entry_point(node.func) is None:
             return None
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
@@ -323,7 +322,7 @@ _NOT_INLINE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Nonlocal, as
 
 
 class _Rename(ast.NodeTransformer):
-    """Puts the entry point where the text has a name that stands for it."""
+    """Replaces names by the entry points that they stand for."""
 
     def __init__(self, bindings: Mapping[str, str]) -> None:
         self.bindings = bindings
@@ -363,18 +362,15 @@ class _Relay(ast.NodeTransformer):
 def _parse(source: str, where: str, mode: Literal["exec", "eval"] = "exec") -> Any:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # '\d' in a data set's string is not the user's mistake
+            warnings.simplefilter("ignore")  # such as '\d' in a data set's string
             return ast.parse(source.strip() if mode == "eval" else source, mode=mode)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise BadTests(f"{where}: not Python: {str(error)[:120]}") from None
 
 
-def _copy(node: Any) -> Any:
-    return ast.parse(ast.unparse(node), mode="eval").body if isinstance(node, ast.expr) else _copy_statement(node)
-
-
-def _copy_statement(node: ast.stmt) -> ast.stmt:
-    return ast.parse(ast.unparse(node)).body[0]
+def _copy(node: ast.expr | ast.stmt) -> Any:
+    text = ast.unparse(node)
+    return ast.parse(text, mode="eval").body if isinstance(node, ast.expr) else ast.parse(text).body[0]
 
 
 def _holds(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> bool:
@@ -382,7 +378,7 @@ def _holds(node: ast.AST, kinds: tuple[type[ast.AST], ...]) -> bool:
 
 
 def _own_nodes(function: ast.FunctionDef) -> Iterable[ast.AST]:
-    """The nodes of a function without those of functions within it."""
+    """Yield the nodes of a function without those of nested functions."""
     waiting: list[ast.AST] = list(function.body)
     while waiting:
         node = waiting.pop()
@@ -402,14 +398,14 @@ def _calls(tree: ast.AST, names: set[str]) -> list[ast.Call]:
 
 
 def _outer_calls(node: ast.AST, known: set[str]) -> list[str]:
-    """Unknown names that are called, but not those called within the arguments of such a call."""
+    """Return unknown names that are called, except within the arguments of such a call."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in known:
         return [node.func.id]
     return [name for child in ast.iter_child_nodes(node) for name in _outer_calls(child, known)]
 
 
 def _bound_names(tree: ast.AST) -> set[str]:
-    """Every name that is bound anywhere within: assigned, imported, defined or a parameter."""
+    """Return every name bound anywhere within: assigned, imported, defined or a parameter."""
     names: set[str] = set()
     for node in ast.walk(tree):
         match node:
@@ -425,7 +421,7 @@ def _bound_names(tree: ast.AST) -> set[str]:
 
 
 def defines(source: str, entry_point: str) -> bool:
-    """Whether the text is Python and defines the name that the entry point begins with."""
+    """Return whether the text is Python and defines the first name of the entry point."""
     try:
         return re.split(r"[(.]", entry_point)[0] in _top_level_names(source)
     except BadTests:
@@ -434,7 +430,7 @@ def defines(source: str, entry_point: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def _top_level_names(source: str) -> frozenset[str]:
-    """The names that running the text would define."""
+    """Return the names that running the text would define."""
     names: set[str] = set()
     for statement in _parse(source, "code beside the tests").body:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -445,13 +441,13 @@ def _top_level_names(source: str) -> frozenset[str]:
 
 
 def _module_names(tree: ast.AST) -> set[str]:
-    """Names of modules of the standard library of which an attribute is used."""
+    """Return the standard library modules of which an attribute is used."""
     bases = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     return {base.id for base in bases if isinstance(base, ast.Name)} & sys.stdlib_module_names
 
 
 def _free_names(node: ast.expr) -> set[str]:
-    """The names that an expression takes from outside of it."""
+    """Return the free names of an expression."""
     expression = node.value if isinstance(node, ast.Starred) else node
     names: set[str] = set()
     waiting = [symtable.symtable(f"(\n{ast.unparse(expression)}\n)", "<test>", "eval")]

@@ -1,1 +1,1 @@
-"""JSON documents: judged by a schema."""
+"""Scores of JSON documents by a schema."""

@@ -1,8 +1,8 @@
-"""JSON that a model wrote: where it is in a completion, and what it says, read more strictly than `json` reads it.
+"""JSON in a completion, found and parsed more strictly than by `json`.
 
-Refused, although Python's `json` takes it: a key that comes twice, NaN and Infinity, numbers that overflow or have more
-than 64 characters, half a surrogate pair, more than 64 KB of text or 64 levels. Length and depth are looked at before
-anything is parsed. Every function is linear in the text.
+Refused although Python's `json` accepts it: repeated keys, NaN and Infinity, numbers that overflow or have more than 64
+characters, half a surrogate pair, more than 64 KB of text or 64 levels. Length and depth are checked before anything is
+parsed. Every function is linear in the text.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ MAX_NUMBER_CHARS = 64
 
 _LANGUAGES = frozenset(("json",))
 _OPENING = {"}": "{", "]": "["}
-# To the next bracket that is in no string. An unclosed string takes the rest of its line, so that no character is
-# looked at from two starts.
+# To the next bracket outside strings. An unclosed string extends to the end of its line, so that no character is
+# scanned twice.
 _NEXT_BRACKET = re.compile(r'(?:[^"{}\[\]]++|"(?:[^"\\\n]|\\.)*+"?)*+([{}\[\]])')
 _OPEN_BRACKET = re.compile(r"[{\[]")
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class NotJsonError(ValueError):
-    """The text is not JSON to us; the message says why."""
+    """The text is not accepted as JSON; the message says why."""
 
 
 def find_json(completion: str) -> str | None:
-    """The last ```` ```json ```` block, else the last block, else `<answer>`, else the last outermost {…} or […]."""
+    """Return the last ```` ```json ```` block, else the last block, else `<answer>`, else the last outer {…} or […]."""
     text = last_fenced(completion, _LANGUAGES, skip_strings=True)
     if text is None:
         tag = last_tag(completion)
@@ -43,13 +43,13 @@ def find_json(completion: str) -> str | None:
 
 
 def last_brackets(text: str) -> str | None:
-    """The last {…} or […] that is inside no other and was closed. Brackets in the strings of one do not count."""
+    """Return the last outermost {…} or […] that is closed. Brackets in its strings do not count."""
     span: tuple[int, int] | None = None
     opening = _OPEN_BRACKET.search(text)
     while opening is not None:
         closing = _closing(text, opening.start())
         if closing is None:
-            break  # cut off: all that follows is inside of it
+            break  # cut off: everything after it is inside
         end, is_closed = closing
         if is_closed:
             span = (opening.start(), end)
@@ -58,7 +58,7 @@ def last_brackets(text: str) -> str | None:
 
 
 def _closing(text: str, start: int) -> tuple[int, bool] | None:
-    """Where the bracket at `start` is closed, or (False) met by one of the wrong kind; None where the text ends."""
+    """Return where the bracket at `start` is closed, or (False) meets a wrong one; None at the end of the text."""
     open_brackets: list[str] = []
     position = start
     while token := _NEXT_BRACKET.match(text, position):
@@ -73,10 +73,10 @@ def _closing(text: str, start: int) -> tuple[int, bool] | None:
 
 
 def parse_json(text: str) -> Any:
-    """The value of a text that is JSON and nothing else; raises `NotJsonError`."""
+    """Return the value of a text that is only JSON; raise `NotJsonError` otherwise."""
     if len(text) > MAX_JSON_CHARS:
         raise NotJsonError(f"longer than {MAX_JSON_CHARS} characters")
-    # Most texts have too few brackets to be deep, and need no closer look.
+    # Most texts have too few brackets to be deep.
     if text.count("{") + text.count("[") > MAX_DEPTH and _depth(text) > MAX_DEPTH:
         raise NotJsonError(f"nested more than {MAX_DEPTH} deep")
     try:
@@ -106,7 +106,7 @@ def _depth(text: str) -> int:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise NotJsonError("a key comes twice in one object")
+        raise NotJsonError("a key is repeated in one object")
     return found
 
 
@@ -133,7 +133,7 @@ _DECODER = json.JSONDecoder(
 
 
 def is_same_json(one: Any, other: Any) -> bool:
-    """Equal as JSON: keys in any order, items in theirs, 1 and 1.0 the same number, true and 1 not the same."""
+    """Compare as JSON: keys in any order, items in order; 1 equals 1.0, but true does not equal 1."""
     if isinstance(one, dict):
         if not isinstance(other, dict) or one.keys() != other.keys():
             return False
@@ -149,5 +149,5 @@ def is_same_json(one: Any, other: Any) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def parse_trusted(text: str) -> Any:
-    """`parse_json` for texts that are asked for again and again. The value is shared: do not change it."""
+    """Parse a text that is needed repeatedly, once. The value is shared: do not change it."""
     return parse_json(text)

@@ -1,21 +1,20 @@
-"""How much of a JSON document is right: the share of what its schema requires that is there and valid.
+"""Partial credit for a JSON document: the share of what its schema requires that is present and valid.
 
 The *outline* of a schema is the tree of what every valid document must have: an object (`type: object`) branches into
-its `required` properties, an array (`type: array`) whose items branch is one branch for all items, and all else is a
-leaf. `allOf` and local `$ref`s are followed, other combinations are leaves: they require nothing for sure. The weight
-of a branch is the number of its leaves.
+its `required` properties, an array (`type: array`) whose items branch has one branch for all items, and everything else
+is a leaf. `allOf` and local `$ref`s are followed; other combinations are leaves, since they require nothing for sure.
+The weight of a branch is the number of its leaves.
 
 The share of a document is that of its root:
 
-    leaf     1 if it is there and has no error at or below it, else 0
+    leaf     1 if it is present without an error at or below it, else 0
     object   Σ over required properties of weight × share, divided by (weight + extra): `extra` counts the errors of the
-             object itself and the optional or forbidden properties with an error at or below them. 0 if it is no object
+             object itself and the optional or forbidden properties with an error at or below them. 0 for other types
     array    its worst item's share × weight, divided by (weight + errors of the array itself). 0 if empty or no array
 
-So without extra errors it is the share of required leaf paths that are present and valid. An empty object has none of
-them; what is optional and absent is worth nothing; more items do not make up for a bad one. The share of a document
-that is not valid is below 1. Breaking a path never raises the share, unless it switches off a condition (`if`, `oneOf`,
-`dependentRequired`, `not`) that was itself in error.
+Without extra errors it is the share of required leaf paths that are present and valid. Absent optional properties are
+worth nothing, more items do not compensate for a bad one, and an invalid document has a share below 1. Breaking a path
+never raises the share, unless it disables a condition (`if`, `oneOf`, `dependentRequired`, `not`) that was in error.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from typing import Any
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
 MAX_OUTLINE_NODES = 2_000
-"""Beyond, what is required is not followed further down: a schema can require exponentially many paths."""
+"""Size limit of an outline: a schema can require exponentially many paths."""
 
 Schemas = tuple[Mapping[str, Any], ...]
 
@@ -36,16 +35,16 @@ Schemas = tuple[Mapping[str, Any], ...]
 class SchemaOutline:
     num_leaves: int = 1
     properties: Mapping[str, SchemaOutline] = field(default_factory=dict)
-    """Of an object: what is required."""
+    """Required properties of an object."""
     items: SchemaOutline | None = None
-    """Of an array: any of its items."""
+    """Outline of every item of an array."""
 
 
 LEAF = SchemaOutline()
 
 
 def outline_of(schema: Mapping[str, Any], *, ignores_beside_ref: bool) -> SchemaOutline:
-    """`ignores_beside_ref`: whether the draft (up to 7) ignores all that stands beside a `$ref`."""
+    """Return the outline; `ignores_beside_ref`: the draft (up to 7) ignores everything beside a `$ref`."""
     return _Outliner(schema, ignores_beside_ref).outline((schema,), frozenset())
 
 
@@ -55,7 +54,7 @@ class _Outliner:
         self.num_left = MAX_OUTLINE_NODES
 
     def outline(self, schemas: Schemas, followed: frozenset[str]) -> SchemaOutline:
-        """Of a value that all `schemas` hold for. `followed`: references on the way here, so that loops end."""
+        """Outline a value that satisfies all `schemas`. `followed`: references so far, to detect loops."""
         self.num_left -= 1
         flat, followed = self._flatten(schemas, followed)
         if self.num_left <= 0 or flat is None:
@@ -74,7 +73,7 @@ class _Outliner:
         return LEAF
 
     def _flatten(self, schemas: Schemas, followed: frozenset[str]) -> tuple[Schemas | None, frozenset[str]]:
-        """The schemas with those that they refer to; None at a reference that loops or that leads elsewhere."""
+        """Resolve references; None for a reference that loops or leads outside the schema."""
         flat: list[Mapping[str, Any]] = []
         todo = list(schemas)
         while todo:
@@ -93,7 +92,7 @@ class _Outliner:
         return tuple(flat), followed
 
     def _resolve(self, reference: Any) -> Mapping[str, Any] | None:
-        """The target of `#/…`; None for anything else (anchors, other documents)."""
+        """Return the target of `#/…`; None for anything else (anchors, other documents)."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
         found: Any = self.root
@@ -115,7 +114,7 @@ def _members(schemas: Schemas, name: str) -> Schemas:
 
 @dataclass(slots=True)
 class _Errors:
-    """The errors at one path of a document, and below it."""
+    """Errors at one path of a document, and below it."""
 
     num_own: int = 0
     below: dict[str | int, _Errors] = field(default_factory=dict)
@@ -128,7 +127,7 @@ class _Errors:
 
 
 def share(outline: SchemaOutline, document: Any, errors: Iterable[ValidationError]) -> float:
-    """From 0 to 1, and below 1, of a document that has errors."""
+    """Return the share, from 0 to below 1, of a document with errors."""
     root = _Errors()
     for error in errors:
         place = root.at(error.instance_path)

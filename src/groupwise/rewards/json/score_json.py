@@ -1,12 +1,11 @@
-"""JSON schema: a document is right when it validates and, where an answer is given, when it is that very value too.
+"""Scores of JSON: a document is right when it validates against the schema and, if there is an answer, equals it.
 
-Documents are found and read by `json_text`, and validated by jsonschema-rs. Nothing that a schema refers to is ever
-fetched, from the network or from a file. Patterns run on an engine that takes linear time, so a schema whose patterns
-look around or back is refused when it is loaded. Formats (`date`, `email` …) are checked in every draft; unknown ones
-are ignored.
+`json_text` finds and parses documents, jsonschema-rs validates them. References are never fetched from the network or
+from a file. Patterns run on a linear-time engine, so a schema whose patterns use look-around or back-references is
+refused. Formats (`date`, `email` …) are checked in every draft; unknown ones are ignored.
 
-Reward: `correct` 1.0; or `paths`, 0.6 (unless told otherwise) × the share of the schema's required paths that are
-there and valid, as `json_outline` defines it. A document that validates and is not the answer has all of its paths.
+Reward: `correct` 1.0; or `paths`, by default 0.6 × the share of the schema's required paths that are present and valid,
+as `schema_share` defines it. A document that validates but is not the answer has all of its paths.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from groupwise.types import Score, Verdict
 
 PATHS_REWARD = 0.6
 MAX_ERRORS = 1_000
-"""A document with more of them is worth nothing."""
+"""A document with more errors gets no reward."""
 MAX_PATTERN_BYTES = 1 << 20
-"""Of a compiled pattern."""
+"""Maximum size of a compiled pattern."""
 
 _SHORT = 80
 
@@ -43,7 +42,7 @@ class CompiledSchema:
 
 @functools.lru_cache(maxsize=1024)
 def compile_schema(schema: str) -> CompiledSchema:
-    """A schema from its JSON text, once per process; raises `SchemaError`."""
+    """Compile a schema from its JSON text, once per process; raise `SchemaError`."""
     try:
         document = parse_json(schema)
     except NotJsonError as error:
@@ -69,7 +68,7 @@ def compile_schema(schema: str) -> CompiledSchema:
 
 
 def _refuse(uri: str) -> NoReturn:
-    raise ValueError(f"{uri} is outside of the schema, and nothing is fetched")
+    raise ValueError(f"{uri} is outside the schema, and nothing is fetched")
 
 
 def _explain(error: jsonschema_rs.ValidationError) -> str:
@@ -77,14 +76,14 @@ def _explain(error: jsonschema_rs.ValidationError) -> str:
     if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Referencing):
         return f"{error.message}; only references within the schema are followed"
     if isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Format) and error.kind.format == "regex":
-        return f"the pattern at {place} is no regular expression of linear time (no look-around, no back-reference)"
+        return f"the pattern at {place} is not a linear-time regular expression (no look-around, no back-reference)"
     return f"not a valid schema at {place}: {error.message}"
 
 
 def score_json(
     schema: str, answer: str, completion: str, verifier: str, *, paths_reward: float = PATHS_REWARD
 ) -> Score:
-    """`schema` and `answer` are JSON texts; an empty `answer` means that any valid document is right."""
+    """Score a completion; `schema` and `answer` are JSON texts, and "" means that any valid document is right."""
     text = find_json(completion)
     if text is None:
         return Score(0.0, Verdict.UNPARSED, {"correct": 0.0, "paths": 0.0}, verifier, "no JSON found")
@@ -92,7 +91,7 @@ def score_json(
 
 
 def score_document(schema: str, answer: str, text: str, verifier: str, *, paths_reward: float = PATHS_REWARD) -> Score:
-    """`score_json` for a text that is the document itself."""
+    """Score a text that is the document itself."""
     compiled = compile_schema(schema)
     try:
         document = parse_json(text)
@@ -110,7 +109,7 @@ def score_document(schema: str, answer: str, text: str, verifier: str, *, paths_
 
 
 def _partial(compiled: CompiledSchema, document: Any) -> tuple[float, str]:
-    """The share of paths that are right, and the first error in words."""
+    """Return the share of valid paths, and the first error in words."""
     errors = list(compiled.validator.iter_errors(document))
     if not errors or len(errors) > MAX_ERRORS:
         return 0.0, "invalid" if not errors else f"more than {MAX_ERRORS} errors"
@@ -119,6 +118,6 @@ def _partial(compiled: CompiledSchema, document: Any) -> tuple[float, str]:
 
 
 def _shown(text: str) -> str:
-    # `excerpt` looks at each character; a short printable text is its own excerpt.
+    # A shortcut: a short printable text is its own excerpt.
     text = text.strip()
     return text if len(text) <= _SHORT and text.isprintable() else excerpt(text, _SHORT)

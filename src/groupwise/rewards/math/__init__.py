@@ -1,1 +1,1 @@
-"""Whether two answers of mathematics are the same."""
+"""Equality of two mathematical answers."""

@@ -1,15 +1,15 @@
-"""math-verify and sympy, for what `latex_compare` cannot settle: is the difference of two expressions zero?
+"""Equality by algebra (math-verify and sympy), for expressions that `latex_compare` cannot decide.
 
-It is asked only about trees that our own parser has read and whose values at several points agree, so nothing that is
-large, and nothing that sympy would carry out for the model (a sum, an integral, a limit), gets here.
+It is used only for trees from our own parser whose values at several points agree, so nothing large, and nothing that
+sympy would evaluate for the model (a sum, an integral, a limit), arrives here.
 
-Model text is never evaluated as code, and never gets here either: sympy objects are built from the tree. The parsers of
-math-verify are not used. `ExprExtractionConfig` hands text to sympy's `parse_expr`, which is `eval`; and
-`LatexExtractionConfig`, a grammar, still passes the text of each number through `sympify`, which is `eval` as well.
+Model text is never evaluated as code: sympy objects are built from the tree, not by math-verify's parsers.
+`ExprExtractionConfig` passes text to sympy's `parse_expr`, which is `eval`, and `LatexExtractionConfig` passes the text
+of each number to `sympify`, which is `eval` as well.
 
-Two expressions are the same when math-verify says so and they agree to 40 digits: on its own math-verify takes a
-difference that is small for none. Its time limits are off, since signals work in the main thread alone and do not stop
-a big-integer power: whoever calls this runs it in a process that can be killed.
+Two expressions are equal when math-verify says so and they agree to 40 digits, since math-verify alone accepts small
+differences. Its time limits are off: signals only work in the main thread and do not stop a big-integer power. Run this
+in a killable process.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from groupwise.rewards.math.latex_values import POSITIVE_POINTS, variable_at
 
 NUM_DIGITS = 40
 
-# Said once per process by math-verify when its limits are off, which is what we want.
+# math-verify warns once per process when its limits are off.
 logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
 
 
 def is_same_by_algebra(gold: Node, answer: Node) -> bool:
-    """May take long, and raises what sympy raises: MemoryError or RecursionError on what is hostile enough."""
+    """Compare; may take long and raise what sympy raises, such as MemoryError or RecursionError."""
     ours, theirs = _gold_expression(gold), to_sympy(answer)
     if not all(_agrees_at(ours, theirs, point) for point in POSITIVE_POINTS):
         return False
@@ -46,7 +46,7 @@ def _agrees_at(ours: Any, theirs: Any, point: int) -> bool:
         names = {symbol: _rational(symbol.name, point) for symbol in expression.free_symbols}
         values.append(sympy.N(expression.subs(names), 2 * NUM_DIGITS))
     if not all(value.is_number for value in values):
-        return True  # an unknown function has no value; math-verify decides alone
+        return True  # an unknown function has no value: leave the decision to math-verify
     size = max(abs(values[0]), abs(values[1]))
     return bool(abs(values[0] - values[1]) <= size * sympy.Float(10) ** -NUM_DIGITS)
 
@@ -57,13 +57,8 @@ def _rational(name: str, point: int) -> Any:
     return sympy.Rational(value.numerator, value.denominator)
 
 
-@lru_cache(maxsize=1024)
-def _gold_expression(gold: Node) -> Any:
-    return to_sympy(gold)
-
-
 def to_sympy(node: Node) -> Any:
-    """The expression that a scalar tree means, with real variables as in math-verify."""
+    """Convert a scalar tree to sympy, with real variables as in math-verify."""
     if node.kind == "number":
         assert node.value is not None
         return sympy.Rational(node.value.numerator, node.value.denominator)
@@ -79,6 +74,9 @@ def to_sympy(node: Node) -> Any:
     if node.kind == "application":
         return sympy.Function(node.name)(*args)
     return _OPERATIONS[node.kind](*args)
+
+
+_gold_expression = lru_cache(maxsize=1024)(to_sympy)
 
 
 def _root(radicand: Any, index: Any) -> Any:

@@ -1,18 +1,17 @@
-"""Whether two answers of competition mathematics are the same, in stages from cheap to costly.
+"""Equality of two answers of competition mathematics, in stages from cheap to expensive.
 
 1. As text: multiple choice by letter; the same string after `normalize`; exact numbers; lists, tuples and intervals
    item by item.
-2. As trees (`latex`, `latex_compare`): another shape, or other values at a few points, is different; agreement that
-   cannot be chance is the same.
-3. By algebra (math-verify): what agrees at some points, but might do so by chance; a fraction of a percent of answers.
+2. As trees (`latex`, `latex_compare`): different in shape or in value at a few points, or in agreement beyond chance.
+3. By algebra (math-verify): agreement at some points that may be chance; a fraction of a percent of answers.
 
-What is decided by rule, since mathematics alone does not say:
+Rules where mathematics alone does not decide:
 
 - **A plain number takes a plain number.** Where the gold answer is one, the answer must be written as one (a decimal,
-  a fraction, a mixed number, a power): `3+2`, `\\sqrt{25}`, `5!` or a restated sum for 5 is a computation left undone.
-- **Decimals are exact**: 0.33 is not 1/3. One exception: a gold decimal of at least four significant digits is taken
-  as rounded, so an answer without a decimal point that rounds to it is right (`\\sqrt2` for 1.414).
-- **A decimal comma** (`0,5`) is read as one where the gold answer is a number that is not an integer.
+  a fraction, a mixed number, a power): `3+2`, `\\sqrt{25}`, `5!` or a restated sum for 5 is an unfinished computation.
+- **Decimals are exact**: 0.33 is not 1/3. One exception: a gold decimal of at least four significant digits counts as
+  rounded, so an answer without a decimal point that rounds to it is right (`\\sqrt2` for 1.414).
+- **A decimal comma** (`0,5`) is accepted where the gold answer is a number but not an integer.
 - **Percent**: x % is x/100, and is also x where x is at least 1 ("what percent ...?").
 - **Units and names** (`10 m`, `x = 5`) count only when both sides have one. Units are not converted. Degrees are
   dropped.
@@ -55,7 +54,7 @@ _CLOSED_RATIONAL = frozenset(("number", "negative", "product", "reciprocal", "po
 class Judgement:
     is_same: bool
     stage: Stage
-    """What decided; `rule` is one of those at the top of this module."""
+    """The deciding stage; `rule` is one of those at the top of this module."""
 
 
 _SAME_TEXT = Judgement(True, "text")
@@ -64,7 +63,7 @@ _OTHER_INTEGER = Judgement(False, "number")
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """An answer as text: what is read off before any parsing."""
+    """What an answer's text shows before any parsing."""
 
     body: str
     unit: str
@@ -75,12 +74,12 @@ class _Reading:
 
 
 def is_equal(gold: str, answer: str) -> bool:
-    """Whether `answer` says what `gold` says."""
+    """Return whether two answers are equal."""
     return judge(gold, answer).is_same
 
 
 def judge(gold: str, answer: str) -> Judgement:
-    """The verdict and what reached it. Raises nothing but what math-verify raises, which is a failure of ours."""
+    """Return the verdict and its stage; raise only what math-verify raises, which is a failure of ours."""
     if gold == answer and gold and not gold.isspace():
         return _SAME_TEXT
     if max(len(gold), len(answer)) > MAX_ANSWER_CHARS:
@@ -110,11 +109,6 @@ def _judge(gold: str, answer: str) -> Judgement:
     return _judge_trees(ours.body, theirs.body)
 
 
-@lru_cache(maxsize=4096)
-def _read_gold(text: str) -> _Reading:
-    return _read(text)
-
-
 def _read(text: str) -> _Reading:
     body, unit = split_unit(text)
     name, spelled = split_name(spell(body))
@@ -122,18 +116,19 @@ def _read(text: str) -> _Reading:
     return _Reading(body, unit, name, spelled, number, "%" in text or "percent" in text)
 
 
-@lru_cache(maxsize=4096)
-def _choice_of_gold(gold: str) -> str:
-    return choice_of(gold)
+# Each gold answer is compared with many answers.
+_read_gold = lru_cache(maxsize=4096)(_read)
+_choice_of_gold = lru_cache(maxsize=4096)(choice_of)
+_gold_tree = lru_cache(maxsize=4096)(parse_latex)
 
 
 def _judge_choice(gold: str, answer: str) -> Judgement | None:
-    """For a gold answer that is a letter; None where it is not, or the answer is no choice but may be mathematics."""
+    """Compare with a gold letter; None where gold is not one, or the answer is not a choice but maybe mathematics."""
     letter = _choice_of_gold(gold)
     if not letter:
         return None
     chosen = choice_of(answer)
-    if not chosen and ("(" in gold or "\\text" in gold):  # a choice for certain, and no variable: "c" will do
+    if not chosen and ("(" in gold or "\\text" in gold):  # certainly a choice and not a variable: accept "c"
         chosen = choice_of(answer.upper()) if len(answer) == 1 else ""
     if chosen:
         return Judgement(letter == chosen, "text" if letter == chosen else "rule")
@@ -169,7 +164,7 @@ def _judge_number(gold: _Reading, answer: _Reading) -> Judgement:
 
 
 def _is_closed_rational(tree: Node) -> bool:
-    """Numbers, quotients and powers: `\\frac{1}{2^{10}}`. A product or a sum is a computation."""
+    """Return whether a tree has only numbers, quotients and powers: `\\frac{1}{2^{10}}`."""
     parts = list(walk(tree))
     is_product = any(part.kind == "product" and part.args[-1].kind != "reciprocal" for part in parts)
     return not is_product and all(part.kind in _CLOSED_RATIONAL and len(part.args) <= 2 for part in parts)
@@ -188,18 +183,13 @@ def _is_rounded(decimal: str) -> bool:
 
 
 def _rounds_to(value: Fraction | float | complex | None, decimal: str, written: str) -> bool:
-    """Whether a value that is not written as a decimal has this gold decimal as its rounding."""
+    """Return whether a value not written as a decimal rounds to this gold decimal."""
     if not _is_rounded(decimal) or "." in written:
         return False
     if not isinstance(value, Fraction) and not (isinstance(value, float) and math.isfinite(value)):
         return False
     half_unit = Fraction(1, 2 * 10 ** len(decimal.partition(".")[2]))
     return abs(Fraction(value) - Fraction(decimal)) < half_unit
-
-
-@lru_cache(maxsize=4096)
-def _gold_tree(body: str) -> Node | None:
-    return parse_latex(body)
 
 
 def _judge_trees(gold: str, answer: str) -> Judgement:
@@ -237,18 +227,18 @@ def _exact_items(items: list[str]) -> list[Fraction | str]:
 
 
 def _items(text: str) -> tuple[str, list[str], str]:
-    """("(", ["1", "2"], ")") from `(1,2)`; without brackets both are ''. One level: items are not split again."""
+    """Return ("(", ["1", "2"], ")") for `(1,2)`; without brackets both are "". Items are not split again."""
     opening = next((bracket for bracket in ("\\{", "(", "[") if text.startswith(bracket)), "")
     closing = next((bracket for bracket in ("\\}", ")", "]") if text.endswith(bracket)), "")
     if opening and closing:
         items = _split(text[len(opening) : len(text) - len(closing)])
-        if items is not None:  # None for `(1,2),(3,4)`: the outer brackets are not a pair
+        if items is not None:  # None for `(1,2),(3,4)`, whose outer brackets are not a pair
             return opening, items, closing
     return "", _split(text) or [text], ""
 
 
 def _split(text: str) -> list[str] | None:
-    """The parts between the commas that are in no bracket; None where a bracket closes that was not opened."""
+    """Split at commas outside brackets; None where a bracket closes that was not opened."""
     items, depth, start = [], 0, 0
     for position, character in enumerate(text):
         if character in "([{":

@@ -1,11 +1,11 @@
-"""A parser of our own for the LaTeX of real answers: text in, a small tree out, or None for what is not in the subset.
+"""A parser for the LaTeX of real answers: text in, a small tree out, or None for what is not in the subset.
 
 The subset: numbers, fractions (also mixed), roots, powers, factorials, binomials, pi, e, i, infinity, elementary
 functions, unknown functions (`f(x)`), variables with or without an index, `+ - * /` and the implicit product, brackets,
 absolute values, `\\pm`, degrees, lists, tuples, intervals, sets, unions, matrices, equations and inequalities, numerals
-in another base. A text that can be read in two ways (`1/2x`, `\\sin (x)^2`) is not in it, and neither are words.
+in another base. An ambiguous text (`1/2x`, `\\sin (x)^2`) is not in the subset, and neither are words.
 
-Nothing is computed here. The work is linear in the text; limits on characters, tokens and depth end it early, so the
+Nothing is computed here. The work is linear in the text; limits on characters, tokens and depth bound it, so the
 recursion never goes deeper than a few times `MAX_DEPTH`.
 """
 
@@ -36,15 +36,15 @@ _SCALARS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operation and what it is done to."""
+    """One operation and its arguments."""
 
     kind: str
     args: tuple[Node, ...] = ()
     value: Fraction | None = None
-    """Of a number."""
+    """The value of a number."""
     name: str = ""
-    """Of a constant, variable or function; of a number, as it was written; the brackets of a tuple or interval; the
-    shape of a matrix; the operators of a relation, with spaces between."""
+    """Name of a constant, variable or function; text of a number; brackets of a tuple or interval; shape of a matrix;
+    operators of a relation, separated by spaces."""
 
     @property
     def is_scalar(self) -> bool:
@@ -52,7 +52,7 @@ class Node:
 
 
 def parse_latex(text: str) -> Node | None:
-    """The tree of an answer; None where the text is not in the subset or is over a limit."""
+    """Return the tree of an answer; None where the text is not in the subset or exceeds a limit."""
     if len(text) > MAX_CHARS:
         return None
     try:
@@ -72,7 +72,7 @@ def parse_latex(text: str) -> Node | None:
 
 
 def _both(upper: Node, lower: Node) -> Node:
-    """The two readings of one `\\pm`, as a list; what is not beside the sign is there once."""
+    """Return the two readings of one `\\pm` as a list; items without the sign occur once."""
     if upper.kind == lower.kind == "list":
         pairs = zip(upper.args, lower.args, strict=True)
         return Node("list", tuple(item for one, other in pairs for item in ((one,) if one == other else (one, other))))
@@ -83,7 +83,7 @@ class _Parser:
     """Recursive descent; each method reads one level and leaves `position` after it."""
 
     def __init__(self, tokens: list[str]) -> None:
-        self.tokens = [*tokens, ""]  # "" ends the text and is no token of it
+        self.tokens = [*tokens, ""]  # "" marks the end
         self.position = 0
         self.depth = 0
         self.num_bars = 0
@@ -212,7 +212,7 @@ class _Parser:
         return Node("negative", _scalars([node])) if is_negative else node
 
     def mixed(self, whole: Node) -> Node | None:
-        """`6\\frac{3}{4}` is a sum and not a product: an integer right before a fraction of integers."""
+        """Read `6\\frac{3}{4}` as a sum, not a product: an integer right before a fraction of integers."""
         if whole.kind != "number" or not self.tokens[self.position - 1].isdecimal():
             return None
         if self.next not in ("\\frac", "\\dfrac", "\\tfrac", "\\cfrac"):
@@ -260,14 +260,14 @@ class _Parser:
         return False
 
     def degrees(self, node: Node) -> Node:
-        """A unit, and left out, except in the argument of a function."""
+        """Drop the unit, except in the argument of a function."""
         if not self.is_angle:
             return node
         half_turn = Node("number", value=Fraction(1, 180))
         return Node("product", _scalars([node, half_turn, Node("constant", name="pi")]))
 
     def argument(self) -> Node:
-        """What a macro or `^` is applied to: a group, or the one digit, letter or macro that follows."""
+        """Read the argument of a macro or `^`: a group, or the next digit, letter or macro."""
         if self.take("{"):
             node = self.nested(self.sum)
             self.expect("}")
@@ -321,7 +321,7 @@ class _Parser:
         node = Node("number", value=Fraction(token), name=token)
         if not self.take("_"):
             return node
-        base = self.argument()  # 40_9: a numeral in another base, which is not the same as its value
+        base = self.argument()  # 40_9: a numeral in another base, which differs from its value
         if base.kind != "number" or "." in token:
             raise Unreadable
         return Node("numeral", (base,), name=token.lstrip("0") or "0")
@@ -334,7 +334,7 @@ class _Parser:
         return self.indexed(token)
 
     def is_function_name(self, name: str) -> bool:
-        """`h(x)` is a function of x, but `h(h + 1)` a product: a function's name does not stand alone."""
+        """Return whether the name is always applied: `h(x)` is a function of x, but `h(h + 1)` a product."""
         pairs = zip(self.tokens, self.tokens[1:], strict=False)
         return all(following == "(" for token, following in pairs if token == name)
 
@@ -408,7 +408,7 @@ class _Parser:
         return node if exponent is None else Node("power", (node, exponent))
 
     def function_argument(self) -> Node:
-        """A group alone, or a run of factors: `\\sin 2x`. It ends at the next function: `\\sin x \\cos x`."""
+        """Read a group, or a run of factors (`\\sin 2x`) up to the next function (`\\sin x \\cos x`)."""
         is_group = self.next in ("(", "{")
         factors = [self.factor()]
         if is_group:
@@ -438,22 +438,8 @@ class _Parser:
         return Node("matrix", tuple(item for row in rows for item in row), name=f"{len(rows)}x{width}")
 
 
-_NOT_A_FACTOR = frozenset(
-    (
-        "\\cup",
-        "\\in",
-        "\\end",
-        "\\\\",
-        "\\}",
-        "\\rbrace",
-        "\\rangle",
-        "\\rvert",
-        "\\cdot",
-        "\\times",
-        "\\div",
-        "\\degree",
-    )
-)
+_NOT_FACTOR_TEXT = r"\cup \in \end \\ \} \rbrace \rangle \rvert \cdot \times \div \degree"
+_NOT_A_FACTOR = frozenset(_NOT_FACTOR_TEXT.split())
 
 
 def _scalars(nodes: list[Node]) -> tuple[Node, ...]:

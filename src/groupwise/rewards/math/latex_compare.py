@@ -1,17 +1,17 @@
-"""Whether two trees of `latex` mean the same, by shape and by their values at a few points.
+"""Equality of two `latex` trees, by shape and by their values at a few points.
 
-Shapes are compared part by part; two numbers of them are
+Shapes are compared part by part; two scalars in them are
 
 - different when they differ by more than `REJECT_TOLERANCE` (relative) at a positive point;
 - the same when both are rational and exactly equal at every real point (an identity of polynomials that fails holds at
   a random point with a chance of degree / 896);
-- the same when they are irrational or complex and agree to `ACCEPT_TOLERANCE` at every point, also a negative and a
-  complex one, and no number in either text has more than `MAX_SAFE_DIGITS` digits: short integers do not meet a root or
-  pi by chance. (An absolute value is meant for real numbers: no complex point then.)
+- the same when they are irrational or complex and agree to `ACCEPT_TOLERANCE` at every point, including a negative and
+  a complex one, and no number in either text has more than `MAX_SAFE_DIGITS` digits: short integers do not equal a root
+  or pi by chance. (With an absolute value, which is for real numbers, there is no complex point.)
 
-Anything between is left to `settle`. A decimal is exact: 1.41421356 is not `\\sqrt2`.
+`settle` decides everything between. A decimal is exact: 1.41421356 is not `\\sqrt2`.
 
-A function (of `families`) that the gold answer has no relative of is a computation left undone, and different.
+A function of a family (`families`) that the gold answer lacks is an unfinished computation, and different.
 Equations are the same when one is a constant times the other.
 """
 
@@ -42,7 +42,7 @@ MAX_ITEMS = 64
 REAL_POINTS = (*POSITIVE_POINTS, 3)
 
 _UNORDERED = {"list": "items", "set": "items", "union": "parts"}
-"""What has no order: solutions listed without brackets are the set of them."""
+"""Kinds without an order: solutions listed without brackets are a set."""
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 
 
@@ -53,7 +53,7 @@ class _Outcome(Enum):
 
 
 Settle = Callable[[Node, Node], bool]
-"""Asked whether two expressions that agree at the points, but might do so by chance, are the same."""
+"""Decides whether two expressions that agree at the points, perhaps by chance, are the same."""
 
 
 def compare(gold: Node, answer: Node, settle: Settle) -> bool:
@@ -61,12 +61,12 @@ def compare(gold: Node, answer: Node, settle: Settle) -> bool:
         return False
     try:
         return _Comparison(settle).is_same(gold, answer)
-    except TooLarge:  # compared as text only, and as text they differ
+    except TooLarge:  # compared as text only, and the texts differ
         return False
 
 
 def families(node: Node) -> frozenset[str]:
-    """What the tree asks to be computed beyond arithmetic and roots."""
+    """Return the families of functions in the tree beyond arithmetic and roots."""
     return frozenset(_family(part) for part in walk(node)) - {""}
 
 
@@ -77,7 +77,7 @@ def _family(node: Node) -> str:
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """The node and all that is under it."""
+    """Yield the node and all its descendants."""
     stack = [node]
     while stack:
         node = stack.pop()
@@ -132,14 +132,14 @@ class _Comparison:
         if gold.name != answer.name or len(operators) > 2:
             return False
         if len(operators) == 2 and "=" in operators:
-            return False  # a = b = c is a chain of claims, not an answer; compared as text only
+            return False  # a = b = c is a chain, not an answer; compared as text only
         if len(operators) == 2 or not all(side.is_scalar for side in (*gold.args, *answer.args)):
             return self.are_same(gold.args, answer.args)
         return _has_same_zeros(_difference(gold), _difference(answer), is_signed=operators[0] in ("<", "<="))
 
 
 def _are_names_dropped(gold: Node, answer: Node) -> bool:
-    """`x = 1, y = 2` against `1, 2`: without the names the order says which is which."""
+    """Return whether only one answer has names, as `x = 1, y = 2` and `1, 2`, so that the order matters."""
     named = [[item.kind == "relation" and item.name == "=" for item in node.args] for node in (gold, answer)]
     full, bare = (gold, named[1]) if all(named[0]) else (answer, named[0])
     # x_1 and x_2 are two solutions for x.
@@ -148,7 +148,7 @@ def _are_names_dropped(gold: Node, answer: Node) -> bool:
 
 
 def _unnamed(node: Node, other: Node) -> Node:
-    """The value of `x = 5` where the other answer is a value too; a set of one is its member for one that is not."""
+    """Reduce `x = 5` to its value, or a set of one to its member, where the other answer is a bare value."""
     if node.kind == "relation" and node.name == "=" and node.args[0].kind == "variable":
         variable, value = node.args
         if other.kind != "relation":
@@ -163,7 +163,7 @@ def _unnamed(node: Node, other: Node) -> Node:
 
 
 def _hint(node: Node) -> complex | None:
-    """A value to find the partner of an item by, without comparing each with each."""
+    """Return an approximate value that finds an item's partner without comparing all pairs."""
     if not node.is_scalar:
         return None
     try:
@@ -195,7 +195,7 @@ def _num_digits(node: Node) -> int:
 
 
 def _compare_at(gold: Node, answer: Node, points: tuple[int, ...]) -> tuple[_Outcome, bool]:
-    """The outcome at these points, and whether all values were rational."""
+    """Return the outcome at these points, and whether all values were rational."""
     found, is_exact, num_defined = _Outcome.SAME, True, 0
     for point in points:
         values = [_value_or_none(gold, point), _value_or_none(answer, point)]
@@ -209,7 +209,7 @@ def _compare_at(gold: Node, answer: Node, points: tuple[int, ...]) -> tuple[_Out
             is_exact = is_exact and isinstance(one, Fraction) and isinstance(other, Fraction)
             outcome = _compare_values(one, other)
         if outcome is _Outcome.DIFFERENT and point not in POSITIVE_POINTS:
-            outcome = _Outcome.UNSURE  # \ln x^2 and 2 \ln x: the same where the problem is meant
+            outcome = _Outcome.UNSURE  # \ln x^2 and 2 \ln x: equal on the intended domain
         if outcome is _Outcome.DIFFERENT:
             return outcome, False
         if outcome is _Outcome.UNSURE:
@@ -248,7 +248,7 @@ def _difference(relation: Node) -> Node:
 
 
 def _has_same_zeros(gold: Node, answer: Node, *, is_signed: bool) -> bool:
-    """Whether one is a constant times the other; a positive one for an inequality."""
+    """Return whether one is a constant times the other; a positive constant for an inequality."""
     ratios: list[Value] = []
     for point in REAL_POINTS:
         one, other = _value_or_none(gold, point), _value_or_none(answer, point)
@@ -271,7 +271,7 @@ _MINUS_INFINITY = Node("negative", (Node("infinity"),))
 
 
 def _as_set(node: Node, other: Node) -> Node:
-    """`1 < x \\le 2` as the interval that it is, where the other answer is an interval or a union of them."""
+    """Convert `1 < x \\le 2` to an interval where the other answer is an interval or a union of them."""
     if other.kind not in ("tuple", "union"):
         return node
     if node.kind == "relation":

@@ -1,7 +1,7 @@
-"""The tokens of the LaTeX of real answers, for `latex`: numbers, letters, macros, brackets and operators.
+"""Tokens of the LaTeX of real answers, for `latex`: numbers, letters, macros, brackets and operators.
 
-Spacing, sizes of brackets, dollar and percent signs are left out; unicode signs and plain words of mathematics (`pi`,
-`sqrt`, `and`) become the macro or separator that they stand for. Any other word is no token of mathematics.
+Spacing, sizes of brackets, dollar and percent signs are dropped; unicode signs and plain words of mathematics (`pi`,
+`sqrt`, `and`) become the macro or separator that they stand for. Any other word is refused.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ MAX_TOKENS = 300
 MAX_DIGITS = 30
 
 TRIGONOMETRIC = frozenset(
-    (
-        *("sin", "cos", "tan", "cot", "sec", "csc"),
-        *("arcsin", "arccos", "arctan", "sinh", "cosh", "tanh"),
-    )
+    (*("sin", "cos", "tan", "cot", "sec", "csc"), *("arcsin", "arccos", "arctan", "sinh", "cosh", "tanh"))
 )
 LOGARITHMS = frozenset(("log", "ln", "exp"))
 GREEK = frozenset(
@@ -32,17 +29,9 @@ RELATIONS = {
 
 _UNICODE = str.maketrans(
     {
-        **{
-            "×": "\\times ",
-            "·": "\\cdot ",
-            "⋅": "\\cdot ",
-            "÷": "/",
-            "−": "-",
-            "–": "-",
-            "π": "\\pi ",
-            "∞": "\\infty ",
-        },
+        **{"×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot ", "÷": "/", "−": "-", "–": "-", "π": "\\pi "},
         **{"≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "°": "^\\circ ", "∪": "\\cup ", "∈": "\\in ", "±": "\\pm "},
+        "∞": "\\infty ",
         **{"∅": "\\emptyset ", "θ": "\\theta ", "√": "\\sqrt ", "²": "^2", "³": "^3", "½": "\\frac12 "},
     }
 )
@@ -66,7 +55,7 @@ _MATRICES = frozenset(("pmatrix", "bmatrix", "matrix", "Bmatrix", "smallmatrix")
 
 
 class Unreadable(Exception):
-    """Ends the parse; never leaves `latex`."""
+    """End of the parse; never leaves `latex`."""
 
 
 def tokenize(text: str) -> list[str]:
@@ -74,7 +63,7 @@ def tokenize(text: str) -> list[str]:
     tokens: list[str] = []
     position, depth = 0, 0
     while position < len(text):
-        # "1,234" is one number outside of brackets and two inside, where the comma parts the items.
+        # "1,234" is one number outside brackets and two inside, where the comma separates items.
         match = (_THOUSANDS.match(text, position) if depth == 0 else None) or _TOKEN.match(text, position)
         if match is None or len(tokens) > MAX_TOKENS:
             raise Unreadable
@@ -102,7 +91,7 @@ def _plain_number(token: str) -> str:
 
 
 def _words(run: str) -> list[str]:
-    """`sin` is a function, `xyz` three variables; a longer run is a word, and no mathematics."""
+    """Split a run of letters: `sin` is a function, `xyz` three variables, a longer run a word and refused."""
     if run in _WORDS_OF_MATH:
         return [_WORDS_OF_MATH[run]]
     if len(run) > 4:

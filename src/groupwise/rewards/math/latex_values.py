@@ -1,17 +1,18 @@
-"""The value of a tree of `latex` at a point: an exact `Fraction` as long as it is rational, a float or complex after.
+"""Values of `latex` trees at a point: an exact `Fraction` while rational, then a float or complex.
 
-A point gives every variable a value that is drawn from its name and the number of the point, so the same variable has
-the same value in both answers that are compared. An unknown function `f` is a sine with a slope and a shift of its own.
-Points 0 to 2 are positive, 3 is negative, 4 is complex.
+A point assigns every variable a value that depends on its name and the number of the point, so a variable has the same
+value in both answers. An unknown function `f` is a sine with its own slope and shift. Points 0 to 2 are positive, 3 is
+negative, 4 is complex.
 
-Nothing large is ever computed: a number of more than `MAX_BITS` bits, a factorial above `MAX_FACTORIAL` or a float that
-overflows is `TooLarge`. What has no value (1/0, an interval inside a sum) is `Undefined`.
+Nothing large is computed: a number of more than `MAX_BITS` bits, a factorial above `MAX_FACTORIAL` or a float that
+overflows raises `TooLarge`. What has no value (1/0, an interval inside a sum) raises `Undefined`.
 """
 
 from __future__ import annotations
 
 import cmath
 import math
+import operator
 import random
 from collections.abc import Callable
 from fractions import Fraction
@@ -29,22 +30,20 @@ Value = Fraction | float | complex
 
 
 class Undefined(Exception):
-    """There is no value here."""
+    """The expression has no value."""
 
 
 class TooLarge(Exception):
-    """The value is not worth computing."""
+    """The value is too large to compute."""
 
 
 def evaluate(node: Node, point: int) -> Value:
-    """The value of a scalar at a point. Raises `Undefined` or `TooLarge`, and nothing else."""
+    """Return the value of a scalar at a point; raise only `Undefined` or `TooLarge`."""
     try:
         value = _evaluate(node, point)
-    except ZeroDivisionError:
-        raise Undefined from None
     except OverflowError:
         raise TooLarge from None
-    except ValueError:  # the logarithm of zero, a function outside of its domain
+    except (ZeroDivisionError, ValueError):  # ValueError: a function outside its domain, as the logarithm of zero
         raise Undefined from None
     if not isinstance(value, Fraction) and cmath.isnan(value):
         raise Undefined
@@ -52,7 +51,7 @@ def evaluate(node: Node, point: int) -> Value:
 
 
 def as_complex(value: Value) -> complex:
-    """Raises `TooLarge` for a rational beyond the range of floats."""
+    """Convert; raise `TooLarge` for a rational beyond the range of floats."""
     try:
         return complex(value)
     except OverflowError:
@@ -62,7 +61,7 @@ def as_complex(value: Value) -> complex:
 @lru_cache(maxsize=4096)
 def variable_at(name: str, point: int) -> Value:
     generator = random.Random(f"{point}:{name}")
-    # The denominator is prime: no simple fraction, and powers of it stay short.
+    # The denominator is prime: not a simple fraction, and powers of it stay short.
     real = Fraction(generator.randrange(101, 997), 307)
     if point < 3:
         return real
@@ -88,17 +87,17 @@ def _evaluate(node: Node, point: int) -> Value:
     operation = _OPERATIONS.get(kind)
     if operation is None:
         raise Undefined
-    return operation([_evaluate(arg, point) for arg in node.args])
+    return operation(*(_evaluate(arg, point) for arg in node.args))
 
 
-def _sum(values: list[Value]) -> Value:
+def _sum(*values: Value) -> Value:
     total = values[0]
     for value in values[1:]:
         total = _checked(total + value)
     return total
 
 
-def _product(values: list[Value]) -> Value:
+def _product(*values: Value) -> Value:
     total = values[0]
     for value in values[1:]:
         if (isinstance(total, float) or isinstance(value, float)) and math.inf in (abs(total), abs(value)):
@@ -107,16 +106,7 @@ def _product(values: list[Value]) -> Value:
     return total
 
 
-def _reciprocal(values: list[Value]) -> Value:
-    return 1 / values[0]
-
-
-def _negative(values: list[Value]) -> Value:
-    return -values[0]
-
-
-def _power(values: list[Value]) -> Value:
-    base, exponent = values
+def _power(base: Value, exponent: Value) -> Value:
     if isinstance(exponent, Fraction) and exponent.denominator == 1:
         if isinstance(base, Fraction):
             num_bits = max(abs(base.numerator).bit_length(), base.denominator.bit_length())
@@ -128,12 +118,11 @@ def _power(values: list[Value]) -> Value:
     if isinstance(exponent, Fraction) and isinstance(base, Fraction) and base >= 0:
         root = _exact_root(base, exponent.denominator)
         if root is not None:
-            return _power([root, Fraction(exponent.numerator)])
+            return _power(root, Fraction(exponent.numerator))
     return _real(complex(base) ** complex(exponent))
 
 
-def _root(values: list[Value]) -> Value:
-    radicand, index = values
+def _root(radicand: Value, index: Value) -> Value:
     if not isinstance(index, Fraction) or index.denominator != 1 or not 2 <= index <= 64:
         raise Undefined
     if isinstance(radicand, Fraction):
@@ -148,7 +137,7 @@ def _root(values: list[Value]) -> Value:
 
 
 def _exact_root(value: Fraction, index: int) -> Fraction | None:
-    """The root of a rational that is a perfect power; None where it is not."""
+    """Return the root of a rational that is a perfect power, else None."""
     if index > 64 or value < 0:
         return None
     parts = []
@@ -160,19 +149,16 @@ def _exact_root(value: Fraction, index: int) -> Fraction | None:
     return Fraction(parts[0], parts[1])
 
 
-def _absolute(values: list[Value]) -> Value:
-    value = values[0]
+def _absolute(value: Value) -> Value:
     return abs(value) if isinstance(value, Fraction) else float(abs(value))
 
 
-def _factorial(values: list[Value]) -> Value:
-    number = _natural(values[0], MAX_FACTORIAL)
-    return Fraction(math.factorial(number))
+def _factorial(value: Value) -> Value:
+    return Fraction(math.factorial(_natural(value, MAX_FACTORIAL)))
 
 
-def _binomial(values: list[Value]) -> Value:
-    top, bottom = _natural(values[0], MAX_BINOMIAL), _natural(values[1], MAX_BINOMIAL)
-    return Fraction(math.comb(top, bottom))
+def _binomial(top: Value, bottom: Value) -> Value:
+    return Fraction(math.comb(_natural(top, MAX_BINOMIAL), _natural(bottom, MAX_BINOMIAL)))
 
 
 def _natural(value: Value, limit: int) -> int:
@@ -186,13 +172,13 @@ def _natural(value: Value, limit: int) -> int:
 def _function(name: str, values: list[Value]) -> Value:
     argument = complex(values[0])
     if name == "log":
-        # `\log x` without a base: of base e here, of base 10 to some; two answers are read alike.
+        # `\log x` without a base is read as base e; some mean base 10, but both answers are read alike.
         return _real(cmath.log(argument) if len(values) == 1 else cmath.log(argument) / cmath.log(complex(values[1])))
     return _real(_FUNCTIONS[name](argument))
 
 
 def _real(value: complex) -> Value:
-    """A complex number that came out of real ones is real again, so that infinite and negative are what they were."""
+    """Return a complex number without an imaginary part as a real one."""
     return value.real if value.imag == 0 else value
 
 
@@ -204,26 +190,17 @@ def _checked(value: Value) -> Value:
 
 _CONSTANTS: dict[str, Value] = {"pi": math.pi, "e": math.e, "i": 1j}
 _FUNCTIONS: dict[str, Callable[[complex], complex]] = {
-    "sin": cmath.sin,
-    "cos": cmath.cos,
-    "tan": cmath.tan,
+    **{name: getattr(cmath, name) for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "exp")},
+    **{"arcsin": cmath.asin, "arccos": cmath.acos, "arctan": cmath.atan, "ln": cmath.log},
     "cot": lambda value: 1 / cmath.tan(value),
     "sec": lambda value: 1 / cmath.cos(value),
     "csc": lambda value: 1 / cmath.sin(value),
-    "arcsin": cmath.asin,
-    "arccos": cmath.acos,
-    "arctan": cmath.atan,
-    "sinh": cmath.sinh,
-    "cosh": cmath.cosh,
-    "tanh": cmath.tanh,
-    "ln": cmath.log,
-    "exp": cmath.exp,
 }
-_OPERATIONS: dict[str, Callable[[list[Value]], Value]] = {
+_OPERATIONS: dict[str, Callable[..., Value]] = {
     "sum": _sum,
     "product": _product,
-    "reciprocal": _reciprocal,
-    "negative": _negative,
+    "reciprocal": lambda value: 1 / value,
+    "negative": operator.neg,
     "power": _power,
     "root": _root,
     "absolute": _absolute,

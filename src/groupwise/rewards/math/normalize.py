@@ -1,7 +1,7 @@
-"""One spelling for what LaTeX can spell in many ways, and the units, names and choices that come with an answer.
+"""Normalized spelling of LaTeX answers, and the units, names and choices that come with them.
 
-`normalize` is for comparison as strings: two answers with the same spelling say the same. That they have different
-spellings says nothing; `equality` goes on from there. Each function is linear in the text, and answers are short.
+Two answers with the same normalized spelling are equal; for different spellings, `equality` decides. Each function is
+linear in the text, and answers are short.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ _TEXT = r"\\(?:text|mbox|mathrm|textrm|textit|textbf|textnormal|mathbf|mathit|hb
 _TEXT_MACRO = re.compile(_TEXT + r"\{([^{}]*+)\}")
 _TRAILING_TEXT = re.compile(rf"(?<=\S)(?:\s|\\[,;: ]|~)*+{_TEXT}\{{([^{{}}]*+)\}}\s*+(?:\^\{{?([23])\}}?)?[\s.]*+$")
 _TRAILING_WORDS = re.compile(r"([-+]?\\?\$?[0-9][0-9.,/]*+)\s++([A-Za-z]{2,}+[A-Za-z .]*+)(?:\^\{?([23])\}?)?")
-_REWRITES = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\frac\s*+([0-9])\s++([0-9])(?![0-9])", r"\\frac{\1}{\2}"),
-        (r"(?<=[0-9])\\[!,](?=[0-9]{3})", ""),
-        (r"\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![A-Za-z])", ""),
-        (r"\\(?:quad|qquad)(?![A-Za-z])|(?<!\\)\\[!,;: ]|~", " "),
-        (r"\^\s*+\{?\s*+\\circ\s*+\}?|\\degree(?![A-Za-z])|°", ""),
-        (r"\\?[$%]", ""),
-        (r"(?<=[0-9])\{,\}(?=[0-9]{3})", ""),
-        (r"\{,\}", ","),
-        (r"\\varnothing(?![A-Za-z])|∅|\\\{\s*+\\\}", r"\\emptyset"),
-        (r"\\le(?![A-Za-z])|≤", r"\\leq "),
-        (r"\\ge(?![A-Za-z])|≥", r"\\geq "),
-        (r"\\neq(?![A-Za-z])|≠", r"\\ne "),
-        (r"\\(?:infty|infin)(?![A-Za-z])|∞", r"\\infty "),
-        (r"π", r"\\pi "),
-        (r"[−–]", "-"),
-        (r"(?<![A-Za-z])(?:and|or)(?![A-Za-z])", ","),
-    )
+
+
+def _compiled(*rewrites: tuple[str, str]) -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple((re.compile(pattern), replacement) for pattern, replacement in rewrites)
+
+
+_REWRITES = _compiled(
+    (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+    (r"\\frac\s*+([0-9])\s++([0-9])(?![0-9])", r"\\frac{\1}{\2}"),
+    (r"(?<=[0-9])\\[!,](?=[0-9]{3})", ""),
+    (r"\\(?:left|right|displaystyle|[bB]igg?[lr]?)(?![A-Za-z])", ""),
+    (r"\\(?:quad|qquad)(?![A-Za-z])|(?<!\\)\\[!,;: ]|~", " "),
+    (r"\^\s*+\{?\s*+\\circ\s*+\}?|\\degree(?![A-Za-z])|°", ""),
+    (r"\\?[$%]", ""),
+    (r"(?<=[0-9])\{,\}(?=[0-9]{3})", ""),
+    (r"\{,\}", ","),
+    (r"\\varnothing(?![A-Za-z])|∅|\\\{\s*+\\\}", r"\\emptyset"),
+    (r"\\le(?![A-Za-z])|≤", r"\\leq "),
+    (r"\\ge(?![A-Za-z])|≥", r"\\geq "),
+    (r"\\neq(?![A-Za-z])|≠", r"\\ne "),
+    (r"\\(?:infty|infin)(?![A-Za-z])|∞", r"\\infty "),
+    (r"π", r"\\pi "),
+    (r"[−–]", "-"),
+    (r"(?<![A-Za-z])(?:and|or)(?![A-Za-z])", ","),
 )
 # A text without any of these characters has nothing to rewrite above.
 _REWRITABLE = re.compile(r"[\\$%~°{≤≥≠∞π∅−–]|and|or")
 # After the spaces are gone.
-_TIGHT_REWRITES = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\sqrt([0-9A-Za-z])", r"\\sqrt{\1}"),
-        (r"\\frac([0-9A-Za-z])", r"\\frac{\1}"),
-        (r"(\\frac\{[^{}]*+\})([0-9A-Za-z])", r"\1{\2}"),
-        (r"([\^_])\{([^{}\\])\}", r"\1\2"),
-        (r",{2,}+", ","),
-        (r"(?<![0-9])\.(?=[0-9])", "0."),
-    )
+_TIGHT_REWRITES = _compiled(
+    (r"\\sqrt([0-9A-Za-z])", r"\\sqrt{\1}"),
+    (r"\\frac([0-9A-Za-z])", r"\\frac{\1}"),
+    (r"(\\frac\{[^{}]*+\})([0-9A-Za-z])", r"\1{\2}"),
+    (r"([\^_])\{([^{}\\])\}", r"\1\2"),
+    (r",{2,}+", ","),
+    (r"(?<![0-9])\.(?=[0-9])", "0."),
 )
 _THIN_COMMA = re.compile(r",\\!\s*+")
 _TIGHTLY_REWRITABLE = re.compile(r"[\\^_,.]")
@@ -69,17 +69,17 @@ _UNITS = {
     **{"second": "s", "sec": "s", "minute": "min", "hour": "h", "hr": "h", "day": "d", "mile per hour": "mph"},
     **{"percent": "", "unit": "", "degree": ""},
 }
-"""Spellings of one unit. "units" and degrees name no unit that another answer could contradict."""
+"""Spellings of one unit. "units" and degrees are dropped: another answer cannot contradict them."""
 _POWERS = {"square": "2", "sq": "2", "sq.": "2", "cubic": "3", "cu": "3", "cu.": "3"}
 
 
 def normalize(text: str) -> str:
-    """One spelling for what LaTeX can spell in many ways; '' for a text longer than any answer."""
+    """Return the normalized spelling without a leading `x =`; "" for a text longer than any answer."""
     return split_name(spell(text))[1]
 
 
 def spell(text: str) -> str:
-    """`normalize`, with the `x =` that it drops."""
+    """Return the normalized spelling, including a leading `x =`."""
     if len(text) > MAX_ANSWER_CHARS:
         return ""
     text = text.strip()
@@ -107,7 +107,7 @@ def spell(text: str) -> str:
 
 
 def split_name(spelled: str) -> tuple[str, str]:
-    """("x", "5") from `x=5`, ("", "5") from `5`; also `f(x)=`, `AB=`, `\\theta=` and `x\\in`."""
+    """Return ("x", "5") for `x=5`, ("", "5") for `5`; also for `f(x)=`, `AB=`, `\\theta=` and `x\\in`."""
     named = _NAMED_VALUE.fullmatch(spelled)
     return (named[1].casefold(), named[2]) if named else ("", spelled)
 
@@ -117,7 +117,7 @@ def _spell_number(value: Fraction) -> str:
 
 
 def split_unit(text: str) -> tuple[str, str]:
-    """("4", "ft") from `4 \\text{ feet}` or `4 feet`; the unit is '' where there is none."""
+    """Return ("4", "ft") for `4 \\text{ feet}` or `4 feet`; the unit is "" where there is none."""
     text = text.strip()
     if not text or (text[-1] in "0123456789)" and "}" not in text):  # most answers: nothing follows the number
         return text, ""
@@ -142,7 +142,7 @@ def _plain_unit(text: str, power: str | None) -> str:
 
 
 def choice_of(text: str) -> str:
-    """The letter of a multiple-choice answer: C of `(C)`, `C`, `\\text{(C)}`, `C) 12`; '' for anything else."""
+    """Return the letter of a multiple choice: C for `(C)`, `C`, `\\text{(C)}`, `C) 12`; "" for anything else."""
     text = _TEXT_MACRO.sub(r"\1", text).replace("\\ ", " ").replace("~", " ").replace("$", "").strip(" .,;")
     match = _CHOICE.fullmatch(text)
     if match is None:

@@ -1,7 +1,7 @@
-"""The score of a completion whose answer is mathematics: found by its mark, compared by `equality`.
+"""Scores of mathematical answers: found by their mark, compared by `equality`.
 
-An answer that only repeats the problem earns nothing: if it is not spelled like the gold answer and stands in the
-question as it is, it is wrong even where it has the right value (`\\sqrt{50}` for "Simplify $\\sqrt{50}$").
+An answer that only repeats the problem is wrong even with the right value: it is spelled differently from the gold
+answer and occurs in the question unchanged (`\\sqrt{50}` for "Simplify $\\sqrt{50}$").
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from fractions import Fraction
 from functools import lru_cache
 
 from groupwise.rewards.extract import AnswerMark, describe_missing, final_answer, last_number
-from groupwise.rewards.format import excerpt
+from groupwise.rewards.format import excerpt, verdict_of
 from groupwise.rewards.math.equality import judge
 from groupwise.rewards.math.normalize import normalize
 from groupwise.rewards.numbers import parse_number
-from groupwise.types import Score, Verdict
+from groupwise.types import Score
 
 _PLAIN_NUMBER = re.compile(r"[-+]?[0-9.,]++")
 _SPACING = re.compile(r"\s++|\\(?:left|right|displaystyle)(?![A-Za-z])|\\[!,;: ]|[${}]")
@@ -27,9 +27,9 @@ _FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 def score_math(
     gold: str, completion: str, verifier: str, *, marks: Sequence[AnswerMark] = ("boxed",), question: str = ""
 ) -> Score:
-    """+1.0 marked and right, +0.1 for the mark, +0.1 when what is marked is not right but the last number is.
+    """Score 1.0 for a right marked answer, 0.1 for the mark, 0.1 if only the last number is right.
 
-    The bare number that the mark `number` finds earns nothing for its format.
+    A bare number, found by the mark `number`, gets nothing for its format.
     """
     found = final_answer(completion, marks)
     is_right = found is not None and is_right_answer(gold, found.text, question)
@@ -44,7 +44,7 @@ def score_math(
         "box": 0.1 if has_mark else 0.0,
         "last_number": 0.1 if has_right_number else 0.0,
     }
-    verdict = Verdict.UNPARSED if found is None else Verdict.CORRECT if is_right else Verdict.WRONG
+    verdict = verdict_of(None if found is None else is_right)
     detail = excerpt(found.text) if found else describe_missing(marks)
     return Score(sum(parts.values()), verdict, parts, verifier, detail)
 
@@ -54,7 +54,7 @@ def _written(marks: Sequence[AnswerMark]) -> tuple[AnswerMark, ...]:
 
 
 def is_right_answer(gold: str, answer: str, question: str = "") -> bool:
-    """Whether the answer is the gold one and not a piece of the question."""
+    """Return whether the answer equals the gold one and is not copied from the question."""
     judgement = judge(gold, answer)
     if not judgement.is_same:
         return False
@@ -62,9 +62,9 @@ def is_right_answer(gold: str, answer: str, question: str = "") -> bool:
 
 
 def is_restated(gold: str, answer: str, question: str) -> bool:
-    """Whether an answer that is spelled otherwise than the gold one is taken from the question.
+    """Return whether an answer that is spelled differently from the gold one is copied from the question.
 
-    Two decimals or integers (5 and 5.0) are one spelling: a number that the problem also mentions is no restatement.
+    Plain numbers (5 and 5.0) never count as copied, since the question may mention them for other reasons.
     """
     if _PLAIN_NUMBER.fullmatch(answer.strip("$ ")) and _PLAIN_NUMBER.fullmatch(gold.strip("$ ")):
         return False
@@ -72,7 +72,7 @@ def is_restated(gold: str, answer: str, question: str) -> bool:
     start = text.find(needle) if needle else -1
     while start >= 0:
         before, after = text[start - 1 : start], text[start + len(needle) : start + len(needle) + 1]
-        # A part of a longer number or word is another thing.
+        # Part of a longer number is not a copy.
         if not (_continues(before, needle[0]) or _continues(needle[-1], after)):
             return True
         start = text.find(needle, start + 1)

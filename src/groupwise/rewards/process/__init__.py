@@ -1,1 +1,1 @@
-"""Scores of the reasoning: the arithmetic that is written in it."""
+"""Scores of the reasoning: is its arithmetic right?"""

@@ -1,8 +1,8 @@
-"""The tokens of arithmetic as people and models write it: numbers, signs, units, LaTeX, and what is none of these.
+"""Tokens of arithmetic as people and models write it: numbers, signs, units, LaTeX, and anything else.
 
-One linear pass cuts the text; two more settle what only the neighbours can tell (is this x a sign or a variable? does
-this bracket hold an expression or a remark?). A token that is not arithmetic is kept as such, so that the parser knows
-where an expression hangs on a letter. Nothing here computes.
+One linear pass splits the text; two more resolve what depends on the neighbours (is this x a sign or a variable? does
+this bracket hold an expression or a remark?). Tokens that are not arithmetic are kept, so that the parser sees letters
+attached to an expression. Nothing here computes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Token(NamedTuple):
     start: int
     end: int
     partner: int = -1
-    """Of a group: the index of the other bracket."""
+    """Index of the matching bracket of a group."""
     is_glued: bool = False
-    """No space before it; `$` and `\\left` are no space."""
+    """No space before it; `$` and `\\left` do not count as space."""
     previous: str = ""
     """The character before it."""
 
@@ -56,6 +56,10 @@ _PATTERNS = {
     "bracket": r"[(){}\[\]]",
     "other": r".",
 }
+_SIMPLE_KINDS = {
+    **{"vulgar": "N", "approx": "=", "equal": "=", "percent": "%", "power": "^", "superscript": "S"},
+    **{"fraction": "F", "cross": "X", "macro": "V", "break": "B"},
+}
 _TOKEN = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _PATTERNS.items()), re.DOTALL)
 _OPERATORS = {"×": "*", "·": "*", "⋅": "*", "∙": "*", "\\times": "*", "\\cdot": "*"} | {
     **{"÷": "/", "⁄": "/", "∕": "/", "\\div": "/", "−": "-", "–": "-", "divided by": "/", "multiplied by": "*"},
@@ -81,61 +85,18 @@ _NOT_UNITS = frozenset(
         *("factorial", "squared", "cubed", "remainder", "rem", "pi"),
     )
 )
-# Short words that are no products of variables.
-_SHORT_WORDS = frozenset(
-    (
-        *(
-            "kg",
-            "mg",
-            "cm",
-            "mm",
-            "km",
-            "ml",
-            "lb",
-            "lbs",
-            "oz",
-            "ft",
-            "yd",
-            "hr",
-            "hrs",
-            "min",
-            "sec",
-            "mph",
-            "am",
-            "pm",
-        ),
-        *(
-            "st",
-            "nd",
-            "rd",
-            "th",
-            "gb",
-            "mb",
-            "kb",
-            "tb",
-            "kw",
-            "kwh",
-            "usd",
-            "eur",
-            "sq",
-            "gal",
-            "day",
-            "cup",
-            "dvd",
-            "tv",
-        ),
-        *("of", "in", "on", "at", "to", "is", "by", "as", "an", "or", "we", "he", "it", "if", "so", "up", "no", "my"),
-        *("us", "be", "do", "go", "mr", "ms", "dr", "qt", "pt"),
-    )
-)
-# Where one of these follows a number, a sentence goes on and the expression has ended.
-SENTENCE_WORDS = frozenset(
-    (
-        *("and", "or", "so", "then", "which", "is", "are", "was", "were", "be", "gives", "give", "makes", "make", "we"),
-        *("he", "she", "they", "it", "has", "have", "had", "but", "because", "since", "that", "if", "when", "while"),
-        *("to", "get"),
-    )
-)
+# Short words that are not products of variables.
+_SHORT_WORD_TEXT = """
+kg mg cm mm km ml lb lbs oz ft yd hr hrs min sec mph am pm st nd rd th gb mb kb tb kw kwh usd eur sq gal day cup dvd tv
+of in on at to is by as an or we he it if so up no my us be do go mr ms dr qt pt
+"""
+_SHORT_WORDS = frozenset(_SHORT_WORD_TEXT.split())
+# Words after a number that continue the sentence and end the expression.
+_SENTENCE_TEXT = """
+and or so then which is are was were be gives give makes make we he she they it has have had but because since that if
+when while to get
+"""
+SENTENCE_WORDS = frozenset(_SENTENCE_TEXT.split())
 _PAIRS = {")": "(", "}": "{", "]": "["}
 VALUE_START = frozenset("N(F")
 
@@ -157,8 +118,8 @@ def tokenize(text: str) -> list[Token]:
 
 
 def _token(name: str, text: str, start: int, end: int, whole: str, before: list[Token]) -> Token | None:
-    """None for what only separates."""
-    kind = ""
+    """Return a token, or None for what only separates."""
+    kind = _SIMPLE_KINDS.get(name, "")
     is_glued = bool(before) and before[-1].end == start
     match name:
         case "gap":
@@ -166,36 +127,20 @@ def _token(name: str, text: str, start: int, end: int, whole: str, before: list[
             goes_on = (before and before[-1].kind in "=O") or whole.startswith(("=", "≈", "&", "\\approx"), end)
             kind = "B" if is_line_end and not goes_on else ""
         case "number":
-            # 3:45 and 0730 are clocks, 3:2 a ratio, 1.2.3 a version, 13,2000 a slip: none of them is a number here.
+            # Not numbers: 3:45 and 0730 (clock times), 3:2 (a ratio), 1.2.3 (a version), 13,2000 (a slip).
             is_odd = (is_glued and before[-1].kind in "NV") or len(text) > MAX_DIGITS or _LEADING_ZERO.match(text)
             goes_on = whole[end : end + 1] in (":", ".", ",") and whole[end + 1 : end + 2].isdigit()
             went_on = start > 1 and whole[start - 1] in ":," and whole[start - 2].isdigit()
             kind = "V" if is_odd or goes_on or went_on or _REPEATING.match(whole, end) else "N"
-        case "vulgar":
-            kind = "N"
-        case "approx" | "equal":
-            kind = "="
-        case "percent":
-            kind = "%"
         case "dots":
             kind = "D" if is_glued and before[-1].kind == "N" and "." in before[-1].text else "…"
-        case "power":
-            kind = "^"
-        case "superscript":
-            kind = "S"
         case "operator":
             kind = "B" if _is_bullet(whole, start, end) else "O"
             text = _OPERATORS[text]
-        case "fraction":
-            kind = "F"
-        case "cross":
-            kind = "X"
         case "text_macro":
             inner = text[text.index("{") + 1 : -1].strip()
             kind = "B" if any(map(str.isdigit, inner)) else "V" if len(inner) == 1 else "W" if inner else ""
             text = inner.lower()
-        case "macro":
-            kind = "V"
         case "word":
             is_glued = is_glued and before[-1].kind in "N)"
             kind, text = _word_kind(text, is_glued, whole[end : end + 1]), text.lower()
@@ -203,13 +148,11 @@ def _token(name: str, text: str, start: int, end: int, whole: str, before: list[
             kind = "(" if text in "([{" else ")"
         case "other":
             kind = "V" if text in "_√!|@#∘⊕⊗★☆◇" else "W" if text in "¢€£°" else "B"
-        case "break":
-            kind = "B"
     return Token(kind, text, start, end) if kind else None
 
 
 def _word_kind(text: str, is_glued: bool, following: str) -> str:
-    """A word, or something that may be a variable or a function: `2xy`, `AB`, `f(`, `x1`, `log`."""
+    """Return W for a word, V for what may be a variable or a function: `2xy`, `AB`, `f(`, `x1`, `log`."""
     if any(map(str.isdigit, text)) or "_" in text or following == "(" or text.lower() in _NOT_UNITS:
         return "V"
     if len(text) == 1:
@@ -221,14 +164,14 @@ def _word_kind(text: str, is_glued: bool, following: str) -> str:
 
 
 def _is_bullet(text: str, start: int, end: int) -> bool:
-    """Whether the sign opens a line and a space follows, as in "- 3 + 4 = 7"."""
+    """Return whether the sign opens a line and a space follows, as in "- 3 + 4 = 7"."""
     head = text[max(0, start - 20) : start]
     opens_line = not head.rpartition("\n")[2].strip() and (start <= 20 or "\n" in head)
     return opens_line and text[end : end + 1] in (" ", "\t")
 
 
 def _settle(tokens: list[Token]) -> None:
-    """Decide, by their neighbours, what an x, a spoken operator and an exclamation mark are."""
+    """Resolve an x, a spoken operator and an exclamation mark by their neighbours."""
     for index, token in enumerate(tokens):
         before = tokens[index - 1].kind if index else "B"
         after = tokens[index + 1].kind if index + 1 < len(tokens) else "B"
@@ -249,7 +192,7 @@ def _settle(tokens: list[Token]) -> None:
 
 
 def _pair_brackets(tokens: list[Token]) -> None:
-    """Brackets that hold a whole equation or a sentence end, or have no partner, only separate."""
+    """Match brackets; those around a whole equation or a sentence end, or without a partner, only separate."""
     open_brackets: list[int] = []
     for index, token in enumerate(tokens):
         if token.kind in "=B":

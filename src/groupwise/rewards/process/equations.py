@@ -1,11 +1,12 @@
-"""Finds the equations between numbers in a text, computes both sides exactly, and says which hold.
+"""Equations between numbers in a text: both sides computed exactly, and whether they agree.
 
-Precedence climbing over the tokens of `equation_tokens`, on `Fraction`. The position never goes back, values and depth
-are capped: linear time on any text. What counts as an equation, and when it is true, is said in `process`.
+Precedence climbing over the tokens of `equation_tokens`, on `Fraction`. The position never goes back, and values and
+depth are capped: linear time on any text. `score_process` defines what counts as an equation and when it is true.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,37 +22,37 @@ from groupwise.rewards.process.equation_tokens import (
 )
 
 MAX_BITS = 512
-"""Of a numerator or denominator on the way; an expression that grows beyond is left out."""
+"""Maximum bits of an intermediate numerator or denominator; larger expressions are skipped."""
 MAX_DEPTH = 32
 MAX_EXPONENT = 64
 MAX_UNIT_WORDS = 4
 MAX_STEP_CHARS = 200
-"""Of the text that a `Step` keeps."""
+"""Maximum length of the text that a `Step` keeps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One equation as it is written."""
+    """One equation as written."""
 
     text: str
     is_true: bool
 
 
 class _NotArithmetic(Exception):
-    """Ends the reading of one expression; never leaves this module."""
+    """End of one expression's parse; never leaves this module."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """Of an expression, in two readings. None where it divides by zero."""
+    """The value of an expression in two readings; None where it divides by zero."""
 
     plain: Fraction | None
     scaled: Fraction | None
-    """With `%` as 1/100, "dozen" as 12 and so on; the same as `plain` where there is no such word."""
+    """With `%` as 1/100, "dozen" as 12 and so on; equal to `plain` without such a word."""
     shown: Fraction | None = None
-    """Of a single number: the last digit shown, 1/100 for 3.33. None for anything computed."""
+    """Unit of the last digit of a single number, 1/100 for 3.33; None for anything computed."""
     is_open: bool = False
-    """3.33… goes on: it may be cut off rather than rounded."""
+    """The number ends in dots, as in 3.33…: it may be truncated rather than rounded."""
     has_units: bool = False
 
     @property
@@ -65,17 +66,17 @@ class _Side:
     start: int
     end: int
     is_clean: bool
-    """No operator, letter or function hangs at either end."""
+    """No operator, letter or function is attached at either end."""
 
 
 class _Parser:
-    """Reads one expression at a time, left to right. `position` never goes back: the whole text takes linear time."""
+    """A parser of one expression at a time. `position` never goes back, so the whole text takes linear time."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
         self.position = 0
         self.names_a_part = False
-        """The side just read says "of" in a way that need not be a product: "2/3 of the tank", "= 1/3 of $150"."""
+        """The last side has an "of" that may not be a product: "2/3 of the tank", "= 1/3 of $150"."""
         self.is_first = True
 
     def kind(self, ahead: int = 0) -> str:
@@ -87,7 +88,7 @@ class _Parser:
         return self.tokens[index].text if index < len(self.tokens) else ""
 
     def is_glued(self) -> bool:
-        """Whether the token here follows the one before it without a space."""
+        """Return whether the token follows the previous one without a space."""
         return 0 < self.position < len(self.tokens) and self.tokens[self.position].is_glued
 
     def starts_value(self, ahead: int = 0) -> bool:
@@ -96,11 +97,11 @@ class _Parser:
         return self.kind(ahead) in VALUE_START
 
     def side(self, is_first: bool) -> _Side | None:
-        """The expression that starts here; None when it is none, with the position where that was found."""
+        """Read the expression that starts here; None where it is not one."""
         first = self.position
         self.names_a_part, self.is_first = False, is_first
         before = self.tokens[first - 1].kind if first else "B"
-        # Behind an operator or a letter, beside another number ("5 650 000"), or a sign behind a word ("cost - 3 - 2").
+        # After an operator or a letter, beside another number ("5 650 000"), or a sign after a word ("cost - 3 - 2").
         hangs = before in "O^VFN)%" or (self.kind() == "O" and (before != "B" or self.text() == "+"))
         hangs = hangs or (self.tokens[first].previous or " ") in "}_^)]\\"
         hangs = hangs or (before == "W" and first > 1 and self.tokens[first - 2].kind == "O")  # "5 + his 1 + 2 = 8"
@@ -117,7 +118,7 @@ class _Parser:
             return not self.is_glued()  # a dash: "= 7 - that is all"
         if self.kind() == "N":
             return self.kind(-1) != "N" and not self.is_glued()  # "= 3 400" may be one number, "2^{3}5" a product
-        # "= 2 (1 + 2)" may be a product; "= 7 (as we saw)" and "= 7 \\boxed{7}" are none.
+        # "= 2 (1 + 2)" may be a product; "= 7 (as we saw)" and "= 7 \\boxed{7}" are not.
         return self.kind() not in "O^VF" and not (self.kind() == "(" and self.text() != "{" and self.starts_value(1))
 
     def sum(self, depth: int) -> _Value:
@@ -147,7 +148,7 @@ class _Parser:
             value = _combine(operator, value, self.factor(depth) if part is None else self.with_units(_exactly(part)))
 
     def is_product_of(self, value: _Value) -> bool:
-        """Whether this is the "of" in `1/2 of 48` or `20% of 50`, right behind a fraction or a percentage."""
+        """Return whether this is the "of" in `1/2 of 48` or `20% of 50`, right after a fraction or a percentage."""
         if self.kind() != "W" or self.text() != "of" or not self.starts_value(1) or self.kind(-1) not in "N)%":
             return False
         return value.scaled is not None and (value.scaled != value.plain or 0 < value.scaled < 1)
@@ -222,7 +223,7 @@ class _Parser:
         return _Value(value, value, Fraction(1, 10**decimals), is_open)
 
     def fractional_part(self) -> Fraction | None:
-        """The 1/2 of `2 1/2`, `2½` and `2\\frac{1}{2}`."""
+        """Read the 1/2 of `2 1/2`, `2½` and `2\\frac{1}{2}`."""
         if self.kind() == "N" and self.text() in VULGAR:
             self.position += 1
             return Fraction(*VULGAR[self.text(-1)])
@@ -242,7 +243,7 @@ class _Parser:
         return None
 
     def tight_fraction(self) -> Fraction | None:
-        """A proper fraction without spaces, such as the 1/4 of `3 / 1/4`, where the spaces bracket it."""
+        """Read a proper fraction without spaces, such as the 1/4 of `3 / 1/4`, where spaces act as brackets."""
         if not (self.kind() == "N" and self.kind(1) == "O" and self.text(1) == "/" and self.kind(2) == "N"):
             return None
         top, slash, bottom = self.tokens[self.position : self.position + 3]
@@ -253,7 +254,7 @@ class _Parser:
         return Fraction(int(top.text), int(bottom.text))
 
     def with_units(self, value: _Value) -> _Value:
-        """Past "%", "apples", "dollars per hour", "miles/hour", "cm^2". Words that are factors change one reading."""
+        """Skip "%", "apples", "dollars per hour", "miles/hour", "cm^2". Words that are factors change `scaled`."""
         scale, num_words = Fraction(1), 0
         while num_words <= MAX_UNIT_WORDS:
             if self.kind() in "%W":
@@ -319,7 +320,7 @@ def _raised(value: _Value, exponent_text: str) -> _Value:
 
 
 def find_equations(text: str, limit: int) -> list[tuple[int, Step]]:
-    """The first `limit` equations, each with where it starts."""
+    """Return the first `limit` equations, each with its start."""
     parser = _Parser(tokenize(text))
     found: list[tuple[int, Step]] = []
     while parser.position < len(parser.tokens) and len(found) < limit:
@@ -345,7 +346,7 @@ _PART_OF_A_UNIT = re.compile(r"(?:[0-9]+ )?([0-9]{1,6})/([0-9]{1,6})\s+[^\W\d][^
 def _is_equation(left: _Side, right: _Side, text: str, follows_words: bool) -> bool:
     if not (left.is_clean and right.is_clean) or (left.value.shown is not None and right.value.shown is not None):
         return False
-    # "The cost of 3 apples = 3 * 2", "1/2 cup = 4 ounces": a quantity on the left names a thing and is no side.
+    # "The cost of 3 apples = 3 * 2", "1/2 cup = 4 ounces": a quantity on the left names a thing and is not a side.
     if left.value.shown is not None and (follows_words or left.value.has_units):
         return False
     part = _PART_OF_A_UNIT.fullmatch(text[left.start : min(left.end, left.start + MAX_STEP_CHARS)])
@@ -353,24 +354,23 @@ def _is_equation(left: _Side, right: _Side, text: str, follows_words: bool) -> b
 
 
 def _is_same(left: _Value, right: _Value, is_rounded: bool) -> bool:
-    for left_is_scaled in (False, True):
-        for right_is_scaled in (False, True):
-            a = left.scaled if left_is_scaled else left.plain
-            b = right.scaled if right_is_scaled else right.plain
-            if a is None or b is None:
-                continue
-            room = max(
-                _room(left, left_is_scaled, is_rounded),
-                _room(right, right_is_scaled, is_rounded),
-                abs(b) / 100 if is_rounded and left.shown is None and right.shown is None else Fraction(0),
-            )
-            if abs(a - b) <= room:
-                return True
+    for left_is_scaled, right_is_scaled in itertools.product((False, True), repeat=2):
+        a = left.scaled if left_is_scaled else left.plain
+        b = right.scaled if right_is_scaled else right.plain
+        if a is None or b is None:
+            continue
+        room = max(
+            _room(left, left_is_scaled, is_rounded),
+            _room(right, right_is_scaled, is_rounded),
+            abs(b) / 100 if is_rounded and left.shown is None and right.shown is None else Fraction(0),
+        )
+        if abs(a - b) <= room:
+            return True
     return False
 
 
 def _room(value: _Value, is_scaled: bool, is_rounded: bool) -> Fraction:
-    """How far the other side may lie from a number that shows so many digits: half of the last one."""
+    """Return the rounding tolerance of a written number: half of its last digit."""
     if value.shown is None:
         return Fraction(0)
     scale = value.scale if is_scaled else Fraction(1)

@@ -1,18 +1,18 @@
-"""Process scores: is the reasoning right, whatever the answer? Steps of a completion, and a checker of arithmetic.
+"""Process scores: the steps of a completion, and a checker of their arithmetic.
 
-A process scorer is any callable `(steps) -> float | None`: the steps of `split_steps` in, a score in [0, 1] out, None
-where there is nothing to judge. The built-in one, `arithmetic_score`, finds every `a ∘ b = c` that is written out,
-computes both sides exactly as `Fraction` and says what share of them is true.
+A process scorer is any callable `(steps) -> float | None`: it maps the steps of `split_steps` to a score in [0, 1], or
+None where there is nothing to judge. The built-in `arithmetic_score` computes both sides of every written equation
+exactly and returns the share that is true.
 
-What counts as an equation: two sides joined by `=` or `≈`, at least one of them with an operator. Both may carry units
-("3 apples * 2 = 6 apples"). A letter that could be a variable, a function, a clock time, a remainder: none of that is
-arithmetic, and the equation is left out rather than called false. A chain `a = b = c` is as many steps as it has signs.
+An equation has two sides joined by `=` or `≈`, at least one of them with an operator. Both may have units ("3 apples *
+2 = 6 apples"). An equation with a possible variable, a function, a clock time or a remainder is skipped, not called
+false. A chain `a = b = c` counts once per sign.
 
-When it is true: the sides are equal, or a number with decimals is the other side rounded to the digits shown (`10/3 =
-3.33`, and not `10/3 = 3`). After `≈` whole numbers may be rounded too. `%`, cents and words such as "dozen" may be
-read as a factor or as a plain unit, since people write both `5/20 = 25%` and `5/20*100 = 25%`.
+It is true if the sides are equal, or if a number with decimals is the other side rounded to its digits (`10/3 = 3.33`,
+but not `10/3 = 3`). After `≈` integers may be rounded too. `%`, cents and words such as "dozen" may be factors or plain
+units, since people write both `5/20 = 25%` and `5/20*100 = 25%`.
 
-Model text is read, never run. The time is linear in its length, numbers are capped, and nothing here raises.
+Model text is never run. The time is linear in its length, numbers are capped, and nothing here raises.
 """
 
 from __future__ import annotations
@@ -24,30 +24,28 @@ from collections.abc import Callable, Sequence
 from groupwise.rewards.process.equation_tokens import CALCULATOR_NOTE
 from groupwise.rewards.process.equations import Step, find_equations
 
-__all__ = ["ProcessScorer", "Step", "arithmetic_score", "arithmetic_steps", "split_steps"]
-
 ProcessScorer = Callable[[Sequence[str]], "float | None"]
-"""Steps in; a score in [0, 1] out, or None where there is nothing to judge."""
+"""Maps steps to a score in [0, 1]; None where there is nothing to judge."""
 
 MAX_TEXT_CHARS = 64_000
-"""What comes after is not read."""
+"""The rest of a completion is ignored."""
 MAX_EQUATIONS = 2_000
-"""Of one text; what comes after is not judged."""
+"""Maximum per text; the rest is ignored."""
 
 
 def arithmetic_score(steps: Sequence[str]) -> float | None:
-    """Share of the written equations that are true; None when no arithmetic is written."""
+    """Return the share of written equations that are true; None without any."""
     found = [step for text in steps for step in arithmetic_steps(text)]
     return sum(step.is_true for step in found) / len(found) if found else None
 
 
 def arithmetic_steps(text: str) -> tuple[Step, ...]:
-    """Every equation between numbers in `text`, in the order written, those in GSM8K's `<<48/2=24>>` included."""
+    """Return every equation between numbers in order, including those in GSM8K's `<<48/2=24>>`."""
     found: list[tuple[int, Step]] = []
     start = 0
     for line in _HARD_LINE_END.split(text[:MAX_TEXT_CHARS]):
         if _RELATION.search(line):
-            # The calculator's note stands between the sign and the result: around it, the line is read without it.
+            # The calculator's note stands between the sign and the result: read the line without it, then the note.
             found += [(start + place, step) for place, step in find_equations(line, MAX_EQUATIONS)]
             for note in itertools.islice(CALCULATOR_NOTE.finditer(line), MAX_EQUATIONS):
                 found += [
@@ -60,7 +58,7 @@ def arithmetic_steps(text: str) -> tuple[Step, ...]:
     return tuple(step for _, step in found[:MAX_EQUATIONS])
 
 
-# Not inside an equation that goes on: behind a sign, or before one of equality.
+# Not inside an equation that continues: after a sign, or before an equals sign.
 _HARD_LINE_END = re.compile(r"(?<![=≈+*/×÷-])(?<!\\cdot)(?<!\\times)\n(?![ \t]*+&?[ \t]*+(?:=|≈|\\approx))")
 _RELATION = re.compile(r"[=≈≃≅]|\\(?:approx|simeq|cong)|[Ee]quals")
 _ANSWER_ELEMENT = re.compile(r"<answer>(?:(?!<answer>).)*?</answer>", re.DOTALL)
@@ -75,13 +73,13 @@ _ABBREVIATIONS = ("Mr.", "Mrs.", "Ms.", "Dr.", "St.", "vs.", "approx.", "e.g.", 
 
 
 def split_steps(completion: str) -> tuple[str, ...]:
-    """The sentences and lines that make the reasoning, in order, without outer spaces.
+    """Return the sentences and lines of the reasoning, in order, without outer spaces.
 
-    The answer itself is not a step: `<answer>` elements, `####` lines and lines that are nothing but a box are left
-    out. A sentence that ends in a box stays whole, since the box closes an argument there.
+    The answer itself is not a step: `<answer>` elements, `####` lines and lines that are only a box are skipped. A
+    sentence that ends in a box is kept whole.
     """
     text = _TAG.sub("\n", _ANSWER_ELEMENT.sub("\n", completion[:MAX_TEXT_CHARS]))
-    # Runs of spaces and empty lines go first: what follows would take quadratic time on them.
+    # Collapse spaces and empty lines first: the patterns below would take quadratic time on them.
     text = _CONTINUED.sub(" ", _EMPTY_LINES.sub("\n", _SPACES.sub(" ", text)))
     steps: list[str] = []
     for line in text.split("\n"):
@@ -90,7 +88,7 @@ def split_steps(completion: str) -> tuple[str, ...]:
         head = ""
         for piece in _SENTENCE_END.split(line):
             piece = f"{head} {piece}".strip()
-            # "2." and "Mr." end no sentence: what follows belongs to them.
+            # "2." and "Mr." do not end a sentence.
             if _LIST_NUMBER.fullmatch(piece) or piece.endswith(_ABBREVIATIONS):
                 head = piece
                 continue

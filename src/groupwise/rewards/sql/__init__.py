@@ -1,1 +1,1 @@
-"""Queries: run read-only on SQLite, judged by their rows."""
+"""Scores of SQL queries: run read-only on SQLite and judged by their rows."""

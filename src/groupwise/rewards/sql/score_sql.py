@@ -1,20 +1,19 @@
-"""SQL: a query is right when it gives the same rows as the gold query, on every database of the problem.
+"""Scores of SQL: a query is right when it returns the same rows as the gold query on every database of the problem.
 
 The answer is the last ```` ```sql ```` block, else the last block of any language, else the last `<answer>`, else
-(`allow_bare`) the whole completion where it begins with SELECT or WITH. It is run as `sqlite_reader` says: whatever it
-is, it can do no harm, and what cannot be run or takes too much is wrong, with a reason.
+(`allow_bare`) the whole completion if it begins with SELECT or WITH. `sqlite_reader` runs it safely; a query that
+cannot be run or needs too much is wrong, with a reason.
 
 Two results are the same when
 
 - they have as many columns, in the same order; names of columns do not matter;
-- they have the same rows as often. Order matters only where the gold query has an ORDER BY of its own (not one inside
-  brackets). Rows that the gold's ORDER BY ties may come in any order among themselves; which of the tied rows a LIMIT
-  keeps is the gold's choice;
-- values are equal: NULL is NULL; numbers by value (1 is 1.0), to 1e-6 of the larger one where either is a float; text
-  and blobs character by character and never equal to each other or to a number.
+- they have the same rows equally often. Order matters only where the gold query has its own ORDER BY outside brackets.
+  Rows that are tied in it may come in any order; which tied rows a LIMIT keeps is the gold query's choice;
+- values are equal: NULL is NULL; numbers by value (1 is 1.0), to a relative 1e-6 where either is a float; text and
+  blobs exactly, and never equal to each other or to a number.
 
-Reward: `correct` 1.0; or `executes` (0.1 unless told otherwise) for a wrong query that ran. A broken database and a
-gold query that cannot be run or that gives no rows on any database raise `GoldError`: none of it is the model's fault.
+Reward: `correct` 1.0; or `executes` (default 0.1) for a wrong query that ran. A broken database and a gold query that
+cannot be run or returns no rows on any database raise `GoldError`: none of that is the model's fault.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ DEFAULT_LIMITS = QueryLimits()
 EXECUTES_REWARD = 0.1
 RELATIVE_TOLERANCE = 1e-6
 ABSOLUTE_TOLERANCE = 1e-12
-"""Sums that should be zero are zero to about this."""
+"""Rounding error of sums that should be zero."""
 MAX_MATCHED_ROWS = 256
-"""Rows with several floats are matched exactly up to so many alike ones; beyond, in sorted order only."""
+"""Maximum number of similar rows with several floats to match exactly; more are compared in sorted order."""
 
 _LANGUAGES = frozenset(("sql", "sqlite", "sqlite3"))
 _BARE = re.compile(r"\s*(?:SELECT|WITH)\b", re.IGNORECASE)
@@ -60,20 +59,20 @@ _SQL_TOKEN = re.compile(
 
 
 class GoldError(ValueError):
-    """The problem is broken: its database, or its gold query."""
+    """The problem's database or gold query is broken."""
 
 
 class EmptyGoldError(GoldError):
-    """The gold query gives no rows on any database, so that a query for nothing would be right."""
+    """The gold query returns no rows on any database, so a query for nothing would be right."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """What the gold query gives on one database."""
+    """The gold query's result on one database."""
 
     result: QueryResult
     blocks: tuple[tuple[int, int], ...]
-    """Spans of rows; within a span the order is free."""
+    """Spans of rows within which the order is free."""
 
 
 def score_sql(
@@ -109,7 +108,7 @@ def _score(verdict: Verdict, executes: float, verifier: str, detail: str) -> Sco
 
 
 def find_query(completion: str, *, allow_bare: bool = True) -> str | None:
-    """The query that a completion gives as its answer, as it was written; None where there is none."""
+    """Return the query that a completion gives as its answer, unchanged; None where there is none."""
     query = last_fenced(completion, _LANGUAGES)
     if query is None:
         tag = last_tag(completion)
@@ -120,9 +119,9 @@ def find_query(completion: str, *, allow_bare: bool = True) -> str | None:
 
 
 def gold_results(gold: str, databases: Sequence[str], limits: QueryLimits = DEFAULT_LIMITS) -> list[Gold]:
-    """What the gold query gives on each database; run once per process, and again when a file has changed.
+    """Return the gold query's result on each database; run once per process, and again when a file changes.
 
-    Raises `GoldError` where it cannot be run, and `EmptyGoldError` where it gives no rows on any of them.
+    Raise `GoldError` if it cannot be run, and `EmptyGoldError` if it returns no rows on any of them.
     """
     if not databases:
         raise GoldError("no database to run the gold query on")
@@ -131,7 +130,7 @@ def gold_results(gold: str, databases: Sequence[str], limits: QueryLimits = DEFA
     except DatabaseError as error:
         raise GoldError(str(error)) from None
     if not any(result.result.rows for result in golds):
-        raise EmptyGoldError(f"the gold query gives no rows on {', '.join(databases)}: {excerpt(gold)}")
+        raise EmptyGoldError(f"the gold query returns no rows on {', '.join(databases)}: {excerpt(gold)}")
     return golds
 
 
@@ -145,8 +144,8 @@ def _gold(database: str, _: Signature, gold: str, limits: QueryLimits) -> Gold:
 
 
 def _tie_blocks(database: str, gold: str, result: QueryResult, limits: QueryLimits) -> tuple[tuple[int, int], ...]:
-    """The gold's ORDER BY leaves ties open. Broken in two opposite ways, they show where the rows come out different:
-    the shortest spans that hold the same rows either way are the ties."""
+    """Find the ties of the gold query's ORDER BY: sorted with ties broken in two opposite ways, they are the shortest
+    spans with the same rows either way."""
     num_rows = len(result.rows)
     end = order_by_end(gold)
     if end is None or num_rows < 2:
@@ -156,7 +155,7 @@ def _tie_blocks(database: str, gold: str, result: QueryResult, limits: QueryLimi
         terms = "".join(f", {column} {direction}" for column in range(1, result.num_columns + 1))
         try:
             results.append(run_query(database, gold[:end] + terms + gold[end:], limits).rows)
-        except QueryError:  # no room for more: then there are no ties to know of, and order is the gold's own
+        except QueryError:  # no room for more terms: treat the order as complete
             return tuple((position, position + 1) for position in range(num_rows))
     blocks, start = [], 0
     surplus: Counter[Row] = Counter()
@@ -174,7 +173,7 @@ def _tie_blocks(database: str, gold: str, result: QueryResult, limits: QueryLimi
 
 
 def order_by_end(query: str) -> int | None:
-    """Where the terms of the query's own ORDER BY end; None where it has none outside of brackets."""
+    """Return the end of the terms of the query's own ORDER BY; None without one outside brackets."""
     depth, previous, end, is_ordered = 0, "", 0, False
     for token in _SQL_TOKEN.finditer(query):
         if token["comment"]:
@@ -193,7 +192,7 @@ def order_by_end(query: str) -> int | None:
 
 
 def difference(gold: Gold, result: QueryResult) -> str:
-    """In what the result is not the gold's; "" where it is the same."""
+    """Describe how the result differs from the gold one; "" if it does not."""
     expected = gold.result
     if result.num_columns != expected.num_columns:
         return f"{result.num_columns} columns, not {expected.num_columns}"
@@ -209,7 +208,7 @@ def difference(gold: Gold, result: QueryResult) -> str:
 
 
 def has_same_rows(one: Sequence[Row], other: Sequence[Row]) -> bool:
-    """Whether two results have the same rows as often, in whatever order."""
+    """Return whether two results have the same rows equally often, in any order."""
     if len(one) != len(other):
         return False
     if Counter(one) == Counter(other):  # 1 and 1.0 are equal and have the same hash
@@ -221,10 +220,10 @@ def has_same_rows(one: Sequence[Row], other: Sequence[Row]) -> bool:
 
 
 def _by_shape(rows: Sequence[Row]) -> dict[Row, list[tuple[float, ...]]]:
-    """The numbers of each row, under all else of it: only numbers may differ a little."""
+    """Group the numbers of each row by its other values, since only numbers may differ slightly."""
     found = defaultdict(list)
     for row in rows:
-        # A value that no result can hold stands for a number.
+        # A value that no result can contain marks a number.
         shape = tuple(_IS_NUMBER if isinstance(value, (int, float)) else value for value in row)
         found[shape].append(tuple(value for value in row if isinstance(value, (int, float))))
     return found
@@ -239,37 +238,25 @@ def _has_same_numbers(one: list[tuple[float, ...]], other: list[tuple[float, ...
     one, other = sorted(one), sorted(other)
     if all(map(_is_close_row, one, other)):
         return True
-    # Sorting decides for one column. With more, a first number that is off by a rounding can put rows out of step.
+    # Sorting decides for one column. With more, a rounding error in the first number can change the order of rows.
     return len(one[0]) > 1 and len(one) <= MAX_MATCHED_ROWS and _can_be_paired(one, other)
 
 
 def _can_be_paired(one: list[tuple[float, ...]], other: list[tuple[float, ...]]) -> bool:
-    """A perfect matching between rows that are close (Kuhn's augmenting paths, without recursion)."""
+    """Find a perfect matching between close rows (Kuhn's augmenting paths; at most MAX_MATCHED_ROWS deep)."""
     close = [[right for right, row in enumerate(other) if _is_close_row(left_row, row)] for left_row in one]
     partner: dict[int, int] = {}
-    for start in range(len(one)):
-        came_from: dict[int, int] = {}
-        frontier, free = [start], None
-        while frontier and free is None:
-            left = frontier.pop()
-            for right in close[left]:
-                if right not in came_from:
-                    came_from[right] = left
-                    if right not in partner:
-                        free = right
-                        break
-                    frontier.append(partner[right])
-        if free is None:
-            return False
-        right = free
-        while True:
-            left = came_from[right]
-            taken = next((other_right for other_right, owner in partner.items() if owner == left), None)
-            partner[right] = left
-            if taken is None:
-                break
-            right = taken
-    return True
+
+    def find_partner(left: int, seen: set[int]) -> bool:
+        for right in close[left]:
+            if right not in seen:
+                seen.add(right)
+                if right not in partner or find_partner(partner[right], seen):
+                    partner[right] = left
+                    return True
+        return False
+
+    return all(find_partner(left, set()) for left in range(len(one)))
 
 
 def _is_close_row(one: Sequence[Any], other: Sequence[Any]) -> bool:

@@ -1,20 +1,19 @@
-"""Runs a query that nobody trusts on a SQLite file: it can read the file's tables, a bounded amount, and nothing else.
+"""Untrusted queries on a SQLite file: they can read a bounded amount of its tables, and nothing else.
 
-What holds it back, in the order in which it is met:
+The restrictions, in the order in which they apply:
 
-- the text: length, NUL, lone surrogates, and the clock ('now', 'localtime'), which would make a result of the day;
+- the text: length, NUL, lone surrogates, and the clock ('now', 'localtime'), which would make results vary;
 - SQLite's own limits on expressions, compound selects, arguments, parameters, attached files and sizes of values;
-- an authorizer that knows four actions (select, read, function, recursive), the file's own tables and `FUNCTIONS`;
+- an authorizer for four actions (select, read, function, recursive), the file's own tables and `FUNCTIONS`;
 - a budget of virtual-machine operations, so that the same query always ends the same way on the same SQLite. LIKE,
   instr, replace and trim, whose built-in forms can take more than linear time in one operation, are replaced by linear
-  ones that draw on the same budget. A limit on processor time, far above what the budget takes, is for queries that
-  make single operations dear;
-- a limit on the memory of all of SQLite in this process, which also ends what explodes while it is being prepared
-  (views and common table expressions are copied wherever they are named); temporary tables stay in that memory;
-- caps on rows and bytes of the result.
+  ones that draw on the same budget. A CPU limit far above the budget is for queries with expensive single operations;
+- a memory limit for all of SQLite in this process, which also stops queries that explode while being prepared (views
+  and common table expressions are copied wherever they are named); temporary tables stay in that memory;
+- limits on rows and bytes of the result.
 
 The file is opened read-only and immutable: no locks, no journal, no write. Connections are kept per process and thread
-and never used across a fork. Whoever needs a hard deadline runs this in a process that can be killed.
+and never used across a fork. For a hard deadline, run this in a killable process.
 """
 
 from __future__ import annotations
@@ -34,17 +33,16 @@ Row = tuple[Any, ...]
 
 MAX_QUERY_CHARS = 10_000
 MAX_VALUE_BYTES = 1_000_000
-"""Of one string, blob or table row."""
+"""Maximum size of one string, blob or table row."""
 MAX_MEMORY_BYTES = 96 * 2**20
-"""Of all that SQLite holds in this process. It can only be lowered, and holds for every connection of the process."""
+"""Memory of all SQLite connections of this process together. It can only be lowered."""
 MAX_CONNECTIONS = 16
-"""Open files in a thread; the one that was not used for longest is closed. Each may cache 2 MB of pages."""
+"""Open files per thread; the least recently used one is closed. Each may cache 2 MB of pages."""
 OPERATIONS_PER_LOOK = 1_000
-"""How often the budget is looked at; a query may overrun it by this many operations."""
+"""Interval between checks of the budget; a query may exceed it by this many operations."""
 OPERATIONS_OF_A_CALL = 20
-"""What a replaced function draws from the budget: this ..."""
+"""Cost of a call of a replaced function, plus one operation per CHARS_PER_OPERATION characters."""
 CHARS_PER_OPERATION = 10
-"""... and one operation for so many characters looked at."""
 MAX_TRIM_CHARS = 100
 MAX_LIKE_CHARS = 1_000
 
@@ -62,8 +60,8 @@ FUNCTIONS = frozenset(
         *("json_extract", "json_array_length", "json_type", "json_valid", "->", "->>"),
     )
 )
-"""What a query may call. Not here: what reads or writes files, loads code, is random, reads the clock, tells of the
-engine, or makes much out of little (printf, zeroblob, json_group_array). GLOB is left out as well."""
+"""Functions that a query may call. Excluded: functions that access files, load code, are random, read the clock,
+describe the engine, or turn little into much (printf, zeroblob, json_group_array), and GLOB."""
 
 _CLOCK = re.compile(
     r"""['"](?:now|localtime|utc)['"]|\b(?:date|time|datetime|julianday|unixepoch)\s*+\(\s*+\)""", re.IGNORECASE
@@ -88,22 +86,22 @@ _LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
 class QueryError(Exception):
-    """The query cannot be run, or takes too much: its writer's fault."""
+    """The query cannot be run, or needs too much."""
 
 
 class DatabaseError(Exception):
-    """The file cannot be read as a database: not the query's fault."""
+    """The file cannot be read as a database."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryLimits:
     max_operations: int = 5_000_000
-    """Of SQLite's virtual machine; a plain query on a few hundred rows takes some thousands."""
+    """Operations of SQLite's virtual machine; a plain query on a few hundred rows takes a few thousand."""
     max_rows: int = 10_000
     max_bytes: int = 1_000_000
-    """Of all values of the result together; a number counts as 8."""
+    """Size of all values of the result together; a number counts as 8."""
     max_cpu_s: float = 2.0
-    """Ten times what `max_operations` plain operations take: a net, and not what ends an ordinary query."""
+    """A safety net: ten times the time of `max_operations` plain operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +111,7 @@ class QueryResult:
 
 
 Signature = tuple[int, int, int]
-"""Of a file, to notice that it was replaced: inode, size, time of change."""
+"""Inode, size and time of change of a file, to detect that it was replaced."""
 
 
 def file_signature(path: str) -> Signature:
@@ -125,7 +123,7 @@ def file_signature(path: str) -> Signature:
 
 
 def run_query(path: str, query: str, limits: QueryLimits) -> QueryResult:
-    """All rows of one query. Raises `QueryError` or `DatabaseError`, and nothing else whatever the query is."""
+    """Return all rows of a query; whatever it is, raise only `QueryError` or `DatabaseError`."""
     fault = _text_fault(query)
     if fault:
         raise QueryError(fault)
@@ -133,7 +131,7 @@ def run_query(path: str, query: str, limits: QueryLimits) -> QueryResult:
 
 
 def schema_text(path: str, max_chars: int) -> str:
-    """The CREATE statements of the file's tables and views; what does not fit is left out, and said to be."""
+    """Return the CREATE statements of the file's tables and views, with a comment on those that do not fit."""
     statements = _reader(path).statements
     kept: list[str] = []
     for statement in statements:
@@ -196,7 +194,7 @@ class _Reader:
         self._end = ""
         uri = f"file:{urllib.parse.quote(os.path.abspath(path))}?mode=ro&immutable=1"
         try:
-            # No statement cache: a fresh statement counts its operations from zero, so budgets end where they ended.
+            # No statement cache: a fresh statement counts its operations from zero, so budgets are reproducible.
             self.connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=0)
         except sqlite3.Error as error:
             raise DatabaseError(f"{path}: cannot be opened: {error}") from None
@@ -208,7 +206,7 @@ class _Reader:
 
     def _prepare(self) -> tuple[frozenset[str], tuple[str, ...]]:
         connection = self.connection
-        # Data sets hold text in other encodings; a row of them must not end the query.
+        # Some data sets contain text in other encodings, which must not end the query.
         connection.text_factory = functools.partial(str, encoding="utf-8", errors="surrogateescape")
         connection.execute(f"PRAGMA hard_heap_limit = {MAX_MEMORY_BYTES}").fetchall()
         connection.execute("PRAGMA temp_store = MEMORY")
@@ -218,13 +216,11 @@ class _Reader:
         ).fetchall()
         for limit, value in _LIMITS.items():
             connection.setlimit(limit, value)
-        connection.create_function("like", 2, self._like, deterministic=True)
-        connection.create_function("like", 3, self._like, deterministic=True)
-        connection.create_function("instr", 2, self._instr, deterministic=True)
-        connection.create_function("replace", 3, self._replace, deterministic=True)
-        connection.create_function("trim", 2, self._trim(str.strip), deterministic=True)
-        connection.create_function("ltrim", 2, self._trim(str.lstrip), deterministic=True)
-        connection.create_function("rtrim", 2, self._trim(str.rstrip), deterministic=True)
+        functions: list[tuple[str, int, Any]] = [("like", 2, self._like), ("like", 3, self._like)]
+        functions += [("instr", 2, self._instr), ("replace", 3, self._replace)]
+        functions += [(f"{side}trim", 2, self._trim(getattr(str, f"{side}strip"))) for side in ("", "l", "r")]
+        for name, num_arguments, function in functions:
+            connection.create_function(name, num_arguments, function, deterministic=True)
         connection.set_authorizer(self._authorize)
         connection.set_progress_handler(self._progress, OPERATIONS_PER_LOOK)
         return frozenset(str(name).lower() for name, _ in found), tuple(sql for _, sql in found if sql)
@@ -254,7 +250,7 @@ class _Reader:
             return sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_READ:
             name = (first or "").lower()
-            # Without a column it may be a common table expression; then there is nothing of it to read but its size.
+            # Without a column it may be a common table expression, of which only the size can be read.
             is_known = name in self.tables or (not second and not name.startswith(_INTERNAL))
             return self._allow(is_known, f"table {first} may not be read")
         if action == sqlite3.SQLITE_FUNCTION:
@@ -276,13 +272,13 @@ class _Reader:
         return 1 if self._end else 0
 
     def _charge(self, num_chars: int) -> None:
-        """Before the work is done, so that one call never does more than the whole budget allows."""
+        """Charge before the work is done, so that one call never does more than the whole budget allows."""
         self._operations_left -= OPERATIONS_OF_A_CALL + num_chars // CHARS_PER_OPERATION
         if self._operations_left < 0:
             raise self._refusal("takes too many operations")
 
     def _refusal(self, reason: str) -> QueryError:
-        """SQLite reports that a function raised, but not what: the reason is kept beside it."""
+        """Keep the reason: SQLite reports that a function raised, but not what."""
         self._end = reason
         return QueryError(reason)
 
@@ -296,7 +292,7 @@ class _Reader:
             raise self._refusal("LIKE with a pattern too long or an ESCAPE that is not one character")
         text, segments = _lower(_as_text(value)), _like_segments(pattern, mark)
         # Only segments with `_` are compared at every position; plain ones are found in linear time.
-        self._charge(len(text) * (1 + sum(segment.length for segment in segments if segment.plain is None)))
+        self._charge(len(text) * (1 + sum(segment.length for segment in segments if segment.has_gaps)))
         return int(_matches(segments, text))
 
     def _instr(self, value: Any, part: Any) -> int | None:
@@ -349,7 +345,7 @@ def _fetch(cursor: sqlite3.Cursor, limits: QueryLimits) -> QueryResult:
 
 
 def _as_text(value: Any) -> str:
-    """What SQLite makes of a value where it wants text."""
+    """Convert a value to text as SQLite does."""
     if isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -357,34 +353,24 @@ def _as_text(value: Any) -> str:
     if isinstance(value, float):
         if value in (float("inf"), float("-inf")):
             return "Inf" if value > 0 else "-Inf"
-        # Adding zero takes the sign off -0.0.
+        # Adding zero removes the sign of -0.0.
         mantissa, mark, exponent = format(value + 0.0, ".15g").partition("e")
         return f"{mantissa}{'' if '.' in mantissa else '.0'}{mark}{exponent}"
     return str(value)
 
 
 def _lower(text: str) -> str:
-    """LIKE ignores the case of ASCII letters only."""
+    """Lower only ASCII letters, as LIKE does."""
     return text.lower() if text.isascii() else text.translate(_LOWER)
 
 
 class _Segment(NamedTuple):
-    """What stands between two `%` of a LIKE pattern: so many characters, plain or with `_` among them."""
+    """A fixed number of characters between two `%` of a LIKE pattern."""
 
     length: int
-    plain: str | None
-    pattern: re.Pattern[str] | None
-
-    def is_at(self, text: str, start: int) -> bool:
-        if self.plain is not None:
-            return text.startswith(self.plain, start)
-        return self.pattern is not None and self.pattern.match(text, start) is not None
-
-    def find(self, text: str, start: int, end: int) -> int:
-        if self.plain is not None:
-            return text.find(self.plain, start, end)
-        found = None if self.pattern is None else self.pattern.search(text, start, end)
-        return -1 if found is None else found.start()
+    pattern: re.Pattern[str]
+    has_gaps: bool
+    """It contains `_`."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -405,26 +391,24 @@ def _like_segments(pattern: str, escape: str | None) -> tuple[_Segment, ...]:
 
 
 def _segment(characters: list[str]) -> _Segment:
-    if "" not in characters:
-        return _Segment(len(characters), "".join(characters), None)
     pattern = "".join(re.escape(character) or "." for character in characters)
-    return _Segment(len(characters), None, re.compile(pattern, re.DOTALL))
+    return _Segment(len(characters), re.compile(pattern, re.DOTALL), "" in characters)
 
 
 def _matches(segments: tuple[_Segment, ...], text: str) -> bool:
-    """Leftmost is best: a segment between two `%` may as well be found where it comes first."""
+    """Match segments leftmost first, which is always best between two `%`."""
     if not segments:
         return False
     first, last = segments[0], segments[-1]
     if len(segments) == 1:
-        return len(text) == first.length and first.is_at(text, 0)
+        return first.pattern.fullmatch(text) is not None
     end = len(text) - last.length
-    if end < first.length or not first.is_at(text, 0) or not last.is_at(text, end):
+    if end < first.length or not first.pattern.match(text) or not last.pattern.match(text, end):
         return False
     position = first.length
     for segment in segments[1:-1]:
-        start = segment.find(text, position, end)
-        if start < 0:
+        found = segment.pattern.search(text, position, end)
+        if found is None:
             return False
-        position = start + segment.length
+        position = found.end()
     return True

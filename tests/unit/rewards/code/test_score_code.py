@@ -72,7 +72,7 @@ def test_shares(score: Scorer, program: str, passed: int) -> None:
     [
         ("def f(x): return 1", "0 of 4 tests; test 1: wrong value"),
         ("def f(x): raise KeyError('k')", "test 1: raised: KeyError"),
-        ("def f(x): return object()", "test 1: not plain: object is no plain data"),
+        ("def f(x): return object()", "test 1: not plain: object is not plain data"),
         ("def f(: pass", "test 1: no code: SyntaxError"),
         ("import sys; sys.exit(0)", "test 1: raised: SystemExit"),
         ("import os; os._exit(0)", "test 1: ended: the program ended: ok"),

@@ -1,6 +1,5 @@
 """Steps of a completion and the arithmetic written in them: what is found, what is true, what is left alone."""
 
-import json
 import random
 import re
 import time
@@ -12,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.rewards.process.score_process import MAX_EQUATIONS, arithmetic_score, arithmetic_steps, split_steps
+from tests.real_data import read_rows, shipped_or_full
 
-DATA = Path(__file__).resolve().parents[5] / "shared" / "data" / "gsm8k"
 SIZE = 60_000
 
 TRUE = (
@@ -383,11 +382,11 @@ def test_values_that_grow_without_end_are_left_out() -> None:
 # --- real solutions ---
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA}")
-def test_gold_solutions_are_true_and_corrupted_ones_are_not() -> None:
-    rows = [json.loads(line) for line in (DATA / "test.jsonl").read_text().split("\n") if line]
+@pytest.mark.parametrize("path", shipped_or_full("gsm8k.jsonl", "gsm8k/test.jsonl"))
+def test_gold_solutions_are_true_and_corrupted_ones_are_not(path: Path) -> None:
+    rows = read_rows(path)
     steps = [step for row in rows for step in arithmetic_steps(row["answer"])]
-    assert len(steps) > 8000
+    assert len(steps) > 6 * len(rows)
     assert sum(step.is_true for step in steps) / len(steps) > 0.998
     generator = random.Random(0)
     caught = total = 0
@@ -400,5 +399,5 @@ def test_gold_solutions_are_true_and_corrupted_ones_are_not() -> None:
             total += 1
             found = arithmetic_steps(f"{line[: result.start(1)]}{wrong}{line[result.end(1) :]}")
             caught += [step.is_true for step in found] == [False]
-    assert total > 3000
+    assert total > 2 * len(rows)
     assert caught / total > 0.99

@@ -247,7 +247,7 @@ def test_executes_reward(database: str) -> None:
 
 def test_whose_fault(tmp_path: Path, database: str) -> None:
     gold = "SELECT name FROM person"
-    with pytest.raises(EmptyGoldError, match=r"gives no rows on .*people\.sqlite"):
+    with pytest.raises(EmptyGoldError, match=r"returns no rows on .*people\.sqlite"):
         score("SELECT name FROM person WHERE 0", gold, database)
     with pytest.raises(GoldError, match=r"gold query cannot be run on .*no such table: persons"):
         score("SELECT name FROM persons", gold, database)

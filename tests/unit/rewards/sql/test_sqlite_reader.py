@@ -176,7 +176,7 @@ def test_bombs(database: str, name: str) -> None:
     started = time.process_time()
     completion = f"```sql\n{BOMBS[name]}\n```"
     score = score_sql("SELECT 1 UNION SELECT 2", [database], completion, "sql/1", limits=LIMITS)
-    assert time.process_time() - started < 2.0
+    assert time.process_time() - started < 10.0
     assert (score.verdict, score.reward) == (Verdict.WRONG, 0.0)
     assert 0 < len(score.detail) < 200
     score.detail.encode()

@@ -113,15 +113,15 @@ def test_adapters_and_checkpointing(model: str, shape: str) -> None:
     assert policy.model.is_gradient_checkpointing
     timing = bench_update(work)
     assert timing.num_parameters == num_multiplied(policy.model) > num_multiplied(make_policy(UpdateWork(model)).model)
-    assert "about 6 N in all, so that the two cancel" in str(timing)
+    assert "about 6 N in total, so the two cancel" in str(timing)
 
 
 @pytest.mark.parametrize(
     ("lora", "checkpointing", "note"),
     [
         (None, False, ""),
-        (8, False, "frozen weights need no gradient of their own, about 4 N in all, so that it flatters"),
-        (None, True, "activations are computed again, about 8 N in all, so that the device does more than it says"),
+        (8, False, "frozen weights need no gradient, about 4 N in total, so MFU is too high"),
+        (None, True, "activations are recomputed, about 8 N in total, so MFU is too low"),
     ],
 )
 def test_notes_say_what_the_formula_hides(lora: int | None, checkpointing: bool, note: str) -> None:
@@ -130,8 +130,8 @@ def test_notes_say_what_the_formula_hides(lora: int | None, checkpointing: bool,
     assert timing.note.endswith(note)
     assert bool(timing.note) == bool(note)
     shown = str(timing)
-    assert "50.0%     of 790 TFLOP/s" in shown
-    assert "4.00 GiB before the update 1.00 GiB" in shown
+    assert "50.0%  of 790 TFLOP/s" in shown
+    assert "4.00 GiB  before the update 1.00 GiB" in shown
 
 
 def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +142,7 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert table["mfu"] > 0
     assert main(["bench", "update", *OPTIONS, "--updates", "2"]) == 0
     shown = capsys.readouterr().out
-    assert f"5 sequences of 9 to 30 tokens, {table['tokens']} in all" in shown
+    assert f"5 sequences of 9 to 30 tokens, {table['tokens']} in total" in shown
     assert "MFU" not in shown
     assert "peak memory" not in shown
 
@@ -155,9 +155,9 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["--updates", "1"], "--updates 1: must be at least 2"),
         (["--prompt-tokens", "0"], "--prompt-tokens 0: must be at least 1"),
         (["--microbatch-tokens", "0"], "--microbatch-tokens 0: must be at least 1"),
-        (["--longest", "8"], "--longest 8: counts the prompt, so that it must be above --prompt-tokens 8"),
-        (["--longest", "513"], "--longest 513: tiny-qwen3 was made for 512 positions"),
-        (["--lora", "0"], "--lora 0: a rank of at least 1"),
+        (["--longest", "8"], "--longest 8: includes the prompt; must be above --prompt-tokens 8"),
+        (["--longest", "513"], "--longest 513: tiny-qwen3 has only 512 positions"),
+        (["--lora", "0"], "--lora 0: must be at least 1"),
         (["--peak-tflops", "0"], "--peak-tflops 0: must be above 0"),
     ],
 )

@@ -1,4 +1,10 @@
-"""Sweeps: several runs around one recipe, and what they show."""
+"""Run a recipe in several arms and seeds, and analyse the results.
+
+Examples:
+  groupwise sweep format-copy-study --dry-run
+  groupwise sweep my-sweep.toml --jobs auto --max-minutes 120
+  groupwise sweep sweeps/my-sweep --analyse-only --plots charts
+"""
 
 from __future__ import annotations
 
@@ -9,35 +15,34 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from groupwise.cli.arguments import add_json
+from groupwise.cli.printing import counted, print_json, say
+
 if TYPE_CHECKING:
-    from groupwise.sweeps.arms import Arm, Sweep
+    from groupwise.config import Recipe
     from groupwise.sweeps.machine import ArmPlan
     from groupwise.sweeps.run_jobs import JobProgress, StopSwitch
     from groupwise.sweeps.spec import SweepSpec
+    from groupwise.sweeps.sweep_records import Arm, Sweep
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    sweep = commands.add_parser("sweep", help="run a recipe in several arms and seeds, and say what they show")
-    sweep.add_argument("sweep", metavar="FILE", help="a TOML file, or the name of a sweep that comes with groupwise")
-    sweep.add_argument("--dir", type=Path, help="where the sweep goes; by default sweeps/NAME")
-    sweep.add_argument(
-        "--jobs", metavar="N", help="runs at once; `auto`: as many as fit. Default: as the file says, or 1"
-    )
-    sweep.add_argument("--set", action="append", default=[], metavar="a.b=c", dest="common", help="for all arms")
-    sweep.add_argument("--arms", nargs="+", metavar="NAME", help="run these alone")
-    sweep.add_argument("--max-minutes", type=float, metavar="M", help="then stop and save; asking again goes on")
-    sweep.add_argument(
-        "--dry-run", action="store_true", help="show the arms, and time and memory where there is a plan"
-    )
-    sweep.add_argument("--gpu", default="this", help="with --dry-run: plan for this one, as in h200; default this")
-    sweep.add_argument("--analyse-only", action="store_true", help="run nothing; write the report of what is there")
-    sweep.add_argument("--plots", type=Path, metavar="FOLDER", help="also each knob's panels as PNG and SVG, with CSV")
-    sweep.add_argument("--csv", type=Path, metavar="FOLDER", help="also the data of the panels as CSV alone")
-    sweep.add_argument("--json", action="store_true")
-    sweep.set_defaults(command=_sweep)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("sweep", metavar="FILE", help="a TOML file, or the name of a sweep that ships with groupwise")
+    add("--dir", type=Path, help="directory of the sweep (default: sweeps/NAME)")
+    add("--jobs", metavar="N", help="runs at once; auto: as many as fit (default: as the file says, else 1)")
+    add("--set", action="append", default=[], metavar="a.b=c", dest="common", help="override a key in all arms")
+    add("--arms", nargs="+", metavar="NAME", help="run only these arms")
+    add("--max-minutes", type=float, metavar="M", help="stop and save after this time; the same command resumes")
+    add("--dry-run", action="store_true", help="show the arms, with planned time and memory where known; run nothing")
+    add("--gpu", default="this", help="with --dry-run: the GPU to plan for, as in h200")
+    add("--analyse-only", action="store_true", help="write the report of existing runs; run nothing")
+    add("--plots", type=Path, metavar="FOLDER", help="also write each panel as PNG and SVG, with CSV")
+    add("--csv", type=Path, metavar="FOLDER", help="also write the data of the panels as CSV")
+    add_json(parser)
 
 
-def _sweep(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     from groupwise.config import ConfigError
     from groupwise.sweeps.arms import resolve
     from groupwise.sweeps.spec import check_jobs, find_sweep, load_spec
@@ -82,8 +87,6 @@ def _chosen(sweep: Sweep, names: Sequence[str] | None, spec: SweepSpec) -> list[
 
 
 def _dry_run(spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], options: argparse.Namespace) -> int:
-    import json
-
     from groupwise.sweeps.arms import json_value
     from groupwise.sweeps.optuna_search import check_search
 
@@ -91,15 +94,16 @@ def _dry_run(spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], options: argpar
         check_search(spec.search, sweep)
         num_runs = spec.search.trials * len(sweep.seeds)
         if options.json:
-            print(json.dumps({"name": sweep.name, "runs": num_runs, "arms": [], "ranges": _ranges(spec)}))
+            print_json({"name": sweep.name, "runs": num_runs, "arms": [], "ranges": _ranges(spec)})
             return 0
-        trials = f"up to {spec.search.trials} trials"
-        print(f"{sweep.name}: {trials} × {_seeds(sweep)} = {num_runs} runs of {sweep.recipe_path}")
+        trials, seeds = f"up to {spec.search.trials} trials", counted(len(sweep.seeds), "seed")
+        say(f"{sweep.name}: {trials} × {seeds} = {num_runs} runs of {sweep.recipe_path}")
         for row in _ranges(spec):
             between = f"one of {row['choices']}" if row["choices"] else f"{row['low']} to {row['high']}"
-            print(f"  {row['name']}: {', '.join(row['keys'])}: {between}")
+            say(f"  {row['name']}: {', '.join(row['keys'])}: {between}", indent="    ")
         return 0
-    plans = _plans(sweep, arms, options.gpu)
+    recipes = [sweep.recipe(arm) for arm in arms]
+    plans = _plans(recipes, options.gpu)
     num_runs = len(arms) * len(sweep.seeds)
     if options.json:
         rows = [
@@ -108,19 +112,16 @@ def _dry_run(spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], options: argpar
             | _plan_json(plan)
             for arm, plan in zip(arms, plans, strict=True)
         ]
-        print(json.dumps({"name": sweep.name, "seeds": list(sweep.seeds), "runs": num_runs, "arms": rows}))
-        return 0
-    print(f"{sweep.name}: {len(arms)} arms × {_seeds(sweep)} = {num_runs} runs of {sweep.recipe_path}")
+        print_json({"name": sweep.name, "seeds": list(sweep.seeds), "runs": num_runs, "arms": rows})
+        return _dry_run_status(recipes, plans)
+    arms_by_seeds = f"{len(arms)} arms × {counted(len(sweep.seeds), 'seed')}"
+    say(f"{sweep.name}: {arms_by_seeds} = {num_runs} runs of {sweep.recipe_path}")
     width = max(len(arm.name) for arm in arms)
     for arm, plan in zip(arms, plans, strict=True):
-        print(f"  {arm.name:{width}}  {_plan_words(plan)}{_begins_with(arm)}")
+        changes = [arm.recipe_path] * bool(arm.recipe_path) + list(arm.overrides)
+        say(f"  {arm.name:{width}}  {_plan_words(plan)}{', '.join(changes) or 'the recipe itself'}", indent="    ")
     _print_total(sweep, plans)
-    return 0
-
-
-def _begins_with(arm: Arm) -> str:
-    words = ([arm.recipe_path] if arm.recipe_path else []) + list(arm.overrides)
-    return ", ".join(words) or "the recipe itself"
+    return _dry_run_status(recipes, plans)
 
 
 def _print_total(sweep: Sweep, plans: Sequence[ArmPlan | str]) -> None:
@@ -128,15 +129,11 @@ def _print_total(sweep: Sweep, plans: Sequence[ArmPlan | str]) -> None:
 
     reasons = list(dict.fromkeys(plan for plan in plans if isinstance(plan, str)))
     for reason in reasons[:3]:
-        print(f"No plan: {reason}")
+        say(f"No plan: {reason}")
     planned = [plan for plan in plans if not isinstance(plan, str)]
     if planned and not reasons:
         total = sum(plan.run_s for plan in planned) * len(sweep.seeds)
-        print(f"Planned: {duration(total)} one after the other, loading not counted; see `groupwise plan`.")
-
-
-def _seeds(sweep: Sweep) -> str:
-    return f"{len(sweep.seeds)} seed{'s' if len(sweep.seeds) > 1 else ''}"
+        say(f"Planned: {duration(total)} one after the other, without loading times; see `groupwise plan`.")
 
 
 def _ranges(spec: SweepSpec) -> list[dict[str, Any]]:
@@ -150,12 +147,19 @@ def _ranges(spec: SweepSpec) -> list[dict[str, Any]]:
     ]
 
 
-def _plans(sweep: Sweep, arms: Sequence[Arm], gpu: str) -> Sequence[ArmPlan | str]:
+def _dry_run_status(recipes: Sequence[Recipe], plans: Sequence[ArmPlan | str]) -> int:
+    """Return 2 if there is no plan for an arm that runs on a GPU."""
+    pairs = zip(recipes, plans, strict=True)
+    return 2 if any(isinstance(plan, str) and recipe.model.device != "cpu" for recipe, plan in pairs) else 0
+
+
+def _plans(recipes: Sequence[Recipe], gpu: str) -> Sequence[ArmPlan | str]:
     from groupwise.sweeps.machine import plan_recipes
 
-    recipes = [sweep.recipe(arm) for arm in arms]
     if gpu == "this" and all(recipe.model.device == "cpu" for recipe in recipes):
-        return ["model.device is the CPU, and the planner knows GPUs"] * len(arms)
+        return ["model.device is the CPU, and plans are for GPUs; name one with --gpu, such as --gpu h200"] * len(
+            recipes
+        )
     return plan_recipes(recipes, gpu)[1]
 
 
@@ -180,12 +184,12 @@ def _plan_words(plan: ArmPlan | str) -> str:
 def _carry_out(
     spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], folder: Path, jobs: int | str, options: argparse.Namespace
 ) -> int:
-    from groupwise.sweeps.arms import BASE_ARM
     from groupwise.sweeps.display import Display
     from groupwise.sweeps.folder import jobs_of, prepare, refuse_strangers
     from groupwise.sweeps.machine import place
     from groupwise.sweeps.optuna_search import check_search, run_search
     from groupwise.sweeps.run_jobs import JobRunner, StopSwitch
+    from groupwise.sweeps.sweep_records import BASE_ARM
 
     refuse_strangers(folder)
     if spec.search is not None:
@@ -220,7 +224,7 @@ def _carry_out(
 class Ended:
     runs: Sequence[JobProgress]
     is_all: bool
-    """Whether these are all runs that were asked for; a search that was stopped has not thought of all."""
+    """Whether these are all runs of the sweep; a stopped search has not proposed all of them."""
     best: Arm | None = None
     best_value: float | None = None
 
@@ -235,7 +239,7 @@ def _locked(folder: Path) -> Iterator[None]:
         except RunInUse:
             holder = read_holder(folder)
             who = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
-            raise RunInUse(f"the sweep {folder} is being run by {who}; wait for it, or take another --dir") from None
+            raise RunInUse(f"the sweep {folder} is being run by {who}; wait for it, or choose another --dir") from None
         yield
 
 
@@ -243,8 +247,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _conclude(folder: Path, ended: Ended, stop: StopSwitch, options: argparse.Namespace) -> int:
-    """0 when all runs have finished, 1 when some have not."""
-    import json
+    """Print the results and write the report; return 0 if all runs have finished, else 1."""
     import signal
 
     from groupwise.sweeps.run_jobs import summary_of
@@ -267,13 +270,13 @@ def _conclude(folder: Path, ended: Ended, stop: StopSwitch, options: argparse.Na
             | {"steps": run.job.total_steps, "score": run.score, "error": run.error}
             for run in runs
         ]
-        print(json.dumps({"dir": str(folder), "counts": counts, "runs": rows, "best": best} | report))
+        print_json({"dir": str(folder), "counts": counts, "runs": rows, "best": best} | report)
         return 0 if is_complete else 1
     if best is not None:
-        print(f"Best: {best['arm']} with {best['value']:.4g}: {', '.join(best['set'])}")
+        say(f"Best: {best['arm']} with {best['value']:.4g}: {', '.join(best['set'])}")
     _print_report(report)
     if not is_complete:
-        print(f"Not all is done. Go on with the same command; runs and their logs are in {folder}.")
+        say(f"Some runs have not finished. Resume with the same command; runs and their logs are in {folder}.")
     return 0 if is_complete else 1
 
 
@@ -289,11 +292,9 @@ def _print_runs(runs: Sequence[JobProgress]) -> None:
 
 
 def _analyse(folder: Path, options: argparse.Namespace) -> int:
-    import json
-
     report = _report(folder, options)
     if options.json:
-        print(json.dumps({"dir": str(folder)} | report))
+        print_json({"dir": str(folder)} | report)
     else:
         _print_report(report)
     return 0
@@ -311,9 +312,7 @@ def _report(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    from groupwise.base.harmless import printable
-
     for finding in report["findings"]:
-        print(printable(f"- {finding}"))
+        say(f"- {finding}", indent="  ")
     if report["report"] is not None:
-        print(f"Report: {report['report']}")
+        say(f"Report: {report['report']}")

@@ -1,8 +1,9 @@
-"""Completions for shells, generated from the parser: commands, options, choices, and the recipes and sweeps that ship.
+"""Print a script that completes commands, options and shipped recipes in a shell.
 
-bash: groupwise completions bash > ~/.local/share/bash-completion/completions/groupwise
-zsh:  groupwise completions zsh > FOLDER_OF_FPATH/_groupwise
-fish: groupwise completions fish > ~/.config/fish/completions/groupwise.fish
+Examples:
+  groupwise completions bash >> ~/.bash_completion
+  groupwise completions zsh > ~/.zfunc/_groupwise
+  groupwise completions fish > ~/.config/fish/completions/groupwise.fish
 """
 
 from __future__ import annotations
@@ -16,37 +17,36 @@ SHELLS = ("bash", "zsh", "fish")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A command, and what may come behind it."""
+    """What may follow a command."""
 
     path: tuple[str, ...]
-    """Empty for groupwise itself."""
+    """The command's words; empty for `groupwise` itself."""
     commands: dict[str, str]
-    """With what each does."""
+    """The summary of each command inside it."""
     options: dict[str, str]
+    """The help of each option."""
     words: tuple[str, ...]
-    """That an argument may be."""
+    """Values that an argument may take."""
 
     @property
     def key(self) -> str:
         return " ".join(self.path)
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    completions = commands.add_parser("completions", help="a script that completes commands in a shell")
-    completions.add_argument("shell", choices=SHELLS)
-    completions.set_defaults(command=_completions)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=SHELLS, help="the shell; zsh needs the folder in its fpath, bash 4 or newer")
 
 
-def _completions(options: argparse.Namespace) -> int:
-    from groupwise.cli import _parser
+def run(options: argparse.Namespace) -> int:
+    from groupwise.cli import make_parser
 
-    found = list(places(_parser()))
+    found = list(places(make_parser()))
     print({"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[options.shell](found), end="")
     return 0
 
 
 def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Place]:
-    """All commands, each before those inside it."""
+    """Yield the place after each command, and first the place after `groupwise` itself."""
     from groupwise.config import RECIPES
     from groupwise.sweeps.spec import SWEEPS
 
@@ -72,7 +72,7 @@ def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Itera
 
 
 def bash_script(found: list[Place]) -> str:
-    """The command is what the words so far lead to; files complete everywhere else."""
+    """Return a script that follows the words typed so far to a command; anything else completes to files."""
     cases = "\n".join(
         f'        "{place.key}") words="{" ".join([*place.commands, *place.words, *place.options])}" ;;'
         for place in found
@@ -96,30 +96,23 @@ complete -o default -F _groupwise groupwise
 
 
 def zsh_script(found: list[Place]) -> str:
-    """zsh runs bash's completions."""
+    """Return bash's script behind zsh's own layer for such scripts."""
     return f"#compdef groupwise\nautoload -U +X bashcompinit && bashcompinit\n{bash_script(found)}"
 
 
 def fish_script(found: list[Place]) -> str:
     lines = ["# groupwise completions fish"]
     for place in found:
-        here = _fish_condition(place)
-        for name, meaning in place.commands.items():
-            lines.append(f"complete -c groupwise -n '{here}' -f -a {name} -d {_fish_quoted(meaning)}")
-        for word in place.words:
-            lines.append(f"complete -c groupwise -n '{here}' -a {word}")
-        for name, meaning in place.options.items():
-            lines.append(f"complete -c groupwise -n '{here}' -l {name.removeprefix('--')} -d {_fish_quoted(meaning)}")
+        # All words of the path are typed, and no command inside it.
+        seen = [f"__fish_seen_subcommand_from {word}" for word in place.path]
+        seen += [f"not __fish_seen_subcommand_from {' '.join(place.commands)}"] if place.commands else []
+        start = f"complete -c groupwise -n '{'; and '.join(seen) or 'true'}'"
+        lines += [f"{start} -f -a {name} -d {_quoted(meaning)}" for name, meaning in place.commands.items()]
+        lines += [f"{start} -a {word}" for word in place.words]
+        lines += [f"{start} -l {name[2:]} -d {_quoted(meaning)}" for name, meaning in place.options.items()]
     return "\n".join(lines) + "\n"
 
 
-def _fish_condition(place: Place) -> str:
-    """All words of the path have been seen, and none of a command inside it."""
-    seen = [f"__fish_seen_subcommand_from {word}" for word in place.path]
-    deeper = " ".join(place.commands)
-    return "; and ".join([*seen, *([f"not __fish_seen_subcommand_from {deeper}"] if deeper else [])]) or "true"
-
-
-def _fish_quoted(text: str) -> str:
+def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -1,0 +1,43 @@
+"""Plain text laid out for people: paragraphs wrapped at words, and tables with aligned columns."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
+
+_UNBREAKABLE = re.compile(r"`[^`]*`|[\w.]+ = (?:\"[^\"]*\"|\{[^}]*\}|\S+)")
+"""Commands in backticks, and recipe keys with their values."""
+_KEPT_SPACE = "\x00"
+
+
+def wrapped(text: str, indent: str = "", width: int | None = None, *, first: str = "") -> str:
+    """Wrap a paragraph at spaces. Words, `commands` and key = value are never split, even where they are too long.
+
+    `first` starts the first line and `indent` the others; `width` is the terminal's by default.
+    """
+    kept = _UNBREAKABLE.sub(lambda match: match[0].replace(" ", _KEPT_SPACE), text)
+    lines = textwrap.wrap(
+        kept,
+        max(width or shutil.get_terminal_size().columns, 20),
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines or [first]).replace(_KEPT_SPACE, " ")
+
+
+def aligned(rows: Iterable[Sequence[str]], *, has_notes: bool = False) -> list[str]:
+    """Return one line per row: the first column is aligned to the left, all others to the right.
+
+    `has_notes`: the last column is text, and aligned to the left as well.
+    """
+    rows = list(rows)
+    columns = []
+    for index, column in enumerate(zip(*rows, strict=True)):
+        width = max(map(len, column))
+        is_left = index == 0 or (has_notes and index == len(rows[0]) - 1)
+        columns.append([cell.ljust(width) if is_left else cell.rjust(width) for cell in column])
+    return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]

@@ -1,0 +1,64 @@
+"""Compare results on the same problems: the first with each of the others.
+
+Examples:
+  groupwise compare evals/base evals/trained
+  groupwise compare runs/mine@0 runs/mine
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from groupwise.cli.arguments import add_json
+from groupwise.cli.printing import print_json, say
+
+if TYPE_CHECKING:
+    from groupwise.evals.compare import Comparison
+
+NUM_SHOWN = 5
+"""Problems gained, and lost, in the terminal; `--json` has all of them."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sides", nargs="+", metavar="RESULT", help="a folder of `groupwise eval`, a run, or RUN@STEP")
+    add_json(parser, "print JSON, with every problem whose score changed")
+
+
+def run(options: argparse.Namespace) -> int:
+    from groupwise.config import ConfigError
+    from groupwise.evals.compare import compare, read_side
+
+    if len(options.sides) < 2:
+        raise ConfigError("compare: name at least two results; the others are compared with the first")
+    first, *others = [read_side(named) for named in options.sides]
+    comparisons = [compare(first, other) for other in others]
+    for comparison in comparisons:
+        if options.json:
+            print_json(comparison.to_json())
+        else:
+            _show(comparison)
+    if len(comparisons) > 1 and not options.json:
+        say(f"{len(comparisons)} comparisons: the more there are, the likelier one is to look clear by chance.")
+    return 0
+
+
+def _show(found: Comparison) -> None:
+    from groupwise.base.harmless import printable
+    from groupwise.runs.results import say_value
+
+    say(f"{found.verdict}.")
+    test = "McNemar's exact test" if found.test == "mcnemar" else "paired bootstrap"
+    say(f"  pass@1 {100 * found.first_value:.1f} % → {100 * found.second_value:.1f} %; {test}, p = {found.p:.2g}")
+    if found.left_out:
+        say(f"  left out: {found.left_out:,} problems that are not on both sides or could not be judged", indent="  ")
+    for name, (before, after) in found.scores.items():
+        if name != "pass@1" and before != after:
+            say(f"  {name} {say_value(name, before)} → {say_value(name, after)}")
+    for note in found.notes:
+        say(f"  note: {note}", indent="  ")
+    for word, flips in (("gained", found.gained), ("lost", found.lost)):
+        say(f"  {word}: {len(flips):,}")
+        for flip in flips[:NUM_SHOWN]:
+            change = f"{100 * flip.before:.0f} % → {100 * flip.after:.0f} %"
+            say(f"    {change}  {flip.problem_id}  {printable(flip.question)}", indent="      ")

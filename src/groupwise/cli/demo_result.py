@@ -1,0 +1,64 @@
+"""What the demo shows when it ends: scores after each stage, completions before and after, and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from groupwise.base.durations import duration
+from groupwise.base.harmless import printable
+from groupwise.cli.printing import say
+from groupwise.runs.reader import Run
+from groupwise.types import EvalRecord, ScoredGroup
+
+NUM_SHOWN = 8
+"""Completions in the table."""
+
+
+def show_result(run_dir: Path) -> None:
+    """Show held-out pass@1 after each stage, the same problems before and after the last stage, and a picture.
+
+    Everything is read from the run directory, so a resumed demo shows the same as an uninterrupted one.
+    """
+    run = Run(run_dir)
+    evals = run.evals()
+    if not evals:
+        return
+    after = {record.stage: record for record in evals}
+    rows = [("no training", evals[0])] if evals[0].step == 0 else []
+    table = Table(title=f"Held-out pass@1 (greedy, {evals[0].num_problems} problems)", title_justify="left")
+    for column in ("after", "step", "pass@1", "95 % interval"):
+        table.add_column(column, justify="left" if column == "after" else "right")
+    for label, record in [*rows, *after.items()]:
+        table.add_row(label, str(record.step), f"{record.pass_at_1:.1%}", f"{record.low:.1%} to {record.high:.1%}")
+    console = Console(highlight=False)
+    console.print()
+    console.print(table)
+    first, *_, last = [*after.values()] * 2
+    console.print(_completions(run, first, last))
+    picture = run_dir / "curves.png"
+    run.plot().savefig(picture, dpi=120)
+    seconds = sum(record.metrics.get("time/step_s", 0.0) for record in run.steps())
+    say(f"Reward and held-out pass@1 over the {duration(seconds)} of training: {picture}")
+
+
+def _completions(run: Run, before: EvalRecord, after: EvalRecord) -> Table:
+    """Return a table of held-out problems before and after, those whose verdict changed first."""
+    pairs = list(zip(run.eval_rollouts(before.step), run.eval_rollouts(after.step), strict=True))
+    pairs.sort(key=lambda pair: pair[0].scores[0].verdict is pair[1].scores[0].verdict)
+    table = Table(title=f"Real completions, before and after {after.stage}", title_justify="left")
+    for column in ("problem", f"after {before.stage}", f"after {after.stage}"):
+        table.add_column(column, overflow="fold")
+    for old, new in pairs[:NUM_SHOWN]:
+        question = old.group.prompt.problem.messages[-1].content
+        table.add_row(Text(printable(question)), _cell(old), _cell(new))
+    return table
+
+
+def _cell(scored: ScoredGroup) -> Text:
+    verdict = scored.scores[0].verdict
+    colour = {"correct": "green", "wrong": "red"}.get(verdict, "yellow")
+    return Text(f"{printable(scored.group.rollouts[0].text)} {verdict}", style=colour)

@@ -1,0 +1,63 @@
+"""How commands print: sentences, lists, tables, JSON, and commands to copy.
+
+Text that may come from a model, a file or a recipe loses its control codes here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+
+def say(text: str, *, indent: str = "", to: TextIO | None = None) -> None:
+    """Print text. A terminal gets it wrapped at spaces, with `indent` before continuation lines."""
+    from groupwise.base.harmless import printable
+    from groupwise.base.text_layout import wrapped
+
+    stream = to or sys.stdout
+    width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
+    for line in printable(text, keep_newlines=True).splitlines():
+        start = line[: len(line) - len(line.lstrip())]
+        print(wrapped(line, indent, width, first=start), file=stream)
+    stream.flush()
+
+
+def say_commands(*commands: str) -> None:
+    """Print commands to copy: one per line, never wrapped."""
+    print("\n".join(commands), flush=True)
+
+
+def say_list(rows: Iterable[tuple[str, str]], width: int) -> None:
+    """Print names and their meanings in two columns, the first `width` characters wide."""
+    for name, meaning in rows:
+        say(f"{name:{width}} {meaning}", indent=" " * (width + 1))
+
+
+def print_json(value: Any) -> None:
+    import json
+
+    print(json.dumps(value), flush=True)
+
+
+def print_table(columns: Sequence[str], sections: Iterable[Iterable[Sequence[str]]]) -> None:
+    """Print a table with a rule between its sections; cells wrap at spaces where they have to."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from groupwise.base.harmless import printable
+
+    table = Table(*columns)
+    for rows in sections:
+        table.add_section()
+        for row in rows:
+            # Text, not a string: rich would read [brackets] as markup.
+            table.add_row(*(Text(printable(cell)) for cell in row))
+    Console().print(table)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return "1 run" or "3 runs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,52 @@
+"""Show how long training took until held-out pass@1 first reached a score.
+
+Examples:
+  groupwise reach runs/a runs/b --scores 0.4,0.6
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+
+from groupwise.cli.arguments import add_json, parse_numbers
+from groupwise.cli.printing import print_json, print_table
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="runs or sweeps; seeds of a recipe share a row"
+    )
+    parser.add_argument("--scores", required=True, metavar="0.3,0.4", help="held-out pass@1, from 0 to 1")
+    add_json(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from groupwise.config import ConfigError
+    from groupwise.evals.reach import time_to_scores
+    from groupwise.web.report.sections.facts import duration
+
+    scores = parse_numbers(options.scores, "--scores", "0.3,0.4", float)
+    if not all(0 < score <= 1 for score in scores):
+        raise ConfigError(f"--scores {options.scores}: pass@1 is from 0 to 1, so 40 % is 0.4")
+    found = time_to_scores(options.runs, scores)
+    if options.json:
+        print_json({"rows": [row.to_json() for row in found]})
+        return 0
+    rows = []
+    for row in found:
+        middle, low, high = row.seconds or (math.nan,) * 3
+        rows.append(
+            (
+                row.label,
+                f"{row.score:.0%} of {row.num_problems}",
+                f"{row.num_reached} of {len(row.runs)}",
+                "–" if row.seconds is None else duration(middle),
+                "–" if math.isnan(high) else f"{duration(low)} to {duration(high)}",
+                f"{sum(run.tokens for run in row.runs) / len(row.runs):,.0f}",
+                row.device,
+            )
+        )
+    print_table(("recipe", "score", "reached by", "training time", "95 % interval", "tokens", "device"), [rows])
+    return 0

@@ -1,0 +1,66 @@
+"""Sample several completions of one question, and pick the best.
+
+Examples:
+  groupwise sample runs/mine "What is 12 * 34?"
+  groupwise sample ./my-model "What is 12 * 34?" --n 16 --best-of majority
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from groupwise.cli.arguments import TASK, add_json
+from groupwise.cli.printing import print_json, say
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", help="a run directory, a hub id, a model folder, a .gguf file, or tiny-qwen3")
+    add("question", help="the user's message")
+    add("--n", type=int, default=4, help="number of completions")
+    add("--best-of", choices=("none", "majority", "verifier"), default="none", help="how to pick")
+    add("--task", help=f"the task whose verifier judges the completions: {TASK}")
+    add("--fields", default="{}", metavar="JSON", help='what the verifier needs, as in {"answer": 18} (default: {})')
+    add("--checkpoint", help="of a run: best, last, or a name (default: best)")
+    add("--temperature", type=float, default=1.0, help="sampling temperature; 0: greedy")
+    add("--max-new-tokens", type=int, metavar="N", help="tokens per completion (default: 512, or what fits)")
+    add("--seed", type=int, default=0, help="sampling seed; for tiny-… also the seed of the weights")
+    add_json(parser, "print a JSON line per completion, and one for the choice")
+
+
+def run(options: argparse.Namespace) -> int:
+    import json
+
+    from groupwise.api.watchers import quiet_libraries
+    from groupwise.base.harmless import printable
+    from groupwise.config import ConfigError
+    from groupwise.evals.sample import choose, judge, sample
+    from groupwise.tasks import make_task
+
+    try:
+        fields = json.loads(options.fields)
+    except ValueError as error:
+        raise ConfigError(f"--fields {options.fields!r}: not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise ConfigError(f'--fields {options.fields!r}: expected an object, as in {{"answer": 18}}')
+    if options.best_of == "verifier" and options.task is None:
+        raise ConfigError("--best-of verifier: name the task whose verifier judges, with --task")
+    quiet_libraries()
+    how = {key: getattr(options, key) for key in ("n", "temperature", "max_new_tokens", "seed", "checkpoint")}
+    rollouts = sample(options.model, options.question, **how)
+    task = None if options.task is None else make_task(options.task, {})
+    sampled = judge(rollouts, options.question, task, fields)
+    choice = choose(sampled, options.best_of)
+    if options.json:
+        for entry in sampled:
+            print_json(entry.to_json())
+        if choice is not None:
+            print_json({"best": choice.index, "why": choice.why})
+        return 0
+    for index, entry in enumerate(sampled):
+        judged = "" if entry.score is None else f", {entry.score.verdict}"
+        say(f"--- {index + 1} of {len(sampled)}: {len(entry.rollout.token_ids)} tokens{judged}")
+        say(entry.rollout.text)
+    if options.best_of != "none":
+        say(f"=== best: {choice.index + 1}; {printable(choice.why)}" if choice else "=== none picked")
+    return 0

@@ -1,0 +1,43 @@
+"""Score a file of completions with a task's verifier.
+
+Examples:
+  groupwise verify math completions.jsonl
+  groupwise verify gsm8k completions.jsonl --json > scores.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from groupwise.cli.arguments import TASK, add_json, add_scoring_options, scoring_arguments
+from groupwise.cli.printing import print_json, say
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("task", help=TASK)
+    add("file", type=Path, help=".jsonl with `completion`, and with the verifier's fields or the problem's id")
+    add_scoring_options(parser)
+    add("--process", default="", metavar="NAME", help="also score the reasoning: arithmetic, or module:function")
+    add_json(parser, "print a JSON line per completion instead of a summary")
+
+
+def run(options: argparse.Namespace) -> int:
+    from groupwise.base.harmless import printable
+    from groupwise.scoring.scorer import load_process_scorer
+    from groupwise.scoring.verify import VerifySummary, verify_file
+
+    load_process_scorer(options.process)
+    task, how = scoring_arguments(options)
+    summary = VerifySummary()
+    for result in verify_file(task, options.file, process=options.process, **how):
+        summary.add(result)
+        if options.json:
+            print_json(result.to_json())
+        elif result.score.is_error:
+            say(printable(f"row {result.row}: {result.score.verdict}: {result.score.detail}"), to=sys.stderr)
+    if not options.json:
+        say(str(summary))
+    return 2 if summary.num_unread else 0

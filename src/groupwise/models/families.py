@@ -1,0 +1,123 @@
+"""The table of model architectures and what groupwise can do with each. All other code consults it.
+
+To add an architecture, add one entry to `FAMILIES`. A model that is not in the table still trains and samples: it runs
+the forward pass of transformers, and each fused form (models/fused.py) is used only where it reproduces the model's own
+output on a random input.
+
+Classes are named by strings and configurations are read by attribute, so this module imports neither torch nor
+transformers. The planner reads it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """An architecture under the names that transformers gives its parts, and what groupwise can do with it."""
+
+    prefix: str
+    """Beginning of its class names in transformers: "Llama" in LlamaModel and LlamaDecoderLayer."""
+    decodes_straight: bool = False
+    """The native engine runs its layers as one pass over their weights (engines/native/decoder.py)."""
+    trains_straight: bool = False
+    """A layer is a single autograd operation in training (models/straight.py)."""
+    has_head_norms: bool = False
+    """Queries and keys are normalized per head."""
+    has_qkv_bias: bool = False
+    """Query, key and value always have a bias. Elsewhere `attention_bias` of the configuration decides."""
+    window: Literal["module", "config"] = "module"
+    """Where an attention layer keeps the size of its sliding window."""
+
+    @property
+    def decoder(self) -> str:
+        """Class of the decoder, which is the model without its output head."""
+        return f"{self.prefix}Model"
+
+    @property
+    def layer(self) -> str:
+        """Class of a decoder layer."""
+        return f"{self.prefix}DecoderLayer"
+
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family("Llama", decodes_straight=True, trains_straight=True),
+    "mistral": Family("Mistral", decodes_straight=True, trains_straight=True, window="config"),
+    "qwen2": Family("Qwen2", decodes_straight=True, trains_straight=True, has_qkv_bias=True),
+    "qwen3": Family("Qwen3", decodes_straight=True, trains_straight=True, has_head_norms=True),
+}
+"""By `model_type` of the configuration."""
+
+UNKNOWN = Family("")
+"""Any other architecture: it runs its own forward pass."""
+
+ROTARY_BY_POSITION = frozenset({"default", "linear", "llama3", "yarn"})
+"""Kinds of rotary embedding whose angles depend on the position alone, so that they can be computed once."""
+SILU_CLASSES = frozenset({"SiLU", "SiLUActivation"})
+
+
+def family_of(model: Any) -> Family:
+    """Return the family of a loaded model, by the class of its decoder."""
+    decoder = type(model.get_decoder()).__name__
+    return next((family for family in FAMILIES.values() if family.decoder == decoder), UNKNOWN)
+
+
+def family_named(model_type: str) -> Family:
+    """Return the family of a configuration's `model_type`."""
+    return FAMILIES.get(model_type, UNKNOWN)
+
+
+def window_of(family: Family, attention: Any) -> int:
+    """Return how many tokens back a query sees, itself included; 0 means all."""
+    owner = attention.config if family.window == "config" else attention
+    return getattr(owner, "sliding_window", None) or 0
+
+
+def has_silu(mlp: Any) -> bool:
+    return type(getattr(mlp, "act_fn", None)).__name__ in SILU_CLASSES
+
+
+def has_rotary_by_position(decoder: Any) -> bool:
+    rotary = getattr(decoder, "rotary_emb", None)
+    return rotary is not None and getattr(rotary, "rope_type", "default") in ROTARY_BY_POSITION
+
+
+# ---- what differs between configurations, whatever the family ----
+
+
+def num_kv_heads(config: Any) -> int:
+    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+
+
+def head_size(config: Any) -> int:
+    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+
+
+def has_bias(config: Any) -> bool:
+    """Whether query, key and value have a bias."""
+    return family_named(config.model_type).has_qkv_bias or bool(getattr(config, "attention_bias", False))
+
+
+def logit_softcap(config: Any) -> float:
+    """Return the soft cap of the output logits (Gemma 2); 0 means none."""
+    return float(getattr(config, "final_logit_softcapping", None) or 0.0)
+
+
+def has_plain_logits(config: Any) -> bool:
+    """Whether the output logits are the product with the head's matrix and nothing is done to them afterwards."""
+    names = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+    return not any(getattr(config, name, None) for name in names)
+
+
+def logit_factor(config: Any) -> float:
+    """Return what the output logits are multiplied with (Cohere, Granite)."""
+    return float(getattr(config, "logit_scale", None) or 1 / (getattr(config, "logits_scaling", None) or 1))
+
+
+def fits_packed_attention(config: Any) -> bool:
+    """Whether the kernels for packed sequences (kernels/packed.py) can compute this attention."""
+    has_softcap = bool(getattr(config, "attn_logit_softcapping", None))
+    return not has_softcap and head_size(config) % 8 == 0 and head_size(config) <= 256

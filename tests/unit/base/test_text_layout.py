@@ -1,0 +1,28 @@
+"""Plain text: paragraphs wrap at words, and columns are aligned."""
+
+from __future__ import annotations
+
+import pytest
+
+from groupwise.base.dotted_keys import dotted_items
+from groupwise.base.text_layout import aligned, wrapped
+
+TEXT = "Set model.gradient_checkpointing = true or run `groupwise bench step RECIPE --json`, then continue."
+
+
+@pytest.mark.parametrize("width", [5, 20, 40, 80, 120])
+def test_words_keys_and_commands_are_never_split(width: int) -> None:
+    lines = wrapped(TEXT, indent="  ", width=width).splitlines()
+    assert " ".join(line.strip() for line in lines) == TEXT
+    for whole in ("model.gradient_checkpointing = true", "`groupwise bench step RECIPE --json`"):
+        assert any(whole in line for line in lines)
+
+
+def test_columns_are_aligned() -> None:
+    assert aligned([("a", "1"), ("long", "10")]) == ["a      1", "long  10"]
+    assert aligned([("a", "1", "x"), ("b", "22", "note")], has_notes=True) == ["a   1  x", "b  22  note"]
+
+
+def test_nested_tables_become_dotted_keys() -> None:
+    table = {"stages": {"0": {"steps": 3}}, "a.b": 1, "empty": {}}
+    assert dict(dotted_items(table)) == {"stages.0.steps": 3, "a.b": 1, "empty": {}}
