@@ -22,6 +22,7 @@ from groupwise.sweeps.page_tables import gap_table, score_table, summary_table
 from groupwise.sweeps.panels import charts_of, panels_of
 from groupwise.sweeps.panels_files import write_sweep_csv, write_sweep_plots
 from groupwise.sweeps.study import Study, read_study
+from groupwise.web.report.inputs import stage_spans
 from groupwise.web.report.kept_texts import Texts
 from groupwise.web.report.markup import chart_grid, folded, paragraph, text_slot
 from groupwise.web.report.page import Part, render_page
@@ -120,14 +121,7 @@ def _subtitle(study: Study) -> str:
 
 def _stages(study: Study) -> list[tuple[str, int, int]]:
     """Return the stages for the step axis, if all finished runs have the same ones."""
-    found = set()
-    for _, run in study.runs:
-        if run.is_finished:
-            spans: dict[str, tuple[int, int]] = {}
-            for record in run.steps:
-                first, _ = spans.get(record.stage, (record.step, record.step))
-                spans[record.stage] = (first, record.step)
-            found.add(tuple((name, first, last) for name, (first, last) in spans.items()))
+    found = {stage_spans(run.steps) for _, run in study.runs if run.is_finished}
     return list(found.pop()) if len(found) == 1 else []
 
 

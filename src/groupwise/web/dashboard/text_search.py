@@ -22,6 +22,7 @@ from groupwise.web.dashboard.tail import Identity
 
 Sort = Literal["newest", "oldest", "spread", "highest", "lowest"]
 SORTS: tuple[Sort, ...] = get_args(Sort)
+Where = Literal["completion", "prompt", "answer", "problem_id"]
 
 MAX_REMEMBERED_TEXTS = 16
 CONTEXT_CHARACTERS = 60
@@ -62,7 +63,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    where: Literal["completion", "prompt", "answer", "problem_id"]
+    where: Where
     rollout: int | None
     before: str
     text: str
@@ -154,21 +155,20 @@ def outline_tests(wanted: Wanted) -> list[Callable[[IndexEntry], bool]]:
 
 def find_match(line: bytes, outline: GroupOutline, text: str) -> Match | None:
     """Return the first match of `text` in a group, completions before the problem."""
-    for number, completion in enumerate(completions_of(line, outline)):
-        if around := _around(completion, text):
-            return Match("completion", number, *around)
-    table = parse_group(line)
-    if table is None:
-        return None
-    problem = table["problem"]
-    for message in problem["messages"]:
-        if around := _around(str(message["content"]), text):
-            return Match("prompt", None, *around)
-    if around := _around(str(problem["answer"]), text):
-        return Match("answer", None, *around)
-    if around := _around(str(problem["id"]), text):
-        return Match("problem_id", None, *around)
+    for where, rollout, content in _places(line, outline):
+        if around := _around(content, text):
+            return Match(where, rollout, *around)
     return None
+
+
+def _places(line: bytes, outline: GroupOutline) -> Iterator[tuple[Where, int | None, str]]:
+    for number, completion in enumerate(completions_of(line, outline)):
+        yield "completion", number, completion
+    if table := parse_group(line):
+        problem = table["problem"]
+        yield from (("prompt", None, str(message["content"])) for message in problem["messages"])
+        yield "answer", None, str(problem["answer"])
+        yield "problem_id", None, str(problem["id"])
 
 
 def _around(content: str, text: str) -> tuple[str, str, str] | None:
@@ -203,12 +203,9 @@ def _in_order(found: Sequence[tuple[FileIndex, list[IndexEntry]]], sort: Sort) -
     groups = [FoundGroup(file, entry) for file, entries in found for entry in entries]
     if sort == "oldest":
         groups.sort(key=lambda group: group.entry.place)
-    elif sort == "spread":
-        groups.sort(key=lambda group: _or_last(group.entry.outline.spread, -1))
-    elif sort == "highest":
-        groups.sort(key=lambda group: _or_last(group.entry.outline.mean_reward, -1))
-    elif sort == "lowest":
-        groups.sort(key=lambda group: _or_last(group.entry.outline.mean_reward, 1))
+    elif sort != "newest":
+        name, sign = {"spread": ("spread", -1), "highest": ("mean_reward", -1), "lowest": ("mean_reward", 1)}[sort]
+        groups.sort(key=lambda group: _or_last(getattr(group.entry.outline, name), sign))
     return tuple(groups)
 
 

@@ -84,7 +84,7 @@ def digest_rollouts(steps: Iterable[tuple[int, Sequence[ScoredGroup]]]) -> Diges
             shortest.append(Picked(step, *min(correct, key=lambda member: _num_tokens(*member))))
             shortest = shortest[-MAX_TRIED:]
     for candidate in reversed(shortest):
-        prompt = candidate.group.group.prompt.problem.messages[-1].content
+        prompt = candidate.group.group.prompt.problem.question
         if not read_completion(prompt, candidate.group.group.rollouts[candidate.number].text).has_reasoning:
             picked["no_reasoning"] = candidate
             break

@@ -7,7 +7,7 @@ and line.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,12 +55,15 @@ class RunSource:
 
     @property
     def stages(self) -> tuple[tuple[str, int, int], ...]:
-        """(name, first step, last step) of each stage that has started."""
-        found: dict[str, tuple[int, int]] = {}
-        for record in self.steps:
-            first, _ = found.get(record.stage, (record.step, record.step))
-            found[record.stage] = (first, record.step)
-        return tuple((name, first, last) for name, (first, last) in found.items())
+        return stage_spans(self.steps)
+
+    @property
+    def moments(self) -> dict[int, str]:
+        """Step and name of the first, best and last evaluation."""
+        best = self.best_eval
+        steps = {record.step for record in (*self.evals[:1], *self.evals[-1:], *([best] if best else []))}
+        names = {step: f"step {step}" if step else "before training" for step in sorted(steps)}
+        return names | ({best.step: f"step {best.step} (best)"} if best and best.step else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,15 @@ def read_sources(paths: Sequence[Path]) -> Sources:
     return Sources(tuple(runs), tuple(results))
 
 
+def stage_spans(steps: Iterable[StepRecord]) -> tuple[tuple[str, int, int], ...]:
+    """Return (name, first step, last step) of each stage that has started."""
+    found: dict[str, tuple[int, int]] = {}
+    for record in steps:
+        first, _ = found.get(record.stage, (record.step, record.step))
+        found[record.stage] = (first, record.step)
+    return tuple((name, first, last) for name, (first, last) in found.items())
+
+
 def _labels(paths: Sequence[Path]) -> list[str]:
     names = [path.resolve().name for path in paths]
     longer = ["/".join(path.resolve().parts[-2:]) for path in paths]
@@ -105,14 +117,12 @@ def _read_run(path: Path, label: str) -> RunSource:
     files = (layout.RECIPE, layout.METRICS, layout.EVALS)
     if not any((path / name).is_file() for name in files):
         raise RunReadError(f"{path} is neither a run (no {', no '.join(files)}) nor an evaluation result (no {RESULT})")
-    has_recipe = (path / layout.RECIPE).is_file()
-    has_info = (path / layout.INFO).is_file()
     source = RunSource(
         label=label,
         path=path,
-        recipe=run.recipe if has_recipe else {},
-        recipe_text=(path / layout.RECIPE).read_text(encoding="utf-8") if has_recipe else "",
-        info=run.info if has_info else {},
+        recipe=run.recipe_if_any,
+        recipe_text=(path / layout.RECIPE).read_text(encoding="utf-8") if (path / layout.RECIPE).is_file() else "",
+        info=run.info_if_any,
         steps=tuple(run.steps()),
         evals=tuple(run.evals()),
         events=tuple(run.events()),
@@ -120,37 +130,29 @@ def _read_run(path: Path, label: str) -> RunSource:
         digest=digest_rollouts((step, run.rollouts(step)) for step in run.rollout_steps()),
         gaps=(),
     )
-    return replace(source, panels=_panels(source, run), gaps=_gaps(source, run, has_recipe, has_info))
+    return replace(source, panels=_panels(source, run), gaps=_gaps(source, run))
 
 
 def _panels(source: RunSource, run: Run) -> tuple[ChartPanel, ...]:
-    if not source.evals:
-        return ()
     kept = set(run.eval_rollout_steps())
-    first, best, last = source.evals[0], source.best_eval, source.evals[-1]
-    moments: dict[int, str] = {first.step: "before training" if first.step == 0 else f"step {first.step}"}
-    if best is not None and best.step not in moments:
-        moments[best.step] = f"step {best.step} (best)"
-    if last.step not in moments:
-        moments[last.step] = f"step {last.step}"
     panels = []
-    for step, moment in moments.items():
+    for step, moment in source.moments.items():
         if step in kept:
             groups = {scored.group.prompt.problem.id: scored for scored in run.eval_rollouts(step)}
             panels.append(ChartPanel(source.label, moment, step, groups))
     return tuple(panels)
 
 
-def _gaps(source: RunSource, run: Run, has_recipe: bool, has_info: bool) -> tuple[str, ...]:
+def _gaps(source: RunSource, run: Run) -> tuple[str, ...]:
     gaps = []
     done = source.steps[-1].step if source.steps else 0
     planned = sum(int(stage.get("steps", 0)) for stage in source.recipe.get("stages", []))
     if last_turn(source.events).get("kind") != "finished":
         of = f" of {planned:,}" if planned else ""
         gaps.append(f"The run is not marked as finished: {done:,}{of} steps are recorded.")
-    if not has_recipe:
+    if not source.recipe_text:
         gaps.append("recipe.toml is missing: the recipe is not shown.")
-    if not has_info:
+    if not (run.path / layout.INFO).is_file():
         gaps.append("run.json is missing: machine, versions and fingerprint are not shown.")
     if not source.evals:
         gaps.append("There is no held-out evaluation, so it is unknown whether the model got better.")

@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise.audit.answers import answer_marks
 from groupwise.base.harmless import visible
-from groupwise.types import Problem, Rollout, Score, Verdict
+from groupwise.types import Rollout, Score, Verdict
 from groupwise.web.report.inputs import ChartPanel, Sources
 from groupwise.web.report.kept_texts import Texts
 from groupwise.web.report.markup import bar, paragraph
@@ -99,11 +99,10 @@ def _labels(panels: Sequence[ChartPanel], sources: Sources) -> list[str]:
 
 def _problem(key: str, panels: Sequence[ChartPanel], texts: Texts) -> dict[str, Any]:
     problem = panels[0].groups[key].group.prompt.problem
-    question = problem.messages[-1].content
     return {
         "id": visible(key),
-        "question": _short(question, MAX_QUESTION_CHARS),
-        "prompt": texts.add(prompt_text(problem), is_one_of_many=True),
+        "question": _short(problem.question, MAX_QUESTION_CHARS),
+        "prompt": texts.add(problem.prompt_text, is_one_of_many=True),
         "gold": _short(gold_text(problem.answer), MAX_QUESTION_CHARS),
         "cells": [
             [
@@ -113,13 +112,6 @@ def _problem(key: str, panels: Sequence[ChartPanel], texts: Texts) -> dict[str, 
             for scored in (panel.groups[key] for panel in panels)
         ],
     }
-
-
-def prompt_text(problem: Problem) -> str:
-    """Return all messages as one text, with roles if there are several."""
-    if len(problem.messages) == 1:
-        return problem.messages[0].content
-    return "\n\n".join(f"[{message.role}]\n{message.content}" for message in problem.messages)
 
 
 def gold_text(answer: str) -> str:

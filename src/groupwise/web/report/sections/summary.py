@@ -146,17 +146,10 @@ class BeforeAfter:
 
 
 def _run_columns(run: RunSource, is_named: bool) -> list[tuple[str, dict[str, str]]]:
-    if not run.evals:
-        return []
     panels = {panel.step: panel for panel in run.panels}
-    best = run.best_eval
-    wanted = dict.fromkeys(record.step for record in (run.evals[0], *([best] if best else []), run.evals[-1]))
     by_step = {record.step: record for record in run.evals}
     columns = []
-    for step in sorted(wanted):
-        label = "before training" if step == 0 else f"step {step}"
-        if best is not None and step == best.step and step:
-            label += " (best)"
+    for step, label in run.moments.items():
         values = _record_values(by_step[step])
         if step in panels:
             values |= _sign_values(panels[step])
