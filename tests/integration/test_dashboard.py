@@ -72,7 +72,7 @@ def watching(root: Path, port: int) -> Iterator[str]:
 
 def test_the_first_screen(tab: Browser, site: str, first: str) -> None:
     tab.open(f"{site}#run={first}")
-    tab.wait(count(curve("held_out")))
+    tab.wait(count(curve("pass_at_1")))
     assert tab.evaluate("document.title") == "groupwise watch"
     assert tab.evaluate(text("#run-title")) == "first"
     assert tab.evaluate(count(".run-row")) == 2
@@ -83,11 +83,11 @@ def test_the_first_screen(tab: Browser, site: str, first: str) -> None:
     assert "Look at these instead" in tab.evaluate(text("#signs"))
     tab.wait(f"{text('#findings')} !== 'Reading the run …'")
     order = tab.evaluate("[...document.querySelectorAll('.chart:not([hidden])')].map((chart) => chart.dataset.panel)")
-    wanted = "held_out reward sft kl step_kl clip entropy grad_norm length dead_groups time memory"
+    wanted = "pass_at_1 reward sft_loss kl step_kl clip entropy grad_norm length dead_groups time memory"
     assert " ".join(order) == wanted  # this run has no tokens/s
     # The band is the interval: it has as many corners as two lines of its points.
-    assert tab.evaluate(count('[data-panel="held_out"] .band')) == 1
-    assert tab.evaluate(count('[data-panel="held_out"] .mark')) == 4
+    assert tab.evaluate(count('[data-panel="pass_at_1"] .band')) == 1
+    assert tab.evaluate(count('[data-panel="pass_at_1"] .mark')) == 4
 
 
 def test_a_finding_says_what_to_change(tab: Browser, tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_several_runs_at_once(tab: Browser, site: str, first: str, second: str) 
         "for (const key of ['Home', 'ArrowRight']) image.dispatchEvent(new KeyboardEvent('keydown', { key })); })()"
     )
     tab.wait(f"{text('[data-panel=reward] .step')} === 'step 1'")
-    tab.wait(f"{text('[data-panel=held_out] .step')} === 'step 1'")  # the same step in every chart
-    assert tab.evaluate(count('[data-panel="held_out"] .key')) == 2
+    tab.wait(f"{text('[data-panel=pass_at_1] .step')} === 'step 1'")  # the same step in every chart
+    assert tab.evaluate(count('[data-panel="pass_at_1"] .key')) == 2
     # A smooth line in front of a thin one; a log axis where there is something above 0.
     tab.evaluate("(() => { const s = document.getElementById('smooth'); s.value = '0.8';"
                  "s.dispatchEvent(new Event('input')); })()")  # fmt: skip
@@ -252,7 +252,7 @@ def test_empty_states_are_said_in_words(tab: Browser, tmp_path: Path) -> None:
         log.write_recipe(RECIPE)
         log.close()
         tab.wait(f"{text('#run-title')} === 'new'")  # by itself
-        assert "No step is recorded yet" in tab.evaluate(text("#now-sentence"))
+        assert "No step has been recorded yet" in tab.evaluate(text("#now-sentence"))
         tab.evaluate(click("#tab-groups"))
         tab.wait(count("#group-list .empty"))
         assert "logging.rollouts_every_steps" in tab.evaluate(text("#group-list"))

@@ -51,7 +51,8 @@ def test_a_step_is_pointed_at_in_all_charts(tab: Browser, report: str) -> None:
     tab.wait(f"{text(f'{reward} .step')} === 'step 45, grpo'")
     assert set(tab.evaluate(texts("figure .step"))) == {"step 45, grpo"}
     sections = json.loads(tab.evaluate(text("#data")))["sections"]
-    (line,) = sections["curves"]["charts"][0]["lines"]
+    (chart,) = (chart for chart in sections["curves"]["charts"] if chart["name"] == "reward")
+    (line,) = chart["lines"]
     value = line["y"][line["x"].index(45)]
     assert float(tab.evaluate(text(f"{reward} .readout b"))) == pytest.approx(value, rel=0.01)
     # An evaluation is said with its own step: there is none at 45.
@@ -136,6 +137,6 @@ def test_labels_are_kept_narrowed_and_imported(tab: Browser, run_dir: Path, tmp_
         "const field = document.getElementById('import'); field.files = files.files;"
         "field.dispatchEvent(new Event('change')); })()"
     )
-    tab.wait(f"{text('#message')} === 'Took 1 newer labels of 2.'")
+    tab.wait(f"{text('#message')} === 'Imported 1 newer label of 2.'")
     assert tab.evaluate(progress) == f"2 of {number} labelled"
     tab.evaluate("localStorage.clear()")

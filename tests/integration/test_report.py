@@ -151,8 +151,8 @@ def test_the_policy_names_exactly_the_script_and_the_style(page: Path) -> None:
     ("break_it", "says", "lacks"),
     [
         ("no evals", "There is no held-out evaluation", "pills"),
-        ("no rollouts", "No training rollouts were kept", "behaviours"),
-        ("no eval rollouts", "completions of the evaluation at step 0 and 60 were not kept", "pills"),
+        ("no rollouts", "No training rollouts were saved", "behaviours"),
+        ("no eval rollouts", "completions of the evaluation at step 0 and 60 were not saved", "pills"),
         ("sft only", "The run is not marked as finished: 40 of 200 steps", "behaviours"),
         ("nothing yet", "The run is not marked as finished: 0 of 200 steps", "curves"),
         ("half a line", "The run is not marked as finished: 59 of 200 steps", None),

@@ -72,7 +72,7 @@ test("rows are narrowed by how the last model differs from the first", () => {
   const problem = (before, after) => ({ cells: [cell(before), cell(1), cell(after)] });
   const problems = [problem(0, 2), problem(2, 1), problem(2, 2), problem(0, 0), problem(1, 1)];
   const found = filtersOf(3).map(([name, isWanted]) => [name, problems.map(isWanted).map(Number).join("")]);
-  assert.deepEqual(found, [["All", "11111"], ["Gained", "10000"], ["Lost", "01000"], ["Right throughout", "00100"],
+  assert.deepEqual(found, [["All", "11111"], ["Gained", "10000"], ["Lost", "01000"], ["Always right", "00100"],
     ["Still wrong", "00010"]]);
   assert.deepEqual(filtersOf(1).map(([name]) => name), ["All", "Right", "Wrong"]);
 });

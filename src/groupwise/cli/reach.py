@@ -23,9 +23,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from groupwise.base.durations import duration
     from groupwise.config import ConfigError
     from groupwise.evals.reach import time_to_scores
-    from groupwise.web.report.sections.facts import duration
 
     scores = parse_numbers(options.scores, "--scores", "0.3,0.4", float)
     if not all(0 < score <= 1 for score in scores):

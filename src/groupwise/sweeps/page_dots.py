@@ -1,6 +1,6 @@
-"""All final scores of a sweep as data for one picture: a dot for each arm, with its interval and its seeds.
+"""The final scores of a sweep as data for one figure: a dot for each arm, with its interval and its seeds.
 
-The page's script draws it, with the axis of its other charts.
+The page's script draws it.
 """
 
 from __future__ import annotations

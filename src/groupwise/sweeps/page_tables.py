@@ -1,17 +1,17 @@
-"""The tables of a sweep's page: what each knob came to, each arm's figures, and the runs that are missing."""
+"""The tables of a sweep's page: the result of each knob, the figures of each arm, and the unfinished runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from groupwise.base.durations import duration
 from groupwise.sweeps.arm_scores import ArmScore, KnobScores
 from groupwise.sweeps.findings import KnobFindings
 from groupwise.sweeps.findings_effects import steps_words
 from groupwise.sweeps.findings_words import knob_words, label_of, percent, percent_range, plain
 from groupwise.sweeps.study import Study, gap_words
 from groupwise.web.report.markup import table
-from groupwise.web.report.sections.facts import duration
 
 
 def summary_table(found: Sequence[KnobFindings]) -> str:
@@ -20,7 +20,7 @@ def summary_table(found: Sequence[KnobFindings]) -> str:
         scores = one.compared.scores
         if scores.arms:
             tied = len(one.compared.tied)
-            best = label_of(scores.best.member) + (f"\n{tied} cannot be told from it" if tied else "")
+            best = label_of(scores.best.member) + (f"\n{tied} statistically indistinguishable" if tied else "")
             reached = percent_range(arm.final.mean for arm in scores.arms)
         else:
             best = reached = "–"
@@ -58,4 +58,4 @@ def _known(figures: Mapping[str, Any], name: str) -> str:
 
 def gap_table(study: Study) -> str:
     rows = [[arm.name, str(run.seed), gap_words(run)] for arm, run in study.runs if not run.is_finished]
-    return table(["arm", "seed", "state"], rows, "Runs that are not finished", "told") if rows else ""
+    return table(["arm", "seed", "state"], rows, "Unfinished runs", "told") if rows else ""

@@ -1,8 +1,8 @@
-"""The report of a sweep: one HTML page with a JSON twin of the same data, and the sentences alone as Markdown.
+"""The report of a sweep: an HTML page, the same data as JSON (its twin), and the findings as Markdown.
 
 Contract: reads the sweep's folder and writes `report.html`, `report.json` and `findings.md` into it; works at any time,
-also while runs go on. The page is that of a run's report, with the same walls around foreign text; see
-`groupwise.web.report.page`.
+also while runs are training. It is a page like that of a run's report, with the same protection against untrusted text;
+see `groupwise.web.report.page`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.base.harmless import escape, visible
-from groupwise.runs.files import write_atomic, write_failure
 from groupwise.sweeps.findings import KnobFindings, find_all
 from groupwise.sweeps.findings_words import SweepFinding, count, knob_words, percent
 from groupwise.sweeps.page_dots import dot_groups
@@ -23,9 +22,11 @@ from groupwise.sweeps.page_tables import gap_table, score_table, summary_table
 from groupwise.sweeps.panels import charts_of, panels_of
 from groupwise.sweeps.panels_files import write_sweep_csv, write_sweep_plots
 from groupwise.sweeps.study import Study, read_study
+from groupwise.web.report.inputs import stage_spans
 from groupwise.web.report.kept_texts import Texts
-from groupwise.web.report.markup import figure, folded, paragraph, text_slot
+from groupwise.web.report.markup import chart_grid, folded, paragraph, text_slot
 from groupwise.web.report.page import Part, render_page
+from groupwise.web.saving import save_text
 
 __all__ = ["SweepReport", "make_sweep_report", "write_sweep_csv", "write_sweep_plots", "write_sweep_report"]
 
@@ -34,16 +35,16 @@ PAGE = "report.html"
 FINDINGS = "findings.md"
 
 METHOD = (
-    "Intervals are 95 %: the wider of Student's over seeds and Wilson's over held-out problems. Arms of a knob are "
-    "compared in pairs, over seeds and over problems; a difference is called one where both show it, with p-values "
-    "adjusted for all pairs of the knob by Holm's method, so that a knob which does nothing is said to cost something "
-    "in at most about 5 of 100 sweeps. With one seed the chance in training itself is not known, and only that of the "
-    "problems is allowed for. Two intervals may overlap although the arms differ, and the other way round: the "
-    "sentences are made from the comparisons, not from the picture."
+    "Intervals are 95 %: the wider of Student's over seeds and Wilson's over held-out problems. The arms of a knob are "
+    "compared in pairs, over seeds and over problems; a difference counts only if both show it, with p-values "
+    "adjusted for all pairs of the knob by Holm's method. So a knob without effect is reported to have one in at most "
+    "about 5 of 100 sweeps. With a single seed, the variation of training is unknown, and only that of the problems "
+    "counts. Intervals may overlap although the arms differ, and vice versa: findings are based on the comparisons, "
+    "not on the figure."
 )
 PANELS_NOTE = (
-    "Lines are means over seeds, bands their range; where a seed ended early, over the rest. Move over a panel, or "
-    "focus it and use the arrow keys, to read values."
+    "Lines are means over seeds, bands their range; a seed that ended early is left out from there on. Hover over a "
+    "panel, or focus it and use the arrow keys, to read values."
 )
 _MARKDOWN_SIGNS = re.compile(r"([\\`*_\[\]<>#|&~])")
 
@@ -51,12 +52,12 @@ _MARKDOWN_SIGNS = re.compile(r"([\\`*_\[\]<>#|&~])")
 @dataclass(frozen=True, slots=True)
 class SweepReport:
     path: Path
-    """Of the page."""
+    """Path of the page."""
     html: str
     twin: Mapping[str, Any]
-    """The same data as JSON values."""
+    """The data as JSON values."""
     findings: tuple[str, ...]
-    """The sentences, knob by knob."""
+    """The sentences of all findings, knob by knob."""
 
 
 def write_sweep_report(sweep_dir: Path) -> SweepReport:
@@ -64,11 +65,7 @@ def write_sweep_report(sweep_dir: Path) -> SweepReport:
     twin = json.dumps(report.twin, allow_nan=False, separators=(",", ":"))
     texts = {PAGE: report.html, Path(PAGE).with_suffix(".json").name: twin, FINDINGS: markdown(report.twin)}
     for name, text in texts.items():
-        path = sweep_dir / name
-        try:
-            write_atomic(path, [text.encode("utf-8")])
-        except OSError as error:
-            raise write_failure(path, error) from error
+        save_text(sweep_dir / name, text)
     return report
 
 
@@ -95,7 +92,7 @@ def make_sweep_report(study: Study) -> SweepReport:
 
 
 def markdown(twin: Mapping[str, Any]) -> str:
-    """The sentences under their knobs. What Markdown would take for a sign of its own is escaped."""
+    """Return the findings by knob as Markdown, with its special characters escaped."""
     lines = [f"# {_markdown_text(twin['title'])}"]
     knob = None
     for finding in twin["findings"]:
@@ -123,15 +120,8 @@ def _subtitle(study: Study) -> str:
 
 
 def _stages(study: Study) -> list[tuple[str, int, int]]:
-    """The marks of the step axis: only where all finished runs have the same stages."""
-    found = set()
-    for _, run in study.runs:
-        if run.is_finished:
-            spans: dict[str, tuple[int, int]] = {}
-            for record in run.steps:
-                first, _ = spans.get(record.stage, (record.step, record.step))
-                spans[record.stage] = (first, record.step)
-            found.add(tuple((name, first, last) for name, (first, last) in spans.items()))
+    """Return the stages for the step axis, if all finished runs have the same ones."""
+    found = {stage_spans(run.steps) for _, run in study.runs if run.is_finished}
     return list(found.pop()) if len(found) == 1 else []
 
 
@@ -149,11 +139,11 @@ def _summary(study: Study, found: Sequence[KnobFindings]) -> tuple[dict[str, Any
     html = summary_table(found) if found else paragraph("The sweep has no arms yet.")
     gaps = study.gaps()
     if gaps:
-        html += paragraph(f"{len(gaps)} of {len(study.runs)} runs are not finished: see Runs, at the end.", "dim")
+        html += paragraph(f"{len(gaps)} of {len(study.runs)} runs are not finished: see Runs below.", "dim")
     groups = dot_groups([one.compared.scores for one in found])
     if groups:
         html += '<h3>Final scores</h3><div class="dots" data-dots="summary"></div>'
-        html += paragraph("Large dots: means over seeds; small ones: single seeds; lines: 95 % intervals.", "dim")
+        html += paragraph("Large dots: means over seeds. Small dots: single seeds. Lines: 95 % intervals.", "dim")
     return {"knobs": rows, "dots": groups}, html + paragraph(METHOD, "dim")
 
 
@@ -164,7 +154,7 @@ def _knob(section: str, one: KnobFindings) -> tuple[dict[str, Any], str]:
     html += _finding_list(one.findings)
     if charts:
         html += paragraph(PANELS_NOTE, "dim")
-        html += f'<div class="charts">{"".join(figure(section, chart) for chart in charts)}</div>'
+        html += chart_grid(section, charts)
     drawn = {chart.name for chart in charts}
     missing = [panel.title[:1].lower() + panel.title[1:] for panel in panels_of(one.knob) if panel.name not in drawn]
     if missing:
@@ -179,7 +169,7 @@ def _knob(section: str, one: KnobFindings) -> tuple[dict[str, Any], str]:
     if scores.arms:
         html += score_table(scores)
         html += paragraph(
-            "Means over the finished seeds. Under the final score its 95 % interval. Target: "
+            "Means over the finished seeds, with the 95 % interval below the final score. The target is "
             f"{percent(scores.target)}, nine tenths of the highest final score. Final KL and clip share are means over "
             "the last tenth of the steps.",
             "dim",
@@ -208,12 +198,12 @@ def _runs(study: Study, texts: Texts) -> tuple[dict[str, Any], str]:
     for gap, (arm, run) in zip(gaps, [pair for pair in study.runs if not pair[1].is_finished], strict=True):
         if run.reason:
             label = f"{arm.name}, seed {run.seed}"
-            html += folded(f"Why {label} gave no result", text_slot(gap["reason"], f"Last lines of {label}"))
+            html += folded(f"Why {label} has no result", text_slot(gap["reason"], f"Last lines of {label}"))
     recipe = texts.add(study.recipe_text)
     if study.recipe_text:
-        html += folded("The recipe that all arms begin with", text_slot(recipe, "Recipe"))
+        html += folded("Base recipe of all arms", text_slot(recipe, "Recipe"))
     own = {arm.name: texts.add(arm.recipe_text) for arm in study.arms if arm.recipe_text}
     for name, text in own.items():
-        html += folded(f"The recipe that {name} begins with", text_slot(text, f"Recipe of {name}"))
+        html += folded(f"Base recipe of {name}", text_slot(text, f"Recipe of {name}"))
     num_finished = sum(run.is_finished for _, run in study.runs)
     return {"gaps": gaps, "recipe": recipe, "own_recipes": own, "num_finished": num_finished}, html

@@ -1,12 +1,12 @@
-"""Join the files of `assets/` into what a page carries inline: one script, one style, one skeleton.
+"""Bundles of the files in `assets/` that a page contains inline: one script, one style, one skeleton.
 
-Contract: `bundle_script` takes an entry module and everything that it imports, each module once and after what it
-imports, and returns one classic script in strict mode in one scope. `bundle_style` joins style sheets in the order
-given. `fill_page` puts values into a skeleton. The results are constants: a page's content policy names their hashes.
+Contract: `bundle_script` returns an entry module and all of its imports, each once and after its own imports, as a
+classic script in strict mode in one scope. `bundle_style` joins style sheets in the given order. `fill_page` puts
+values into a skeleton. The results are constants: a page's content security policy names their hashes.
 
 Limits, each refused with a `BundleError`: no default, renamed or re-exported names; no import cycle; no top-level name
-that two modules of a bundle declare; nothing that would end the element which the text goes into. Top-level
-declarations begin in the first column of a line and name one thing each: this is not a parser.
+declared by two modules of a bundle; nothing that would end the enclosing element. This is not a parser: top-level
+declarations begin in the first column of a line and declare one name each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from pathlib import Path
+
+from groupwise.base.harmless import policy_hash
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -35,7 +37,7 @@ def read_asset(name: str, folder: Path = ASSETS) -> str:
 
 @lru_cache
 def bundle_script(entry: str, folder: Path = ASSETS) -> str:
-    """Return the entry module and all that it imports as one script."""
+    """Return the entry module and all of its imports as one script."""
     bodies: dict[str, str] = {}
     exports: dict[str, set[str]] = {}
     owners: dict[str, str] = {}
@@ -70,12 +72,12 @@ def bundle_script(entry: str, folder: Path = ASSETS) -> str:
 
 @lru_cache
 def bundle_style(*names: str) -> str:
-    """Return the style sheets one after the other."""
+    """Return the style sheets, joined."""
     return _inert("\n" + "".join(map(read_asset, names)), ", ".join(names))
 
 
 def fill_page(name: str, **values: str) -> str:
-    """Return a skeleton with `values` at its `{{places}}`. A value is not searched for places."""
+    """Return a skeleton with `values` in its `{{places}}`. Values are not searched for places."""
     skeleton = read_asset(name)
     places = set(_PLACE.findall(skeleton))
     if places != set(values):
@@ -83,8 +85,16 @@ def fill_page(name: str, **values: str) -> str:
     return _PLACE.sub(lambda match: values[match[1]], skeleton)
 
 
+def content_policy(script: str, style: str) -> str:
+    """Return the content security policy of a page in a file: only its own inline script and style."""
+    return (
+        f"default-src 'none'; script-src {policy_hash(script)}; style-src {policy_hash(style)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
 def _inert(text: str, name: str) -> str:
-    """Refuse what would end the element that holds the text."""
+    """Refuse text that would end the element that contains it."""
     if found := _ENDS_ELEMENT.search(text):
         raise BundleError(f"{name}: {found[0]!r} would end its element")
     return text

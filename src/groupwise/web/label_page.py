@@ -1,9 +1,9 @@
-"""The page on which a person labels chains: one HTML file that needs no network and works from `file://`.
+"""The page for labelling chains by hand: one HTML file that needs no network and works from `file://`.
 
-Everything that a model or a data set wrote is escaped text; what a browser or a reader would not see (control codes,
-escapes, marks that reorder text) is made visible. A strict content policy lets only the page's own script and style run
-(by their hashes): should escaping ever fail, foreign script still does not run. Labels live in the browser's storage
-and leave the page as a file; `merge_labels` takes that into the run directory, and the next page shows it.
+Everything that a model or a data set wrote is escaped, and invisible characters (control codes, escapes, marks that
+reorder text) are made visible. A content security policy allows only the page's own script and style, by their hashes:
+if escaping ever failed, foreign script would still not run. Labels are stored in the browser and exported as a file;
+`merge_labels` merges that into the run directory, and the next page shows them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from groupwise.audit.chains import Chain
 from groupwise.audit.held_out_gain import HeldOutGain
 from groupwise.audit.labels import FOLDER, FORMAT, MAX_NOTE_CHARS, Label, read_labels
 from groupwise.audit.survey import Audit
-from groupwise.base.harmless import escape, policy_hash
-from groupwise.runs.files import write_atomic, write_failure
-from groupwise.web.bundle import bundle_script, bundle_style, fill_page
+from groupwise.base.harmless import escape
+from groupwise.web.bundle import bundle_script, bundle_style, content_policy, fill_page
+from groupwise.web.report.gains import percent, points
+from groupwise.web.saving import save_text
 
 SCRIPT = bundle_script("audit.js")
 STYLE = bundle_style("base.css", "audit.css")
 
 PAGE = f"{FOLDER}/page.html"
 MAX_SHOWN_CHARS = 400_000
-"""Of one completion; a browser is still quick with this."""
+"""Maximum length of a completion; a browser still shows this quickly."""
 
 _QUESTIONS = (
     ("verdict", "Is the verdict right?", (("right", "Right"), ("wrong", "Wrong"), ("unsure", "Unsure"))),
@@ -36,38 +37,28 @@ _QUESTIONS = (
 
 
 def write_page(audit: Audit, run_dir: Path, path: Path | None = None) -> Path:
-    """Write the page with the labels that the run directory keeps; by default to `audit/page.html` in it."""
-    path = Path(run_dir) / PAGE if path is None else path
-    text = render_page(audit, read_labels(run_dir))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, [text.encode("utf-8")])
-    except OSError as error:
-        raise write_failure(path, error) from error
-    return path
+    """Write the page with the labels saved in the run directory; by default to its `audit/page.html`."""
+    return save_text(Path(run_dir) / PAGE if path is None else path, render_page(audit, read_labels(run_dir)))
 
 
 def render_page(audit: Audit, labels: Mapping[str, Label]) -> str:
     kept = {chain.id: asdict(labels[chain.id]) for chain in audit.chains if chain.id in labels}
     data = {"format": FORMAT, "run": audit.run, "labels": kept}
-    policy = (
-        f"default-src 'none'; script-src {policy_hash(SCRIPT)}; style-src {policy_hash(STYLE)}; base-uri 'none'; "
-        "form-action 'none'"
-    )
-    verdicts = ", ".join(f"{count} {name}" for name, count in audit.verdicts.items() if count)
-    summary = f"{audit.num_rollouts} {audit.source} completions of {audit.num_problems} problems, steps "
-    summary += f"{audit.first_step} to {audit.last_step}: {verdicts}. {len(audit.chains)} of them are below."
+    source = {"train": "training", "held_out": "held-out"}[audit.source]
+    verdicts = ", ".join(f"{count:,} {name}" for name, count in audit.verdicts.items() if count)
+    summary = f"{audit.num_rollouts:,} {source} completions of {audit.num_problems:,} problems, steps "
+    summary += f"{audit.first_step} to {audit.last_step}: {verdicts}. {len(audit.chains):,} of them are shown below."
     options = "".join(f"<option>{name}</option>" for name, count in audit.verdicts.items() if count)
     return fill_page(
         "audit.html",
-        policy=policy,
+        policy=content_policy(SCRIPT, STYLE),
         run=escape(audit.run),
         summary=escape(summary),
         style=STYLE,
         findings=_findings(audit),
         options=options,
         chains="\n".join(_chain(chain, number, len(audit.chains)) for number, chain in enumerate(audit.chains, 1)),
-        # No "<" in a data block: nothing in it can end the element.
+        # A data block without "<" cannot end its element.
         data=json.dumps(data).replace("<", "\\u003c"),
         script=SCRIPT,
     )
@@ -92,27 +83,29 @@ def _finding(finding: AuditFinding) -> str:
     )
     title = escape(finding.title)
     name = f"<details><summary>{title}</summary><ul>{examples}</ul></details>" if examples else title
-    interval = f"{finding.low:.1%} to {finding.high:.1%}" if finding.total else ""
-    share = f"{finding.share:.1%}" if finding.total else ""
+    interval = f"{percent(finding.low)} to {percent(finding.high)}" if finding.total else ""
+    share = percent(finding.share) if finding.total else ""
     return (
-        f'<tr{"" if finding.count else " class=none"}><td>{name}<td class="number">{finding.count}'
-        f'<td>{finding.total} {escape(finding.of)}<td class="number">{share}<td>{interval}</tr>'
+        f'<tr{"" if finding.count else " class=none"}><td>{name}<td class="number">{finding.count:,}'
+        f'<td>{finding.total:,} {escape(finding.of)}<td class="number">{share}<td>{interval}</tr>'
     )
 
 
 def _gain(gain: HeldOutGain) -> str:
-    warning = "<b>The reward rose, and held-out pass@1 may not have.</b> " if gain.is_suspicious else ""
+    warning = "<b>The reward rose, but held-out pass@1 may not have.</b> " if gain.is_suspicious else ""
+    held_out = f"{percent(gain.held_out_first)} → {percent(gain.held_out_last)}"
     return (
         f"<p>{warning}Stage {escape(gain.stage)}: reward {gain.reward_first:.3f} → {gain.reward_last:.3f} (gain "
-        f"{gain.reward_gain_low:+.3f} to {gain.reward_gain_high:+.3f}), held-out pass@1 {gain.held_out_first:.1%} → "
-        f"{gain.held_out_last:.1%} (gain {gain.held_out_gain_low:+.1%} to {gain.held_out_gain_high:+.1%}).</p>"
+        f"{gain.reward_gain_low:+.3f} to {gain.reward_gain_high:+.3f}), held-out pass@1 {held_out} "
+        f"(gain {points(gain.held_out_gain_low)} to {points(gain.held_out_gain_high)} "
+        "points).</p>"
     )
 
 
 def _chain(chain: Chain, number: int, total: int) -> str:
     shown = chain.completion[:MAX_SHOWN_CHARS]
     if len(chain.completion) > len(shown):
-        shown += f"\n[{len(chain.completion) - len(shown)} characters more]"
+        shown += f"\n[{len(chain.completion) - len(shown):,} more characters]"
     parts = ", ".join(f"{name} {value:g}" for name, value in chain.parts.items()) or "none"
     place = f"step {chain.step} · {chain.problem_id} · rollout {chain.rollout_number} · ended by {chain.finish}"
     return (
@@ -123,7 +116,7 @@ def _chain(chain: Chain, number: int, total: int) -> str:
         f'<h3>Prompt</h3>\n<pre class="prompt" tabindex="0">{escape(chain.prompt)}</pre>\n'
         f'<h3>Completion</h3>\n<pre class="completion" tabindex="0">{escape(shown)}</pre>\n'
         f"<dl><dt>gold answer<dd>{escape(chain.gold)}<dt>reward parts<dd>{escape(parts)}"
-        f"<dt>{escape(chain.verifier or 'verifier')} says<dd>{escape(chain.detail or 'nothing more')}</dl>\n"
+        f"<dt>{escape(chain.verifier or 'verifier')} says<dd>{escape(chain.detail or 'no details')}</dl>\n"
         f"{''.join(_question(*question) for question in _QUESTIONS)}"
         f'<label class="note">Note<textarea rows="2" maxlength="{MAX_NOTE_CHARS}"></textarea></label>\n</article>'
     )

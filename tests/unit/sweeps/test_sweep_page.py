@@ -133,7 +133,8 @@ def test_the_dots_are_the_scores_of_the_table(sweep: Path, page: Path) -> None:
     for row, arm in zip(first["rows"], sections["knob-0"]["scores"], strict=True):
         assert {name: row[name] for name in ("value", "low", "high")} == arm["final"]
         assert row["low"] <= min(row["seeds"]) <= row["value"] <= max(row["seeds"]) <= row["high"]
-        assert f"<td>{row['words'][0]}<small>{row['words'][1]}</small></td>" in page.read_text()
+        cell = f"<td>{row['words'][0]}<small>{row['words'][1]}</small></td>".replace(" %", "&nbsp;%")
+        assert cell in page.read_text()
 
 
 def test_plots_and_tables(sweep: Path, tmp_path: Path) -> None:

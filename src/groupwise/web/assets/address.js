@@ -1,13 +1,13 @@
-// The state of the dashboard: one flat table of strings and lists that is written into the address after "#" and read
-// back from it, so that a reload or a shared link shows the same.
+// The state of the dashboard: a flat table of strings and lists, stored in the address after "#", so that a reload or a
+// shared link shows the same.
 
-// A list is written with commas; what has its default is left out.
+// Lists are written with commas; default values are left out.
 export const DEFAULTS = {
   run: "", with: [], view: "overview", kind: "train", q: "", problem: "", verdict: "", finish: "", signal: "",
   stage: "", first_step: "", last_step: "", min_reward: "", max_reward: "", sort: "newest", offset: "0", group: "",
   colour: "ratio", order: "sampled", smooth: "0", log: "", more: [], against: "",
 };
-// Those that the server filters groups by, under the same names.
+// The filters of groups, under the same names as on the server.
 export const FILTERS = ["kind", "q", "problem", "verdict", "finish", "signal", "stage", "first_step", "last_step",
   "min_reward", "max_reward", "sort"];
 const NUMBERS = ["first_step", "last_step", "min_reward", "max_reward", "offset", "smooth"];
@@ -32,7 +32,7 @@ export const addressOf = (table) => {
 };
 
 export const readAddress = () => { Object.assign(state, tableOf(location.hash)); };
-// `isPlace`: somewhere the back button should lead.
+// `isPlace`: the back button should lead here.
 export const change = (changes, isPlace) => {
   Object.assign(state, changes);
   const address = addressOf(state);

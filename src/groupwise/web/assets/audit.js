@@ -1,6 +1,7 @@
-// The page on which a person labels chains: it reads the page through attributes, and keeps labels in the browser.
+// The page for labelling chains: reads the page through attributes and stores labels in the browser.
 import { byId, readData } from "./dom.js";
 import { isLabelled, takeLabels, timeAfter } from "./labels.js";
+import { many } from "./numbers.js";
 
 const data = readData();
 const storageKey = "groupwise-audit:" + data.run;
@@ -19,12 +20,12 @@ const stored = () => {
   }
 };
 const save = () => {
-  // Another tab may have labelled in the meantime.
+  // Another tab may have added labels meanwhile.
   takeLabels(labels, stored());
   try {
     localStorage.setItem(storageKey, JSON.stringify([...labels.values()]));
   } catch {
-    message.textContent = "This browser does not keep the labels: export them before you close the page.";
+    message.textContent = "This browser does not store labels: export them before you close the page.";
   }
 };
 
@@ -80,19 +81,19 @@ byId("export").addEventListener("click", () => {
   link.download = "labels-" + data.run.replace(/[^A-Za-z0-9._-]/g, "_") + ".json";
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  message.textContent = "Exported " + kept.length + " labels as " + link.download + ".";
+  message.textContent = `Exported ${many(kept.length, "label")} as ${link.download}.`;
 });
 byId("import").addEventListener("change", async (event) => {
   const file = event.target.files[0];
   if (file === undefined) return;
   try {
     const table = JSON.parse(await file.text());
-    if (table.format !== data.format) throw new Error("it is not a file of labels");
-    if (table.run !== data.run) throw new Error("its labels are of the run " + table.run);
+    if (table.format !== data.format) throw new Error("it is not a label file");
+    if (table.run !== data.run) throw new Error("its labels belong to the run " + table.run);
     const taken = takeLabels(labels, table.labels);
     save();
     showAll();
-    message.textContent = "Took " + taken + " newer labels of " + table.labels.length + ".";
+    message.textContent = `Imported ${many(taken, "newer label")} of ${table.labels.length}.`;
   } catch (error) {
     message.textContent = "Could not import " + file.name + ": " + error.message;
   }

@@ -1,15 +1,15 @@
-// One chart as SVG, for every page: axes, lines with bands or marks, stacks, stages, and values under the pointer.
+// A chart as SVG, for every page: axes, lines with bands or marks, stacks, stages, and values under the pointer.
 //
-// `makeChart` makes the elements once and `drawChart` gives them new shapes, so that nothing flickers and focus stays.
-// A page places `plot`, `readout` and `step` where it wants them, and says what to draw in a view:
+// `makeChart` makes the elements once, and `drawChart` draws new shapes into them, so that nothing flickers and focus
+// stays. A page places `plot`, `readout` and `step`, and passes a view:
 //   title, unit, kind      "line", "points" (values with marks: evaluations are few) or "stack"
 //   lines                  {name, colour, dash, x, y, shown, low, high, longest}; `shown` is y or a smooth line of it
 //   steps                  [first, last] of the axis
-//   stages, stageAt        marks {name, first, last}, and the name of the stage of a step
+//   stages, stageAt        marks {name, first, last}, and a function from a step to the name of its stage
 //   heightOf               the height for a width, in pixels
-//   isLog, hasFoot         a log axis; whether what is not above 0 is drawn at its foot or left out
-//   hasErrorBars           whether points have the interval as a bar, besides the band
-//   nothing                what to say where there are no lines
+//   isLog, hasFoot         logarithmic axis; whether values of 0 and below are drawn at its bottom or left out
+//   hasErrorBars           whether points have error bars besides the band
+//   nothing                text shown without lines
 import { lastKnown, nearestIndex, pieces, stacked, thinned } from "./curves.js";
 import { draw, make, paint, setText } from "./dom.js";
 import { interval, isNumber, plain, sayTick, sayValue } from "./numbers.js";
@@ -25,7 +25,7 @@ export const makeChart = (name) => {
   const clip = draw("clipPath", { id: "clip-" + name.replace(/[^a-z0-9_]/gi, "-") });
   const clipRect = draw("rect", {});
   const body = draw("g", {});
-  // Not in the image: moving it must not paint the curves again.
+  // Outside the image: moving it must not repaint the curves.
   const cursor = make("div", "cursor");
   cursor.hidden = true;
   clip.append(clipRect);
@@ -73,6 +73,7 @@ const axisShapes = ({ view, toX, toY, width, height, lowX, highX, range }) => {
     const anchor = toX(tick) > width - 22 ? "end" : "middle";
     found.push(draw("text", { x: Math.min(toX(tick), width), y: height - 5, "text-anchor": anchor }, plain(tick)));
   }
+  found.push(draw("text", { x: FRAME.left - 10, y: height - 5, "text-anchor": "end" }, "step"));
   return found;
 };
 
@@ -134,7 +135,7 @@ const stackShapes = (line, { toX, toY, inner, lowX, highX }) => {
   return [paint(draw("path", { class: "area", d, "data-points": line.x.length }), line.colour)];
 };
 
-// Along the upper values and back along the lower ones.
+// The outline along the upper values and back along the lower ones.
 const outline = (indices, steps, upper, lower, point) => {
   const there = indices.map((index) => point(steps[index], upper[index]));
   const back = indices.map((index) => point(steps[index], lower[index])).reverse();
@@ -145,13 +146,13 @@ const describe = (view) => {
   const parts = view.lines.map((line) => {
     const known = line.shown.filter(isNumber);
     const name = line.name ? line.name + " " : "";
-    if (!known.length) return `${name}nothing yet`;
+    if (!known.length) return `${name}no value yet`;
     return `${name}from ${sayValue(known[0], view.unit)} to ${sayValue(known.at(-1), view.unit)}`;
   });
-  return visible(`${view.title}, over steps: ${parts.join("; ") || "nothing yet"}. Arrow keys read values.`);
+  return visible(`${view.title}, over steps: ${parts.join("; ") || "no values yet"}. Arrow keys read values.`);
 };
 
-// The step under the pointer is one for all charts of a page: what happens at a step stands in one place.
+// The step under the pointer, shared by all charts of a page.
 export const pointer = { charts: [], step: null, isWaiting: false };
 
 const pointAt = (step) => {
@@ -175,7 +176,7 @@ const showStep = (chart) => {
     const scale = (chart.image.clientWidth || chart.width) / chart.width;
     cursor.style.transform = `translateX(${(chart.toX(step) * scale).toFixed(1)}px)`;
   }
-  // As many entries as at rest, so that nothing moves under the pointer.
+  // Always the same number of entries, so that nothing moves under the pointer.
   readout.replaceChildren(...lines.map((line) => keyOf(line, sayAt(chart, line, step))));
   if (!lines.length) readout.textContent = view.nothing || "";
 };
@@ -188,7 +189,7 @@ const keyOf = (line, value) => {
   return key;
 };
 
-// What a line is at a step; its last value where no step is pointed at.
+// The value of a line at a step; its last value if no step is pointed at.
 const sayAt = ({ view, lowX, highX }, line, step) => {
   const index = step === null ? lastKnown(line.y) : nearestIndex(line.x, step);
   if (index < 0) return "–";
@@ -198,7 +199,7 @@ const sayAt = ({ view, lowX, highX }, line, step) => {
   if (step !== null && Math.abs(line.x[index] - step) > slack) return "–";
   let text = sayValue(line.y[index], view.unit);
   if (line.low && isNumber(line.low[index])) text += ` (${interval(line.low[index], line.high[index], view.unit)})`;
-  // Evaluations are far apart: the value is said with its own step.
+  // Evaluations are far apart, so the value comes with its own step.
   const isElsewhere = isPoints && step !== null && line.x[index] !== step;
   return isElsewhere ? `${text} at step ${plain(line.x[index])}` : text;
 };

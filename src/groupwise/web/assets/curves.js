@@ -1,8 +1,8 @@
-// Lines as numbers: where a step is, running means, gaps, thinning, stacks. Pure functions. Steps grow along a line.
+// Lines as numbers: positions of steps, running means, gaps, thinning, stacks. Pure functions. Steps are ascending.
 import { isNumber } from "./numbers.js";
 import { quantile } from "./scales.js";
 
-// The last index whose step is not after `step`; -1 where there is none.
+// The last index whose step is not after `step`; -1 if there is none.
 export const indexAt = (steps, step) => {
   let low = 0;
   let high = steps.length;
@@ -25,7 +25,7 @@ export const lastKnown = (values) => {
   return index;
 };
 
-// A running mean that forgets: it looks back only, so a curve's past does not move when a step is added.
+// An exponential moving average: it only looks back, so a new step does not move earlier points.
 export const smoothed = (values, weight) => {
   if (!weight) return values;
   let sum = 0;
@@ -38,20 +38,20 @@ export const smoothed = (values, weight) => {
   });
 };
 
-// The same for a log axis, on which one large value would stay in the mean for a hundred steps.
+// The same for a log axis, where one large value would dominate the mean for a hundred steps.
 export const smoothedLogs = (values, weight) => {
   if (!weight) return values;
   const logs = values.map((value) => (value > 0 ? Math.log(value) : null));
   return smoothed(logs, weight).map((value) => (value === null ? null : Math.exp(value)));
 };
 
-// How far apart two neighbours of a line may be and still be joined: a stage that did not measure leaves a gap.
+// The largest distance at which neighbours are joined: a stage without the metric leaves a gap.
 export const longestJoin = (steps) => {
   const distances = steps.slice(1).map((step, index) => step - steps[index]).sort((a, b) => a - b);
   return distances.length ? 5 * quantile(distances, 0.5) : Infinity;
 };
 
-// The indices of known values, in pieces: a line is broken at what is not known and at what is too far apart.
+// The indices of known values, in pieces: unknown values and large distances break a line.
 export const pieces = (steps, values, longest = Infinity) => {
   const found = [];
   let piece = null;
@@ -64,8 +64,8 @@ export const pieces = (steps, values, longest = Infinity) => {
   return found;
 };
 
-// Of each column of a piece: the first, the least, the largest and the last, in their order. What is left is a few
-// points per column, so drawing does not cost more with more steps.
+// The first, least, largest and last value of each column of pixels, in order: a few points per column, so that drawing
+// time does not grow with the number of steps.
 export const thinned = (piece, steps, values, { numColumns, low, high }) => {
   const width = (high - low) / Math.max(1, numColumns) || 1;
   const kept = [];
@@ -89,7 +89,7 @@ export const thinned = (piece, steps, values, { numColumns, low, high }) => {
   return kept;
 };
 
-// Lines on top of each other: each gets where it begins and where it ends.
+// Lines on top of each other: each gets its lower and upper edge.
 export const stacked = (lines) => {
   const sums = lines.length ? lines[0].x.map(() => 0) : [];
   return lines.map((line) => {

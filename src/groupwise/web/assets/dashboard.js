@@ -1,4 +1,4 @@
-// The page of `groupwise watch`: the views, and the beat that asks the server what is new.
+// The page of `groupwise watch`: the views, and the loop that asks the server for news.
 import { change, readAddress, state } from "./address.js";
 import { byId, emptyState, setText } from "./dom.js";
 import { closeUnlessWanted, freshenGroups } from "./group.js";
@@ -16,7 +16,7 @@ import { showCharts, showTools } from "./watched-curves.js";
 const POLL_MS = 1000;
 const VIEWS = ["overview", "groups", "recipe"];
 
-// Show everything that the address says.
+// Show the state in the address.
 const showAll = () => {
   if (!VIEWS.includes(state.view)) change({ view: "overview" });
   giveSlots();
@@ -29,10 +29,10 @@ const showAll = () => {
   const nothing = byId("nothing");
   nothing.hidden = hasRun || !watched.isLoaded;
   if (!hasRun && watched.isLoaded) {
-    nothing.replaceChildren(watched.runs.length ? emptyState("No run is chosen.", state.run
-      ? "The run of this link is not among those that this server watches. Choose one on the left."
-      : "Choose one on the left.")
-      : emptyState("No runs yet.", "Start one with groupwise train RECIPE; it appears here by itself."));
+    nothing.replaceChildren(watched.runs.length ? emptyState("No run is selected.", state.run
+      ? "The run in this link is not among those that this server watches. Select one from the list of runs."
+      : "Select one from the list of runs.")
+      : emptyState("No runs yet.", "Start one with groupwise train RECIPE; it will appear here."));
   }
   showRuns();
   showTools();
@@ -59,14 +59,14 @@ for (const tab of tabs) {
     next.click();
   });
 }
-// Back, forward, or a link pasted into the same page.
+// Back, forward, or another link opened in the same page.
 const arrive = () => {
   readAddress();
   showAll();
 };
 addEventListener("popstate", arrive);
 
-// The beat: one round at a time, a second apart, none while the page is hidden.
+// The polling loop: one round at a time, a second apart, none while the page is hidden.
 let isBeating = false;
 let isAgain = false;
 let timer = 0;
@@ -82,11 +82,11 @@ const beat = async () => {
   } catch (failure) {
     numFailures += 1;
     const isGone = failure instanceof Gone;
-    // A mistake of this page's own belongs in the console; the beat goes on.
+    // An error of this page belongs in the console; polling continues.
     if (!isGone && !(failure instanceof Refused)) setTimeout(() => { throw failure; });
-    const words = isGone ? "The server does not answer: groupwise watch was stopped, or the machine sleeps. "
-      + "This is what was last read; it goes on by itself when the server is back." : failure.message;
-    // One lost answer is no news.
+    const words = isGone ? "The server does not answer: groupwise watch was stopped, or the machine is asleep. "
+      + "The page shows the last data and continues when the server is back." : failure.message;
+    // A single lost answer is not reported.
     if (!isGone || numFailures > 1 || !watched.isLoaded) showServer(words);
   }
   isBeating = false;
@@ -100,9 +100,12 @@ const showServer = (problem) => {
   setText(byId("pulse-text"), problem ? "not live" : "live");
 };
 const askAll = async () => {
-  if (!watched.isLoaded) watched.catalogue = (await get("catalogue")).metrics;
+  if (!watched.isLoaded) {
+    const { metrics, charts } = await get("catalogue");
+    Object.assign(watched, { catalogue: metrics, charts });
+  }
   const answer = await get("runs");
-  // Runs that are written to at once would change places each second.
+  // Runs that are written at the same time would change places every second.
   const place = new Map(watched.runs.map((run, index) => [run.id, index]));
   const runs = answer.runs.sort((a, b) => (place.get(a.id) ?? -1) - (place.get(b.id) ?? -1));
   const isFirst = !watched.isLoaded;
@@ -122,7 +125,7 @@ const askAll = async () => {
   await freshenGroups();
 };
 
-// At most one run a beat is examined, the chosen first, and only where it has new steps.
+// At most one run per round is examined, selected runs first, and only those with new steps.
 const FINDINGS_EVERY_MS = 5000;
 const askFindings = async (chosen) => {
   const ids = [...chosen, ...watched.runs.map((run) => run.id).filter((id) => !chosen.includes(id))];

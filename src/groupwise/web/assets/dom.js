@@ -1,4 +1,6 @@
-// Elements. Text goes in through textContent alone: there is no way here from text to markup.
+// Elements. Text is set only through textContent, so that it never becomes markup.
+
+import { visible } from "./visible.js";
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
 
@@ -12,6 +14,14 @@ export const make = (tag, className, text) => {
   const element = document.createElement(tag);
   if (className) element.className = className;
   if (text !== undefined) element.textContent = text;
+  return element;
+};
+
+// A paragraph with a capital letter and a full stop; text between backticks is code.
+export const sentence = (text, className) => {
+  const shown = visible(text[0].toUpperCase() + text.slice(1) + (/[.:?!]$/.test(text) ? "" : "."));
+  const element = make("p", className);
+  element.append(...shown.split("`").map((part, index) => (index % 2 ? make("code", "", part) : part)));
   return element;
 };
 
@@ -37,7 +47,7 @@ export const copyButton = (text) => {
   return copy;
 };
 
-// What stands where a list has nothing in it.
+// The text in place of an empty list.
 export const emptyState = (title, sentence) => {
   const element = make("div", "empty");
   element.append(make("b", "", title), make("p", "", sentence));
@@ -52,7 +62,7 @@ export const optionOf = (value, words) => {
 
 export const setText = (element, text) => { if (element.textContent !== text) element.textContent = text; };
 
-// Colours of the palette by their name in it, "0" to "7" or "q0" to "q8". What is painted draws itself in --c.
+// Colours of the palette by name, "0" to "7" or "q0" to "q8". Painted elements draw in --c.
 export const NUM_COLOURS = 8;
 export const colourOf = (name) => `var(--${/^\d+$/.test(name) ? "s" + (name % NUM_COLOURS) : name})`;
 export const paint = (element, colour) => {
@@ -60,5 +70,5 @@ export const paint = (element, colour) => {
   return element;
 };
 
-// What a page's inert block of JSON says.
+// The data in the page's inert block of JSON.
 export const readData = () => JSON.parse(byId("data").textContent);

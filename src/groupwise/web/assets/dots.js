@@ -1,5 +1,5 @@
-// All final scores of a sweep in one picture: a dot for each arm, a line for its interval, small dots for its seeds.
-// Positions are in per cent, so that it fits any width.
+// All final scores of a sweep in one figure: a dot for each arm, a line for its interval, small dots for its seeds.
+// Positions are percentages, so that it fits any width.
 import { colourOf, draw, make, paint } from "./dom.js";
 import { percent } from "./numbers.js";
 import { ticks, valueRange } from "./scales.js";
@@ -7,8 +7,8 @@ import { visible } from "./visible.js";
 
 const NUM_TICKS = 5;
 
-// `groups`: {title, rows} each, with {label, colour, value, low, high, seeds, words} as a row; `words` are the value
-// and its interval as the tables of the page have them.
+// `groups`: {title, rows}, where a row is {label, colour, value, low, high, seeds, words}; `words` are the value and
+// its interval as in the tables of the page.
 export const drawDots = (place, groups) => {
   const rows = groups.flatMap((group) => group.rows);
   const ends = rows.flatMap((row) => [row.low, row.high, ...row.seeds]);

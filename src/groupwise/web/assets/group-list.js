@@ -1,5 +1,4 @@
-// The list of groups: filters, search, pages. Rows are kept by group and moved, so that a list that grows while it is
-// read neither flickers nor jumps.
+// The list of groups: filters, search, pages. Rows are reused, so that a growing list neither flickers nor jumps.
 import { addressOf, change, DEFAULTS, FILTERS, state } from "./address.js";
 import { byId, emptyState, make, optionOf, setText } from "./dom.js";
 import { tell } from "./hub.js";
@@ -15,7 +14,7 @@ export const SIGNS = { correct: "✓", wrong: "✗", unparsed: "–", error: "!"
 // The class of a verdict.
 export const KINDS = { correct: "correct", wrong: "wrong", unparsed: "none", error: "error", timed_out: "error" };
 const filters = byId("filters");
-// The newest answer, what it was asked with, and the rows that show it, by group.
+// The newest answer, its query, and its rows by group.
 export const list = { answer: null, asked: "", rows: new Map() };
 export const keyOfGroup = (group) => `${group.step}.${group.index}`;
 
@@ -24,7 +23,7 @@ const groupQuery = () => {
   for (const name of FILTERS) query[name] = state[name];
   return query;
 };
-// What the answer depends on: who asks, and how far the run is.
+// What the answer depends on: the query, and the progress of the run.
 const groupStamp = () => {
   const run = runOf(state.run);
   const newest = run ? (state.kind === "eval" ? (run.last_eval ? run.last_eval.step : -1) : run.step) : -1;
@@ -37,7 +36,7 @@ export const askGroups = async () => {
   byId("group-list").setAttribute("aria-busy", "true");
   try {
     const answer = await get(runPath(run, "groups"), groupQuery());
-    // Someone may have typed on while the answer was on its way.
+    // The filters may have changed meanwhile.
     if (stamp !== groupStamp()) return;
     Object.assign(list, { answer, asked: stamp });
     showFilterProblem(null);
@@ -99,7 +98,7 @@ const groupRow = (group) => {
   numbers.append(reward, make("span", "dim", group.has_signal ? `spread ${plain(group.spread)}` : "no signal"),
     make("span", "dim", `${plain(Math.round(mean(group.num_tokens)))} tokens`));
   if (group.finishes.includes("length")) numbers.append(make("span", "badge", "cut off"));
-  if (group.has_tokens) numbers.append(make("span", "badge tokens", "tokens"));
+  if (group.has_tokens) numbers.append(make("span", "badge tokens", "token data"));
   const step = make("span", "group-step", plain(group.step));
   step.append(make("span", "dim", visible(group.stage)));
   row.append(step, excerptOf(group), verdictStrip(group), numbers);
@@ -121,7 +120,7 @@ const showCount = (listed) => {
     + many(listed.total_rollouts, "completion")] : [];
   if (!listed.is_complete) {
     const isReading = listed.index && !listed.index.is_complete;
-    words.push(isReading ? `reading the run's rollouts, ${percent(listed.index.share)} done`
+    words.push(isReading ? `reading rollouts: ${percent(listed.index.share)}`
       : `${percent(listed.searched_share)} searched`);
   }
   setText(byId("group-count"), words.join("; "));
@@ -147,13 +146,15 @@ const showRows = (listed) => {
 };
 const noGroups = () => {
   const isFiltered = FILTERS.some((name) => name !== "kind" && name !== "sort" && state[name] !== "");
-  if (isFiltered) return emptyState("No group matches.", "Take a filter away, or look at the other kind.");
+  if (isFiltered) {
+    return emptyState("No group matches.", "Remove a filter, or switch between training and held-out groups.");
+  }
   if (state.kind === "eval") {
     return emptyState("No held-out completions yet.",
-      "They are kept at each evaluation; evaluation.every_steps says when that is.");
+      "They are saved at each evaluation: see evaluation.every_steps.");
   }
-  return emptyState("No rollouts kept yet.",
-    "logging.rollouts_every_steps = 1 keeps those of every step. A stage of SFT samples none.");
+  return emptyState("No saved rollouts yet.",
+    "logging.rollouts_every_steps = 1 saves those of every step. An SFT stage samples none.");
 };
 
 export const fillFilters = () => {

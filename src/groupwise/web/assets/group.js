@@ -1,4 +1,4 @@
-// One group in a dialog: the prompt, completions as cards, their numbers.
+// A group in a dialog: the prompt, and a card for each completion.
 import { change, state } from "./address.js";
 import { nearestIndex } from "./curves.js";
 import { button, byId, emptyState, make, setText } from "./dom.js";
@@ -18,7 +18,7 @@ const fetchGroup = (key) => {
   const [step, index] = key.split(".");
   return get(runPath(state.run, "group"), { kind: state.kind, step, index });
 };
-// What the address says of groups, and what is new of them.
+// Show the group in the address, and new groups.
 export const freshenGroups = async () => {
   if (state.view !== "groups" || !runOf(state.run)) return;
   if (hasNews() && !(dialog.open && list.answer)) await askGroups();
@@ -35,7 +35,7 @@ const openGroup = async (key, isPlace) => {
     if (!(failure instanceof Refused)) { openedKey = ""; throw failure; }
     answer = { problem: null, sentence: failure.message };
   }
-  // Arrow keys may have gone on meanwhile.
+  // Another group may have been opened meanwhile.
   if (openedKey !== key) return;
   opened = answer;
   showGroup(answer, key);
@@ -102,10 +102,10 @@ const showGroup = (group, key) => {
   byId("colour-tool").hidden = !group.has_tokens;
   showScale(tokenScale);
 };
-// Held-out groups teach nothing in any case.
+// Nothing is learned from held-out groups, with or without signal.
 const sayingOf = (group) => {
   if (group.has_signal) return `spread of rewards ${plain(group.spread)}`;
-  return group.kind === "eval" ? "" : "no signal: the rewards are alike, so nothing is learned from it";
+  return group.kind === "eval" ? "" : "no signal: all rewards are equal, so nothing is learned";
 };
 const inOrder = (rollouts) => {
   const numbered = rollouts.map((rollout, number) => [rollout, number]);
@@ -151,7 +151,7 @@ const advantageOf = (value, most) => {
   element.append(bar, make("b", "", `${SYMBOLS[sign]} ${words}`), make("span", "dim", "advantage"));
   return element;
 };
-const FINISHES = { stop: "ended by itself", length: "cut off at the length limit", aborted: "aborted" };
+const FINISHES = { stop: "ended", length: "cut off at the length limit", aborted: "aborted" };
 const cardOf = (rollout, number, { group, most, scale }) => {
   const { score } = rollout;
   const card = make("article", "rollout card");
@@ -162,41 +162,46 @@ const cardOf = (rollout, number, { group, most, scale }) => {
     make("span", "dim", `${plain(rollout.num_tokens)} tokens`),
     make("span", rollout.finish === "stop" ? "dim" : "badge", FINISHES[rollout.finish] || visible(rollout.finish)));
   card.append(head);
+  if (rollout.reward_terms.length) card.append(termsOf(rollout.reward_terms, rollout.reward));
   if (group.kind !== "eval") card.append(advantageOf(rollout.advantage, most));
-  const parts = Object.entries(score.parts);
-  if (isNumber(score.process)) parts.push(["reasoning", score.process]);
-  if (parts.length) card.append(partsOf(parts));
   const label = `Completion ${number + 1}`;
   if (group.has_tokens && !rollout.tokens) {
-    card.append(make("p", "dim", "No tokens: the step did not learn from this completion."));
+    card.append(make("p", "dim", "No token data: the step did not learn from this completion."));
   }
   card.append(textOf(rollout.text, label, { tokens: rollout.tokens, scale, numTexts: group.rollouts.length }));
   if (score.detail) card.append(make("p", "dim detail", `verifier: ${visible(score.detail)}`));
   const share = rollout.logprob_mean;
   const facts = [visible(score.verifier), `policy version ${plain(rollout.policy_version)}`];
   if (isNumber(share)) facts.push(`mean logprob ${plain(share)}`);
+  if (isNumber(score.process)) facts.push(`reasoning score ${plain(score.process)}`);
   card.append(make("p", "dim", facts.filter(Boolean).join(" · ")));
   return card;
 };
-const partsOf = (parts) => {
-  const place = make("ul", "parts");
-  place.setAttribute("aria-label", "Parts of the score");
-  place.append(...parts.map(([name, value]) => {
-    const part = make("li", "", visible(name) + " ");
-    part.append(make("b", "", plain(value)));
-    return part;
-  }));
+// The reward as a sum: "correct 1 + format 0.1 × 0.5 − length 0.02 = 1.03".
+const termsOf = (terms, reward) => {
+  const place = make("p", "terms");
+  terms.forEach(({ name, value, factor, amount }, index) => {
+    const isWeighted = isNumber(value) && factor !== 1;
+    const isNegative = !isWeighted && amount < 0;
+    const sign = index ? (isNegative ? " − " : " + ") : isNegative ? "−" : "";
+    const term = make("span", amount === 0 ? "zero" : "", `${sign}${visible(name)} `);
+    term.append(make("b", "", plain(isWeighted ? value : isNumber(amount) ? Math.abs(amount) : amount)));
+    if (isWeighted) term.append(` × ${signed(factor)}`);
+    place.append(term);
+  });
+  place.append(make("span", "", " = "), make("b", "", plain(reward)));
   return place;
 };
+const signed = (value) => (value < 0 ? `(−${plain(-value)})` : plain(value));
 const tokenSentence = (group) => {
   if (group.has_tokens) return [];
   const place = make("p", "dim");
   if (group.kind === "eval") {
-    place.textContent = "Held-out completions have no colours: what a step does to each token is kept in training.";
+    place.textContent = "Held-out completions have no token data: it is recorded only in training.";
     return [place];
   }
-  place.append(`What step ${plain(group.step)} did to each token was not kept: `, make("code", "",
-    "logging.tokens_every_steps"), " says at which steps it is. ");
+  place.append(`Token data of step ${plain(group.step)} was not recorded: see `, make("code", "",
+    "logging.tokens_every_steps"), ". ");
   const steps = list.answer ? list.answer.token_steps : [];
   const near = steps.length ? steps[nearestIndex(steps, group.step)] : null;
   if (near !== null) {
@@ -220,7 +225,7 @@ dialog.addEventListener("keydown", (event) => {
   event.preventDefault();
   goBy(by).catch(unlessGone);
 });
-// The event comes late: by then another group may be on its way.
+// The event comes late: another group may already be loading.
 dialog.addEventListener("close", () => { if (opened && !dialog.open) closeGroup(); });
 for (const name of ["colour", "order"]) {
   byId(name).addEventListener("change", () => {

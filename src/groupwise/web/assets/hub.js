@@ -1,4 +1,4 @@
-// How parts of the dashboard tell each other what happened without knowing each other.
+// Events between parts of the dashboard that do not import each other.
 const listeners = new Map();
 
 export const listen = (name, act) => {

@@ -1,8 +1,8 @@
-// Labels as data: what of an entry is taken, and which of two labels of a chain stays. Pure functions.
+// Labels as data: checking of entries, and which of two labels of a chain wins. Pure functions.
 const ANSWERS = new Set(["right", "wrong", "unsure"]);
 const MAX_NOTE_CHARS = 10000;
 
-// A label as it is kept, or null where the entry is none.
+// The label of an entry, or null if the entry is invalid.
 export const cleanLabel = (entry) => {
   if (entry === null || typeof entry !== "object" || typeof entry.chain !== "string") return null;
   if (Number.isNaN(Date.parse(entry.time))) return null;
@@ -12,7 +12,7 @@ export const cleanLabel = (entry) => {
     time: new Date(entry.time).toISOString() };
 };
 
-// Put those entries into `labels` that are newer than what is there; how many they are.
+// Merge the newer entries into `labels` and return their number.
 export const takeLabels = (labels, entries) => {
   let taken = 0;
   for (const entry of entries) {
@@ -29,5 +29,5 @@ export const takeLabels = (labels, entries) => {
 
 export const isLabelled = (label) => label !== undefined && (label.verdict !== null || label.reasoning !== null);
 
-// When a label changes: now, but later than what it replaces, even where that came from a clock ahead of this one.
+// The time of a changed label: now, but later than the label it replaces, whose clock may have been ahead.
 export const timeAfter = (old, now) => new Date(Math.max(now, old === "" ? 0 : Date.parse(old) + 1)).toISOString();

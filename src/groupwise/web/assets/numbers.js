@@ -1,4 +1,4 @@
-// Numbers in words, as all pages say them. Pure functions.
+// Numbers as text, for all pages. Pure functions.
 
 export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
@@ -10,13 +10,13 @@ export const plain = (value) => {
   if (magnitude >= 1e9) return Number((value / 1e9).toPrecision(3)) + " G";
   if (magnitude >= 1e6) return Number((value / 1e6).toPrecision(3)) + " M";
   if (magnitude >= 1000) return Math.round(value).toLocaleString("en");
-  if (magnitude < 1e-3) return value.toExponential(1);
+  if (magnitude < 1e-3) return value.toExponential(1).replace(".0e", "e");
   return String(Number(value.toPrecision(3)));
 };
 
 export const percent = (value) => {
   const scaled = 100 * value;
-  // Ticks below 1 % are closer to each other than one decimal tells.
+  // Ticks below 1 % need more than one decimal.
   return Number(Math.abs(scaled) < 1 ? scaled.toPrecision(2) : scaled.toFixed(1)) + " %";
 };
 
@@ -41,7 +41,7 @@ export const size = (bytes) => {
 export const count = (value) => value.toLocaleString("en");
 export const many = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 
-// A value with its unit, as the metric catalogue names units.
+// A value with its unit, as in the metric catalogue.
 export const sayValue = (value, unit) => {
   if (!isNumber(value)) return "–";
   if (unit === "share") return percent(value);
@@ -50,7 +50,7 @@ export const sayValue = (value, unit) => {
   return plain(value) + (unit && unit !== "count" ? " " + unit : "");
 };
 
-// A value beside others of its unit: a tick, the end of an interval.
+// A value next to others of its unit: a tick, the end of an interval.
 export const sayTick = (value, unit) => {
   if (unit === "share") return percent(value);
   return unit === "bytes" ? size(value) : plain(value);

@@ -1,6 +1,6 @@
-// The first screen above the curves: what goes on now, vital signs, findings.
+// The first screen, above the curves: current state, vital signs, findings.
 import { state } from "./address.js";
-import { byId, colourOf, copyButton, make, paint, setText } from "./dom.js";
+import { byId, colourOf, copyButton, make, paint, sentence, setText } from "./dom.js";
 import { interval, percent, plain, seconds } from "./numbers.js";
 import { PHASES } from "./panels.js";
 import { dataOf, findingsOf, lastOf, meaningOf, nameOf, runOf } from "./runs.js";
@@ -33,8 +33,8 @@ export const showNow = () => {
   tiles.push(tile(seconds(spent.step ?? run.step_s), "newest step"));
   const speed = lastOf(dataOf(run.id), "engine/tokens_per_s");
   tiles.push(tile(plain(speed), "tokens/s", meaningOf("engine/tokens_per_s")));
-  tiles.push(tile(seconds(run.last_write_s), "since the last write"));
-  if (run.state === "running" && run.left_s !== null) tiles.push(tile(seconds(run.left_s), "left, at this pace"));
+  tiles.push(tile(seconds(run.last_write_s), "since last write"));
+  if (run.state === "running" && run.left_s !== null) tiles.push(tile(seconds(run.left_s), "left at this pace"));
   if (run.last_eval) {
     tiles.push(tile(percent(run.last_eval.pass_at_1), "held-out, "
       + `${interval(run.last_eval.low, run.last_eval.high, "share")} (step ${plain(run.last_eval.step)})`,
@@ -63,8 +63,8 @@ const showPhases = (run, spent) => {
     return entry;
   }));
   const isWaiting = run.state === "running" && run.phase;
-  setText(byId("now-sentence"), !run.phase ? "No step is recorded yet." : isWaiting
-    ? `Step ${plain(run.phase.step + 1)} has been under way for ${seconds(run.phase.ago_s)}`
+  setText(byId("now-sentence"), !run.phase ? "No step has been recorded yet." : isWaiting
+    ? `Step ${plain(run.phase.step + 1)} has been running for ${seconds(run.phase.ago_s)}`
       + (run.step_s ? `; steps usually take ${seconds(run.step_s)}.` : ".")
     : `The newest step was written ${seconds(run.phase.ago_s)} ago.`);
 };
@@ -72,12 +72,13 @@ const showPhases = (run, spent) => {
 const showSigns = (found) => {
   const stages = found ? found.stages.filter((stage) => stage.vital_signs.length) : [];
   const stage = stages.at(-1);
-  setText(byId("signs-title"), stage && stage.is_loss_zero ? "The loss is 0. Is it training?" : "Is it training?");
+  const isUsual = stage && stage.is_loss_zero && stage.has_gradient;
+  setText(byId("signs-title"), isUsual ? "The loss is 0. Is it training?" : "Is it training?");
   if (!stage) {
     const isLearning = found && found.stages.length;
     byId("signs").replaceChildren(make("p", "dim", !found ? "Reading the run …" : isLearning
-      ? "This stage has no rewards yet: its loss is a likelihood, and it should fall. See sft/loss below."
-      : "No step is recorded yet: there is nothing to examine."));
+      ? "This stage has no rewards: its loss is a negative log-likelihood and should fall. See SFT loss below."
+      : "No step has been recorded yet."));
     return;
   }
   const list = make("ul", "signs");
@@ -90,32 +91,29 @@ export const showFindings = () => {
   const found = findingsOf(state.run);
   showSigns(found);
   const place = byId("findings");
-  if (!found) { place.replaceChildren(make("p", "dim", "Reading the run …")); return; }
-  if (found.error) { place.replaceChildren(make("p", "dim", visible(found.error))); return; }
-  setText(byId("findings-step"), `as of step ${plain(found.as_of_step)}`);
-  if (!found.findings.length) {
-    place.replaceChildren(make("p", "dim", found.stages.length ? "Nothing is wrong as far as the doctor can see."
-      : "Nothing to examine yet."));
-    return;
-  }
-  place.replaceChildren(...found.findings.map(findingOf));
+  const findings = found ? found.findings : [];
+  // A problem is the first thing to see.
+  byId("findings-card").classList.toggle("urgent", findings.some((finding) => finding.severity === "sick"));
+  setText(byId("findings-step"), found && !found.error ? `as of step ${plain(found.as_of_step)}` : "");
+  if (findings.length) { place.replaceChildren(...findings.map(findingOf)); return; }
+  const words = found ? found.error || found.clean_bill || "No steps to examine yet." : "Reading the run …";
+  place.replaceChildren(make("p", "dim", visible(words)));
 };
 const findingOf = (finding) => {
   const element = make("article", "finding " + finding.severity);
   const title = make("h3");
-  title.append(make("span", "badge " + finding.severity, finding.severity), make("span", "", visible(finding.title)),
-    make("span", "dim", `stage ${visible(finding.stage)}, steps ${plain(finding.first_step)} to `
-      + plain(finding.last_step)));
-  element.append(title, make("p", "", visible(finding.seen)), make("p", "dim", visible(finding.means)));
+  const severity = make("span", "badge " + finding.severity, finding.say_severity);
+  const place = `stage ${visible(finding.stage)}, steps ${plain(finding.first_step)} to ${plain(finding.last_step)}`;
+  title.append(severity, make("span", "", visible(finding.title)), make("span", "dim", place));
   const { advice, key, value } = finding.change;
-  element.append(make("p", "", visible(advice)));
+  element.append(title, sentence(finding.seen), sentence(finding.means, "dim"), sentence(advice));
   if (key) {
     const line = `${visible(key)} = ${visible(JSON.stringify(value))}`;
-    const place = make("div", "change");
+    const change = make("div", "change");
     const copy = copyButton(line);
     copy.setAttribute("aria-label", "Copy " + line);
-    place.append(make("code", "", line), copy);
-    element.append(place);
+    change.append(make("code", "", line), copy);
+    element.append(change);
   }
   return element;
 };

@@ -1,4 +1,4 @@
-// Problem by problem: rows of pills, and the dialog of completions behind them.
+// Problem by problem: rows of pills, and a dialog with the completions.
 import { button, byId, make } from "./dom.js";
 import { plain } from "./numbers.js";
 
@@ -7,13 +7,13 @@ const SIGNS = { correct: "✓", wrong: "✗", none: "–", error: "!" };
 const MAX_IN_CELL = 4;
 const PAGE_SIZE = 25;
 
-// The share of correct ones among those that were scored; null where there are none.
+// The share of correct completions among the scored ones; null if there are none.
 export const rateOf = (cell) => {
   const judged = cell.filter((entry) => entry.kind !== "error");
   return judged.length ? judged.filter((entry) => entry.kind === "correct").length / judged.length : null;
 };
 
-// What the rows can be narrowed to: a name and a test of a problem each.
+// The filters of the rows: a name and a test of a problem each.
 export const filtersOf = (numModels) => {
   const first = (problem) => rateOf(problem.cells[0]);
   const last = (problem) => rateOf(problem.cells.at(-1));
@@ -28,7 +28,7 @@ export const filtersOf = (numModels) => {
     ["All", () => true],
     ["Gained", (problem) => last(problem) > first(problem)],
     ["Lost", (problem) => last(problem) < first(problem)],
-    ["Right throughout", (problem) => first(problem) === 1 && last(problem) === 1],
+    ["Always right", (problem) => first(problem) === 1 && last(problem) === 1],
     ["Still wrong", (problem) => first(problem) === 0 && last(problem) === 0],
   ];
 };
@@ -97,7 +97,7 @@ export const showPills = (section, texts) => {
   if (linked && problems[linked[1] - 1]) open(linked[1] - 1);
 };
 
-// The function that shows so many rows of the chosen problems.
+// Return the function that shows a number of rows of the chosen problems.
 const showRows = (models, chosenNow, open) => {
   const place = document.querySelector("[data-pills]");
   place.style.setProperty("--models", models.length);
@@ -113,7 +113,7 @@ const showRows = (models, chosenNow, open) => {
     const head = make("div", "row head");
     head.append(make("div", "", "problem"), ...models.map((name) => make("div", "", name)));
     const rows = chosen.slice(0, numShown).map((problem, index) => rowOf(problem, models, () => open(index)));
-    place.replaceChildren(head, ...rows, ...(chosen.length ? [] : [make("p", "dim", "No such problem.")]));
+    place.replaceChildren(head, ...rows, ...(chosen.length ? [] : [make("p", "dim", "No problem matches.")]));
     more.hidden = all.hidden = chosen.length <= numShown;
     more.textContent = `Show ${Math.min(PAGE_SIZE, chosen.length - numShown)} more`;
     all.textContent = `Show all ${chosen.length}`;
@@ -121,7 +121,7 @@ const showRows = (models, chosenNow, open) => {
   return show;
 };
 
-// The function that opens the dialog at a place in the chosen problems.
+// Return the function that opens the dialog at an index of the chosen problems.
 const showDialog = ({ models, problems }, texts, chosenNow) => {
   const dialog = byId("problem");
   const textOf = (number) => (number === null ? null : texts[number]);
@@ -140,7 +140,7 @@ const showDialog = ({ models, problems }, texts, chosenNow) => {
       byId("close").focus();
     }
     dialog.scrollTop = 0;
-    // So that a problem can be linked to.
+    // A link to the problem.
     history.replaceState(null, "", "#problem-" + (problems.indexOf(problem) + 1));
   };
   byId("previous").addEventListener("click", () => open(opened - 1));

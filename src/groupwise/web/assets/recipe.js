@@ -1,4 +1,4 @@
-// The recipe of a run, and how another run's differs.
+// The recipe of a run, and its differences from another run's.
 import { change, state } from "./address.js";
 import { byId, copyButton, emptyState, make, optionOf } from "./dom.js";
 import { count, isNumber } from "./numbers.js";
@@ -15,7 +15,7 @@ export const showRecipe = async () => {
   const select = byId("against");
   const wanted = ["", ...others.map((other) => other.id)];
   if ([...select.options].map((option) => option.value).join() !== wanted.join()) {
-    const nothing = others.length ? "no run" : "no other run yet";
+    const nothing = others.length ? "no other run" : "no other run yet";
     select.replaceChildren(...wanted.map((id) => optionOf(id, id ? visible(nameOf(id)) : nothing)));
   }
   select.value = wanted.includes(state.against) ? state.against : "";
@@ -41,7 +41,8 @@ const drawRecipe = (answer) => {
     if (value === null || value === undefined || value === "") continue;
     const entry = make("div");
     const text = isNumber(value) ? count(value) : typeof value === "string" ? value : JSON.stringify(value);
-    entry.append(make("dt", "", visible(name).replaceAll("_", " ")), make("dd", "", visible(text)));
+    const label = visible(name).replace(/^num_/, "number of ").replaceAll("_", " ");
+    entry.append(make("dt", "", label), make("dd", "", visible(text)));
     list.append(entry);
   }
   const text = make("pre", "recipe-text", visible(answer.text || ""));
@@ -58,8 +59,8 @@ const differenceOf = (answer) => {
   const isSame = answer.has_same_fingerprint;
   place.append(make("h2", "", keys.length === 1 ? "1 key differs" : `${keys.length || "No"} keys differ`));
   if (isSame !== null) {
-    place.append(make("p", "dim", isSame ? "The fingerprints are the same: both mean the same experiment."
-      : "The fingerprints differ: these are two experiments."));
+    place.append(make("p", "dim", isSame ? "Equal fingerprints: both recipes are the same experiment."
+      : "Different fingerprints: these are two different experiments."));
   }
   if (!keys.length) return place;
   const table = make("table", "difference");

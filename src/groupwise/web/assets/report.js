@@ -1,4 +1,4 @@
-// The page of a report and of a sweep: texts into their places, charts, dots, pills.
+// The page of a report or a sweep: texts, charts, dots, pills.
 import { drawChart, makeChart, pointer } from "./charts.js";
 import { longestJoin } from "./curves.js";
 import { byId, colourOf, NUM_COLOURS, readData } from "./dom.js";
@@ -16,13 +16,13 @@ for (const slot of document.querySelectorAll("pre[data-text]")) {
   if (fold === null) showText(slot);
   else fold.addEventListener("toggle", () => showText(slot));
 }
-// On paper nothing can be opened.
+// Everything is open on paper.
 addEventListener("beforeprint", () => {
   for (const fold of document.querySelectorAll("details")) fold.open = true;
 });
 followTheme(byId("theme"));
 
-// One run: a colour for each line. Several: a colour for each run, and dashes tell the lines apart.
+// One run: a colour for each line. Several runs: a colour for each run, and dashes for its lines.
 const linesOf = (chart) => {
   const names = [...new Set(chart.lines.map((line) => line.name))];
   const isOverlay = new Set(chart.lines.map((line) => line.run)).size > 1;
@@ -36,7 +36,7 @@ const linesOf = (chart) => {
   });
 };
 
-// All charts have one step axis, so that what happens at a step stands in one place.
+// All charts share one step axis, so that they can be compared.
 const bounds = data.runs.flatMap((run) => run.stages.flatMap(([, first, last]) => [first - 1, last]));
 const stepsOf = (chart) => {
   const all = chart.lines.flatMap((line) => [line.x[0], line.x.at(-1)]).concat(bounds);
@@ -44,7 +44,7 @@ const stepsOf = (chart) => {
   return high > low ? [low, high] : [low - 1, high + 1];
 };
 
-// Stages have their names where all runs have the same ones.
+// Stages are named if all runs have the same ones.
 const areShared = new Set(data.runs.map((run) => JSON.stringify(run.stages))).size === 1;
 const spans = (areShared ? data.runs.slice(0, 1) : data.runs).flatMap((run) => run.stages);
 const stages = spans.map(([name, first, last]) => ({ name: areShared && spans.length > 1 ? name : "", first, last }));

@@ -1,4 +1,4 @@
-// The list of runs. Rows are kept and changed in place, in the order in which they were first seen, the newest on top.
+// The list of runs. Rows are updated in place, in the order in which the runs first appeared, newest on top.
 import { change, state } from "./address.js";
 import { button, byId, colourOf, make, paint, setText } from "./dom.js";
 import { tell } from "./hub.js";

@@ -1,17 +1,17 @@
-// What is known of each run: its metrics as columns over steps, grown from what the server says is new.
+// The data of each run: its metrics as columns over steps, extended by the new lines from the server.
 import { state } from "./address.js";
 import { lastKnown } from "./curves.js";
 import { tell } from "./hub.js";
 import { get, Refused, runPath } from "./server.js";
 
-// What the server watches, as of its newest answer.
-export const watched = { runs: [], catalogue: {}, warnings: [], isLoaded: false };
+// The newest answer of the server about its runs.
+export const watched = { runs: [], catalogue: {}, charts: [], warnings: [], isLoaded: false };
 export const runOf = (id) => watched.runs.find((run) => run.id === id);
 export const nameOf = (id) => (runOf(id) || { name: id }).name;
-// The run in front first: its colour is the first.
+// The selected run comes first and has the first colour.
 export const chosenRuns = () => [state.run, ...state.with.filter((id) => id !== state.run)].filter(runOf);
 
-// A run keeps its colour for as long as it is chosen.
+// A run keeps its colour while it is drawn.
 export const slots = new Map();
 export const giveSlots = () => {
   const chosen = chosenRuns();
@@ -58,7 +58,7 @@ const warn = (id, text) => {
   const { warnings } = dataOf(id);
   if (!warnings.includes(text)) warnings.push(text);
 };
-// A run that cannot be read must not keep the others from being shown.
+// A run that cannot be read must not hide the others.
 export const orWarn = (id, asked) => asked.catch((failure) => {
   if (!(failure instanceof Refused)) throw failure;
   warn(id, failure.message);
@@ -68,14 +68,14 @@ export const advance = async (id, file) => {
   const data = dataOf(id);
   for (;;) {
     const answer = await get(runPath(id, file), { cursor: data.cursors[file] });
-    // A first answer is a reset of nothing.
+    // The first answer is always a reset.
     if (answer.is_reset) forget(data, file);
     take(data, file, answer.lines);
     data.cursors[file] = answer.cursor;
     if (answer.is_reset || answer.lines.length) data.version += 1;
     for (const warning of answer.warnings) warn(id, warning);
     if (!answer.has_more) return;
-    // A long run is drawn as far as it has come.
+    // A long run is drawn as far as it has been read.
     tell("curves grew");
   }
 };

@@ -1,4 +1,4 @@
-// Axes: ticks, quantiles and what range of values a chart shows. Pure functions.
+// Axes: ticks, quantiles and the range of values of a chart. Pure functions.
 import { isNumber } from "./numbers.js";
 
 export const ticks = (low, high, wanted) => {
@@ -23,22 +23,22 @@ export const logTicks = (low, high) => {
   return inside.filter((tick, index) => index % stride === 0);
 };
 
-// A log axis over less than a decade has too few round powers to be read by.
+// A log axis over less than a decade has too few round powers.
 export const valueTicks = ([low, high], isLog) => {
   const powers = isLog ? logTicks(low, high) : [];
   return powers.length > 1 ? powers : ticks(low, high, 4).filter((tick) => !isLog || tick > 0);
 };
 
-// Of sorted values.
+// A quantile of sorted values.
 export const quantile = (sorted, share) => sorted[Math.min(sorted.length - 1, Math.floor(share * sorted.length))];
 
-// The known values of a line, sorted; of a long line, every so many.
+// The known values of a line, sorted; every n-th value of a long line.
 export const sortedSome = (values, most = 2000) => {
   const stride = Math.ceil(values.length / most);
   return Float64Array.from(values.filter((value, index) => index % stride === 0 && isNumber(value))).sort();
 };
 
-// Whether the largest value would leave the others no room above 0: it is a thousand times the median.
+// Whether the largest value would squeeze the others onto 0: it is over a thousand times the median.
 export const explodes = (lines) => {
   const some = [];
   let largest = 0;
@@ -50,7 +50,7 @@ export const explodes = (lines) => {
   return usual > 0 && largest > 1000 * usual;
 };
 
-// What a line asks the axis to show: itself and its band. Of a thin line behind a smooth one, single outliers are cut.
+// The values of a line that the axis must show: its own and its band's. Outliers behind a smooth line are cut off.
 const shownValues = (line) => {
   const found = [line.shown, line.low, line.high, line.top].filter(Boolean);
   if (line.shown === line.y) return found;
@@ -58,7 +58,7 @@ const shownValues = (line) => {
   return some.length ? [...found, [quantile(some, 0.02), quantile(some, 0.98)]] : found;
 };
 
-// From where to where the axis of the values goes; null where there is nothing to show.
+// The ends of the value axis; null if there is nothing to show.
 export const valueRange = (lines, { isStack, isLog, unit }) => {
   const shown = lines.flatMap(shownValues);
   let low = Infinity;
@@ -73,13 +73,13 @@ export const valueRange = (lines, { isStack, isLog, unit }) => {
   if (low > high) return null;
   if (isLog) {
     if (high / low < 1.001) return [low / 2, high * 2];
-    // Six decades leave room for the upper ones; more where values exploded, and most of them are further down.
+    // Six decades below the top; more if values exploded and most are further down.
     const some = shown.flatMap((values) => [...sortedSome(values)]).filter((value) => value > 0);
     const usual = quantile(some.sort((a, b) => a - b), 0.5) ?? high;
     return [Math.max(low, Math.min(high / 1e6, usual / 1e3)) / 1.15, high * 1.15];
   }
   if (isStack || (low >= 0 && low < 0.6 * high)) low = 0;
-  // Rounding is no signal: a loss of 1e-9 is shown as a line at 0.
+  // A loss of 1e-9 is rounding: shown as a line at 0.
   if (Math.max(Math.abs(low), Math.abs(high)) < 1e-6) return unit === "share" ? [0, 0.1] : [-0.01, 0.01];
   if (high - low < 1e-12) [low, high] = [low - Math.abs(low) * 0.5, high + Math.abs(high) * 0.5];
   const room = 0.06 * (high - low);

@@ -1,6 +1,6 @@
-// The interface of `groupwise watch`, as the page asks it; see `groupwise.web.dashboard.routes`.
+// Requests to the interface of `groupwise watch`; see `groupwise.web.dashboard.routes`.
 
-// The server answered no.
+// The server refused the request.
 export class Refused extends Error {}
 // The server did not answer.
 export class Gone extends Error {}
@@ -23,6 +23,6 @@ export const get = async (path, parameters) => {
   return table;
 };
 
-// For what a click asks for: the beat will say that the server is gone.
+// For requests after a click: the polling loop reports that the server is gone.
 export const unlessGone = (failure) => { if (!(failure instanceof Gone)) throw failure; };
 export const runPath = (id, what) => "runs/" + encodeURIComponent(id) + "/" + what;

@@ -1,8 +1,8 @@
-// Light or dark: as the system, until someone says otherwise. A browser may forbid that this is kept.
+// Light or dark: that of the system until the user chooses. A browser may refuse to store the choice.
 const system = matchMedia("(prefers-color-scheme: dark)");
 const kept = {
   get: () => { try { return localStorage.getItem("theme"); } catch { return null; } },
-  set: (name) => { try { localStorage.setItem("theme", name); } catch { /* then it lasts for this visit */ } },
+  set: (name) => { try { localStorage.setItem("theme", name); } catch { /* not stored: it lasts for this visit */ } },
 };
 
 export const followTheme = (switcher) => {

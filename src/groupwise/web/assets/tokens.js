@@ -1,19 +1,19 @@
-// A completion, token by token where the run kept them. A long text is put in by pieces, as far as it is scrolled to,
-// so that 100 KB open as fast as a line. A colour is a class of our own.
+// A completion, token by token if the run recorded them. A long text is added in pieces while scrolling, so that 100 KB
+// open as fast as a line. Colours are classes.
 import { state } from "./address.js";
 import { button, byId, make } from "./dom.js";
 import { count, isNumber, percent, plain } from "./numbers.js";
 import { quantile } from "./scales.js";
 import { visible } from "./visible.js";
 
-// Of a whole group, at first: what fills the screen of any.
+// Shown at first, for a whole group: enough to fill any screen.
 const FIRST_TOKENS = 6000;
 const MORE_TOKENS = 1500;
 const FIRST_CHARACTERS = 4000;
 const MORE_CHARACTERS = 20000;
 const NUM_LEVELS = 6;
 
-// What can be coloured: a number for each token, and how much of the scale it takes (-1 to 1, or 0 to 1).
+// Quantities for colours: a number for each token, and its share of the scale (-1 to 1, or 0 to 1).
 const QUANTITIES = {
   ratio: { words: "probability ratio, after the step / before", isDiverging: true, values: (tokens) => tokens.ratio,
     measure: (value) => Math.abs(Math.log(value)), least: 0.01, share: (value, top) => Math.log(value) / top,
@@ -25,7 +25,7 @@ const QUANTITIES = {
   probability: { words: "probability before the step", values: (tokens) => tokens.logprob, measure: () => 1, least: 1,
     share: (value) => 1 - Math.exp(value), ends: () => ["100 %", "0 %"] },
 };
-// One scale for the whole group, so that its completions can be compared. Its end is where the outliers begin.
+// One scale for the whole group, so that its completions can be compared. It ends at the 98th percentile.
 export const prepareTokens = (group) => {
   if (!group.has_tokens) return null;
   const quantity = QUANTITIES[state.colour] || QUANTITIES.ratio;
@@ -52,7 +52,7 @@ export const showScale = (scale) => {
   legend.hidden = !scale;
   if (!scale) return;
   if (scale.top === null) {
-    legend.replaceChildren(make("span", "", "not recorded: this run keeps no reference"));
+    legend.replaceChildren(make("span", "", "not recorded: this run has no reference"));
     return;
   }
   const ends = scale.quantity.ends(scale.top);
@@ -69,9 +69,9 @@ export const showScale = (scale) => {
   legend.title = scale.quantity.words;
 };
 
-// The text of a completion or a message. Plain at once; coloured once it is seen.
+// The text of a completion or a message.
 const texts = new WeakMap();
-// `numTexts`: of how many it is one, so that what is shown at first fills a screen between them.
+// `numTexts`: number of texts in the dialog, which share the tokens shown at first.
 export const textOf = (text, label, { tokens, scale, numTexts }) => {
   const block = make("pre");
   block.tabIndex = 0;
@@ -92,7 +92,7 @@ const grow = (content, numCharacters, numTokens) => {
   let end = Math.min(total, content.numShown + (tokens ? numTokens : numCharacters));
   if (tokens) addTokens(content, end);
   else {
-    // Not between the halves of a character, nor of a line end.
+    // Never between the halves of a character or of a line end.
     if (end < total && /[\ud800-\udbff\r]/.test(text[end - 1])) end += 1;
     block.append(visible(text.slice(content.numShown, end)));
   }
@@ -115,7 +115,7 @@ const addTokens = (content, end) => {
   }
   block.append(added);
 };
-// The numbers of one token, beside it.
+// The figures of a token, beside it.
 const tip = byId("tip");
 export const hideTip = () => { tip.hidden = true; };
 const showTip = (piece) => {
@@ -159,6 +159,6 @@ export const listenToTokens = (dialog) => {
     else hideTip();
   });
   dialog.addEventListener("scroll", hideTip, { capture: true, passive: true });
-  // Inside a text with tokens the arrows walk over them.
+  // Arrow keys move over the tokens of a text.
   dialog.addEventListener("keydown", walk, { capture: true });
 };

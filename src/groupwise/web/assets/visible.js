@@ -1,4 +1,4 @@
-// What a reader would not see (control codes, escapes, marks that reorder text) is shown as its code point.
+// Invisible characters (control codes, escapes, marks that reorder text) are shown as their code point.
 // The same as `groupwise.base.harmless.visible`.
 const UNSEEN = new RegExp("[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e"
   + "\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]"

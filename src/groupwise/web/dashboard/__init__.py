@@ -1,7 +1,7 @@
 """`groupwise watch`: run directories in a browser, while they grow.
 
-    run directories ──▶ Library (finds them) ──▶ api (JSON) ──▶ server (loopback HTTP) ──▶ page
+    run directories ──▶ Library (finds them) ──▶ routes (JSON) ──▶ loopback_server (HTTP) ──▶ page
 
-Reads run directories and never the trainer, writes nothing, and imports without torch. `outline`, `index` and `search`
-are what makes 100,000 rollouts quick to look through; `tail` reads what is new; `state` says how a run is doing.
+Reads run directories and never the trainer, writes nothing, and imports without torch. `group_outline`, `index` and
+`text_search` make 100,000 rollouts quick to search; `tail` reads new lines; `state` says how a run is doing.
 """

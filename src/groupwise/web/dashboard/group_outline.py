@@ -1,11 +1,11 @@
-"""One line of a file of rollouts, read as cheaply as a list of groups needs it: an `Outline`.
+"""Fast reading of a line of rollouts: only what a list of groups shows, as a `GroupOutline`.
 
-Most of a line is numbers that a list does not show (token ids, logprobs). A line as `groupwise.runs` writes it is
-read piece by piece: strings and small objects by the JSON parser, arrays of numbers by finding their end. Each piece
-has to stand exactly where it belongs, so a key that a text or a problem's meta merely mentions is never mistaken for
-one. A line of any other shape goes through the JSON parser whole, and gives the same outline.
+Most of a line is numbers that a list does not show (token ids, logprobs). A line written by `groupwise.runs` is read
+piece by piece: strings and small objects by the JSON parser, arrays of numbers by searching their end. Each piece must
+be exactly in its place, so a key that only occurs inside a text or a problem's meta is never mistaken for one. Any
+other line is parsed as a whole and gives the same outline.
 
-What is inside the arrays of numbers is not checked here: damage there shows when the group is opened.
+The arrays of numbers are not checked here: damage in them shows when the group is opened.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ _PROBLEM, _PROMPT_IDS, _ROLLOUTS = ',"problem":', ',"prompt_token_ids":[', '],"r
 _TEXT = '{"text":"'
 _AFTER_TEXT = re.compile(r',"finish":"([a-z_]+)","policy_version":-?\d+,"token_ids":\[')
 _READ_BEFORE = frozenset({"step", "stage", "problem", "prompt_token_ids", "rollouts"})
-"""A key that comes twice: the last one counts."""
+"""Keys before the scores. If a key occurs twice, the last one counts."""
 _LOGPROBS, _SCORES = '],"rollout_logprobs":[', '],"scores":['
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOutline:
-    """What a list of groups shows, and what groups are chosen by."""
+    """The part of a group that lists, filters and sorting need."""
 
     stage: str
     problem_id: str
     prompt: str
-    """The beginning of the last message."""
+    """The first characters of the last message."""
     answer: str
     problem_texts: tuple[str, ...]
-    """Messages, answer and id in lower case: what a search looks through."""
+    """Messages, answer and id in lower case, for the search."""
     rewards: tuple[float, ...]
     verdicts: tuple[str, ...]
     finishes: tuple[str, ...]
     num_tokens: tuple[int, ...]
     has_signal: bool
     mean_reward: float | None
-    """Over the rollouts that were scored, as is the spread; None where none was."""
+    """Mean over the scored rollouts, like the spread; None if none was scored."""
     spread: float | None
     """Largest minus smallest reward."""
     text_spans: array[int] | None
-    """Where the completions are in the line: start and end of each JSON string, quotes included, in bytes. None: the
-    line has to be parsed to find them."""
+    """Byte positions of the completions in the line: start and end of each JSON string, with its quotes. None: the line
+    must be parsed to find them."""
 
 
 class _OtherShape(Exception):
-    """Not a line as we write it."""
+    """The line is not as groupwise writes it."""
 
 
 def outline_of(line: bytes) -> GroupOutline | None:
-    """None for a line that is damaged."""
+    """Return the outline of a line; None if it is damaged."""
     if line.isascii():
         try:
             return _read_in_pieces(line.decode("ascii"))
@@ -72,7 +72,7 @@ def outline_of(line: bytes) -> GroupOutline | None:
 
 
 def outline_by_parsing(line: bytes) -> GroupOutline | None:
-    """The slow twin: whatever order and spacing the line has."""
+    """Return the outline of a line with any order and spacing, slowly."""
     table = parse_group(line)
     if table is None:
         return None
@@ -88,7 +88,7 @@ def outline_by_parsing(line: bytes) -> GroupOutline | None:
 
 
 def parse_group(line: bytes) -> dict[str, Any] | None:
-    """The whole line; None where it is not a JSON object."""
+    """Return the parsed line; None if it is not a JSON object."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -97,7 +97,7 @@ def parse_group(line: bytes) -> dict[str, Any] | None:
 
 
 def completions_of(line: bytes, outline: GroupOutline) -> Iterator[str]:
-    """The texts of a line's rollouts, in order."""
+    """Yield the texts of a line's rollouts in order."""
     if outline.text_spans is None:
         table = parse_group(line) or {"rollouts": ()}
         yield from (rollout["text"] for rollout in table["rollouts"])
@@ -105,7 +105,7 @@ def completions_of(line: bytes, outline: GroupOutline) -> Iterator[str]:
     spans = iter(outline.text_spans)
     for start, end in zip(spans, spans, strict=True):
         piece = line[start:end]
-        # A string without an escape is its own text.
+        # A string without escapes needs no parser.
         yield json.loads(piece) if b"\\" in piece else piece[1:-1].decode("ascii")
 
 
@@ -135,7 +135,7 @@ def _read_in_pieces(text: str) -> GroupOutline:
             break
         position += 1
     position = _behind(text, position, _SCORES)
-    # From here on the line is small: one object without its beginning.
+    # The rest of the line is small: an object without its beginning.
     table = json.loads('{"scores":[' + text[position:])
     if not _READ_BEFORE.isdisjoint(table):
         raise _OtherShape
@@ -158,7 +158,7 @@ def _outline(
 ) -> GroupOutline:
     messages = [str(message["content"]) for message in problem["messages"]]
     identity, answer = str(problem["id"]), str(problem["answer"])
-    # float() also reads the names of what JSON lacks: "NaN", "-Infinity".
+    # float() also reads "NaN" and "-Infinity", which stand for numbers that JSON lacks.
     rewards = tuple(map(float, rest["rewards"]))
     verdicts = tuple(sys.intern(str(score["verdict"])) for score in rest["scores"])
     known = scored_rewards(rewards, verdicts)
@@ -180,6 +180,6 @@ def _outline(
 
 
 def scored_rewards(rewards: Sequence[float], verdicts: Sequence[str]) -> list[float]:
-    """Without those of rollouts that we failed to score."""
+    """Return the rewards without those of rollouts that could not be scored."""
     pairs = zip(rewards, verdicts, strict=False)
     return [reward for reward, verdict in pairs if verdict not in FAILED_VERDICTS and math.isfinite(reward)]

@@ -1,20 +1,23 @@
-"""Groups of a run as JSON: a page of those that match, and one whole with its tokens."""
+"""Groups of a run as JSON: a page of matching groups, and a single group with its tokens."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
+from groupwise.base.json_values import finite_or_none, plain
 from groupwise.runs import RunReadError, layout
-from groupwise.runs.files import finite_or_none
 from groupwise.types import Finish, Verdict
 from groupwise.web.dashboard.group_outline import parse_group
 from groupwise.web.dashboard.index import KINDS, FileIndex, Kind, nth_line, read_line, rollout_files
 from groupwise.web.dashboard.library import WatchedRun
 from groupwise.web.dashboard.parameters import ParameterError, Parameters
+from groupwise.web.dashboard.recipes import stage_tables
+from groupwise.web.dashboard.reward_terms import reward_terms
+from groupwise.web.dashboard.state import read_recipe
 from groupwise.web.dashboard.tail import parse_line
 from groupwise.web.dashboard.text_search import SORTS, FoundGroup, Match, Sort, Wanted, find_match
 from groupwise.web.report.sections.pills import gold_text
@@ -22,7 +25,7 @@ from groupwise.web.report.sections.pills import gold_text
 DEFAULT_LIMIT, MAX_LIMIT = 50, 500
 WAIT_FOR_INDEX_S = 0.3
 SEARCH_S = 1.5
-"""What one request may spend on looking for a text."""
+"""Maximum time of a request for searching a text."""
 MAX_WARNINGS = 5
 
 
@@ -52,7 +55,7 @@ def list_groups(run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
         "groups": [_line(group, wanted, token_steps) for group in page],
         "is_complete": progress.is_complete and chosen.searched_share >= 1,
         "searched_share": chosen.searched_share,
-        "index": dataclasses.asdict(progress),
+        "index": asdict(progress),
         "stages": _stages(files),
         "token_steps": sorted(token_steps),
         "warnings": [warning for file in files for warning in file.warnings][:MAX_WARNINGS],
@@ -66,17 +69,23 @@ def one_group(run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
     file = run.index.file_of(kind, step)
     entry = None if file is None else next((one for one in file.entries if one.place.line == index), None)
     if file is None or entry is None:
-        raise NoSuchGroup(f"no group {index} of step {step} ({kind}) was kept, or it is damaged")
+        raise NoSuchGroup(f"group {index} of step {step} ({kind}) was not saved, or is damaged")
     table = parse_group(read_line(file, entry))
     if table is None:
         raise RunReadError(f"{file.path}, group {index}: not a JSON object")
+    stage = stage_tables(read_recipe(run.path)).get(entry.outline.stage, {}) if kind == "train" else {}
+    scale = _format_scale(run.path / layout.METRICS, step) if kind == "train" else None
     try:
-        rollouts = [_rollout(*parts) for parts in zip(*(table[name] for name in _PARALLEL), strict=True)]
+        rollouts = []
+        for rollout, score, reward, advantage in zip(*(table[name] for name in _PARALLEL), strict=True):
+            terms = reward_terms(float(reward), score, len(rollout["token_ids"]), stage, scale)
+            shown = [{key: plain(value) for key, value in asdict(term).items()} for term in terms]
+            rollouts.append(_rollout(rollout, score, reward, advantage) | {"reward_terms": shown})
         problem = {name: table["problem"][name] for name in ("id", "messages", "answer", "meta")}
         problem["answer_in_words"] = gold_text(str(problem["answer"]))
         num_prompt_tokens = len(table["prompt_token_ids"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunReadError(f"{file.path}, group {index}: not the group it should be ({error!r})") from error
+        raise RunReadError(f"{file.path}, group {index}: not a valid group ({error!r})") from error
     tokens, warnings = _tokens(_token_files(run, kind).get(step), index, entry.outline.problem_id)
     for rollout, kept in zip(rollouts, [*tokens, *[None] * len(rollouts)], strict=False):
         rollout["tokens"] = kept
@@ -115,7 +124,7 @@ def _wanted(parameters: Parameters) -> Wanted:
         max_reward=parameters.number("max_reward"),
     )
     if wanted.first_step is not None and wanted.last_step is not None and wanted.first_step > wanted.last_step:
-        raise ParameterError("first_step", f"{wanted.first_step} is behind last_step = {wanted.last_step}")
+        raise ParameterError("first_step", f"{wanted.first_step} is after last_step = {wanted.last_step}")
     return wanted
 
 
@@ -149,7 +158,7 @@ def _match(group: FoundGroup, text: str) -> dict[str, Any] | None:
         found: Match | None = find_match(read_line(group.file, group.entry), group.entry.outline, text)
     except RunReadError:
         return None
-    return None if found is None else dataclasses.asdict(found)
+    return None if found is None else asdict(found)
 
 
 def _rollout(rollout: Mapping[str, Any], score: Mapping[str, Any], reward: Any, advantage: Any) -> dict[str, Any]:
@@ -173,12 +182,23 @@ def _rollout(rollout: Mapping[str, Any], score: Mapping[str, Any], reward: Any, 
     }
 
 
+def _format_scale(path: Path, step: int) -> float | None:
+    """Return the scale of format parts in a step; None if the run did not record it."""
+    prefix = b'{"step":%d,' % step
+    try:
+        with open(path, "rb") as file:
+            line = next((line for line in file if line.startswith(prefix)), b"")
+    except OSError:
+        return None
+    return ((parse_line(line) or {}).get("metrics") or {}).get("reward/format_bonus_scale")
+
+
 def _token_files(run: WatchedRun, kind: Kind) -> dict[int, Path]:
     return rollout_files(run.path / layout.TOKENS) if kind == "train" else {}
 
 
 def _tokens(path: Path | None, index: int, problem_id: str) -> tuple[Sequence[Mapping[str, Any] | None], list[str]]:
-    """What was kept of each rollout's tokens: the line of the same number, if it is of the same problem."""
+    """Return the recorded tokens of each rollout: the line of the same number, if its problem is the same."""
     line = None if path is None else nth_line(path, index)
     if path is None or line is None:
         return (), []
@@ -187,11 +207,11 @@ def _tokens(path: Path | None, index: int, problem_id: str) -> tuple[Sequence[Ma
     if table is None or not isinstance(rollouts, list):
         return (), [f"{path.parent.name}/{path.name}, group {index} is damaged: tokens are not shown"]
     if table.get("problem_id") != problem_id:
-        return (), [f"{path.parent.name}/{path.name}, group {index} is of another problem: tokens are not shown"]
+        return (), [f"{path.parent.name}/{path.name}, group {index} belongs to another problem: tokens are not shown"]
     return [rollout if isinstance(rollout, Mapping) else None for rollout in rollouts], []
 
 
 def _stages(files: Iterable[FileIndex]) -> list[str]:
-    """In the order of training."""
+    """Return the stages in training order."""
     names = {entry.outline.stage: None for file in files for entry in reversed(file.entries)}
     return list(reversed(names))

@@ -1,9 +1,8 @@
-"""Where each group of a run is, and its outline: an index in memory that grows with the files.
+"""An index in memory of a run's groups and their places in the files; it grows with them.
 
-Contract: the index is made, and kept up to date, by a thread of its own that ends when it is done; whoever asks gets
-what is there. A file that is new, or another than the one that was read (inode, size, time), is read; one that is gone
-is forgotten. Nothing is written. A damaged line keeps its number, so that what stands beside it in other files still
-does, and is told of in the file's warnings.
+Contract: a thread builds and updates the index and ends when it is done; readers get what is there. New and changed
+files (by inode, size, time) are read; deleted ones are forgotten. Nothing is written. A damaged line keeps its number,
+so that lines of other files still belong to it, and is reported in the file's warnings.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ from groupwise.web.dashboard.tail import Identity, identity_of
 Kind = Literal["train", "eval"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FIRST_FILE_S = 5.0
-"""How long one waits for the first file at most, however little one would wait for all of them."""
+"""Maximum wait for the first file, even if the wait for all files is shorter."""
 _FOLDERS: dict[Kind, str] = {"train": layout.ROLLOUTS, "eval": layout.EVAL_ROLLOUTS}
 
 MAX_FILE_WARNINGS = 3
 
 
 class GroupPlace(NamedTuple):
-    """Which group of a run; the order is that of sampling."""
+    """Place of a group in a run; sorts in sampling order."""
 
     step: int
     line: int
-    """Of the step's file, from 0, empty ones not counted."""
+    """Line of the step's file, from 0, without empty lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class IndexProgress:
     is_begun: bool
     is_complete: bool
     share: float
-    """Of the bytes of all files."""
+    """Share of the bytes of all files."""
     num_groups: int
     num_rollouts: int
 
@@ -73,17 +72,17 @@ class RunIndex:
         self._files: dict[tuple[Kind, int], FileIndex] = {}
         self._thread: threading.Thread | None = None
         self._is_asked = False
-        """Since the thread last looked for files."""
+        """Whether a refresh was requested since the thread last listed the files."""
         self._is_whole = False
-        """Whether all files were read once."""
+        """Whether all files have been read once."""
         self._done_bytes = 0
         self._total_bytes = 0
         self._is_closed = False
 
     def refresh(self, wait_s: float) -> None:
-        """Begin to bring the index up to date with the files as they are now; wait for that at most so long.
+        """Start to update the index, and wait at most `wait_s` for it.
 
-        Where nothing is read yet, for the first file too: whoever waits at all wants to see something.
+        If nothing has been read yet and `wait_s` is not 0, also wait for the first file.
         """
         start = time.monotonic()
         patience_s = max(wait_s, FIRST_FILE_S) if wait_s else 0.0
@@ -99,7 +98,7 @@ class RunIndex:
                 self._lock.wait(left)
 
     def files(self, kind: Kind) -> list[FileIndex]:
-        """What is read so far, newest step first."""
+        """Return the files read so far, newest step first."""
         with self._lock:
             found = [file for file in self._files.values() if file.kind == kind]
         return sorted(found, key=lambda file: file.step, reverse=True)
@@ -115,7 +114,7 @@ class RunIndex:
         return IndexProgress(is_begun, is_complete, share, num_groups, num_rollouts)
 
     def file_of(self, kind: Kind, step: int) -> FileIndex | None:
-        """The file of one step as it is now; read at once where the index is behind. None where there is none."""
+        """Return the current file of a step, read at once if the index is behind; None without a file."""
         path = rollout_files(self._run_dir / _FOLDERS[kind]).get(step)
         if path is None:
             return None
@@ -130,7 +129,7 @@ class RunIndex:
         return read
 
     def close(self) -> None:
-        """Ends the thread; the index stays as it is."""
+        """End the thread; the index remains usable."""
         with self._lock:
             self._is_closed = True
             thread = self._thread
@@ -161,7 +160,7 @@ class RunIndex:
             ]
             self._total_bytes = sum(identity.size_bytes for identity in identities.values())
             self._done_bytes = self._total_bytes - sum(identities[key].size_bytes for key in changed)
-        # The newest steps are looked at first.
+        # Newest steps first: they are looked at most.
         for key in sorted(changed, key=lambda key: (key[1], key[0]), reverse=True):
             if self._is_closed:
                 return
@@ -175,7 +174,7 @@ class RunIndex:
 
 
 def rollout_files(folder: Path) -> dict[int, Path]:
-    """The files of a folder of steps, by step."""
+    """Return the files of a folder of steps, by step."""
     try:
         names = os.listdir(folder)
     except OSError:
@@ -184,7 +183,7 @@ def rollout_files(folder: Path) -> dict[int, Path]:
 
 
 def read_file(kind: Kind, step: int, path: Path) -> FileIndex | None:
-    """None where the file is gone, or cannot be read."""
+    """Return the index of a file; None if the file is gone or cannot be read."""
     entries, warnings = [], []
     name = f"{path.parent.name}/{path.name}"
     try:
@@ -195,7 +194,7 @@ def read_file(kind: Kind, step: int, path: Path) -> FileIndex | None:
                 if outline is not None:
                     entries.append(IndexEntry(GroupPlace(step, number), offset, len(line), outline))
                 elif line.endswith(b"\n"):
-                    warnings.append(f"{name}, group {number} is damaged and left out")
+                    warnings.append(f"{name}, group {number} is damaged and was left out")
     except OSError:
         return None
     if (num_more := len(warnings) - MAX_FILE_WARNINGS) > 0:
@@ -205,7 +204,7 @@ def read_file(kind: Kind, step: int, path: Path) -> FileIndex | None:
 
 
 def read_line(file_index: FileIndex, entry: IndexEntry) -> bytes:
-    """The line of a group; a RunReadError where the file is another by now."""
+    """Return the line of a group. Raises a RunReadError if the file has changed."""
     with open_as_indexed(file_index) as file:
         file.seek(entry.offset)
         return file.read(entry.num_bytes)
@@ -215,15 +214,15 @@ def open_as_indexed(file_index: FileIndex) -> IO[bytes]:
     try:
         file = open(file_index.path, "rb")  # noqa: SIM115 (the caller closes it)
     except OSError as error:
-        raise RunReadError(f"{file_index.path} cannot be read any more: {error.strerror}") from None
+        raise RunReadError(f"{file_index.path} can no longer be read: {error.strerror}") from None
     if Identity.by(os.fstat(file.fileno())) != file_index.identity:
         file.close()
-        raise RunReadError(f"{file_index.path} has just been rewritten; look again")
+        raise RunReadError(f"{file_index.path} has just been rewritten; try again")
     return file
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes]]:
-    """(number among the lines that are not empty, offset, line)."""
+    """Yield (number among the non-empty lines, offset, line)."""
     offset, index = 0, 0
     for line in file:
         if not line.isspace():
@@ -233,7 +232,7 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes]]:
 
 
 def nth_line(path: Path, index: int) -> bytes | None:
-    """The line of that number among those that are not empty; None where there are fewer, or no file."""
+    """Return the non-empty line of that number; None if there are fewer lines or no file."""
     try:
         with open(path, "rb") as file:
             return next((line for number, _, line in _lines(file) if number == index), None)

@@ -1,7 +1,7 @@
-"""The runs that are watched: found below the folders that were named, each under an id.
+"""The watched runs: those found below the given folders, each with an id.
 
-Contract: only what lies below those folders, at most `MAX_DEPTH` deep, is ever read. An id is made from where a run is
-and is the only thing by which a client can name it. Runs that appear later are found; those that go away are dropped.
+Contract: nothing outside those folders, or more than `MAX_DEPTH` below them, is ever read. An id is made from the path
+of a run and is the only name that a client can use. Runs that appear later are found; runs that disappear are dropped.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from groupwise.web.dashboard.text_search import Searches
 
 MAX_DEPTH = 4
 MAX_FOLDERS = 20_000
-"""Looked into before we give up: somebody watches a whole disk."""
+"""Maximum number of folders to search, in case somebody watches a whole disk."""
 LOOK_EVERY_S = 2.0
 SIGNS_OF_A_RUN = (layout.RECIPE, layout.METRICS, layout.EVALS)
 SIGNS_OF_OTHERS = (layout.SWEEP, RESULT)
-"""Of folders that have a recipe or a lock too: a sweep, whose runs lie below it, and an evaluation's result."""
+"""Files of other folders with a recipe or a lock: a sweep, whose runs are below it, and an evaluation result."""
 
 
 class WatchedRun:
-    """One run with what we remember of it."""
+    """A run with its cached index, searches, findings and summary."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
@@ -63,7 +63,7 @@ class Library:
         self._warnings: tuple[str, ...] = ()
 
     def look(self) -> tuple[list[WatchedRun], tuple[str, ...]]:
-        """All runs there are now, with what went wrong in looking for them."""
+        """Return all current runs, and warnings about folders that could not be searched."""
         with self._lock:
             if self._looked_at is None or time.monotonic() - self._looked_at >= LOOK_EVERY_S:
                 self._look_again()
@@ -71,7 +71,7 @@ class Library:
             return list(self._runs.values()), self._warnings
 
     def get(self, identity: str) -> WatchedRun | None:
-        # Without the lock: whoever walks through the folders holds it, and the table is replaced as a whole.
+        # Without the lock, which is held during a search; the table is replaced as a whole.
         known = self._runs.get(identity)
         if known is not None:
             return known
@@ -86,13 +86,13 @@ class Library:
         warnings = []
         for root in self._roots:
             if not root.is_dir():
-                warnings.append(f"{root} is not there (yet)")
+                warnings.append(f"{root} does not exist (yet)")
                 continue
             walk = _Walk()
             for path in walk.runs(root):
                 found.setdefault(path, _name(path, root, len(self._roots)))
             if walk.is_cut_short:
-                warnings.append(f"{root} has over {MAX_FOLDERS} folders: not all were looked into; name one below it")
+                warnings.append(f"{root} has over {MAX_FOLDERS:,} folders: only some were searched; give one below it")
         counts = Counter(found.values())
         runs = {}
         for path, name in found.items():
@@ -105,7 +105,7 @@ class Library:
 
 
 class _Walk:
-    """Through the folders below a root, each once, whatever links lead to it."""
+    """A walk through the folders below a root, each once, even if links lead to it."""
 
     def __init__(self) -> None:
         self._seen: set[Path] = set()
@@ -133,8 +133,10 @@ class _Walk:
 
 
 def _is_run(folder: Path, names: Mapping[str, bool]) -> bool:
-    """`names` says of each entry whether it is a folder. A run that is being set up has nothing but its lock yet; a
-    lock that was given back is empty, and alone it is what a refused recipe leaves."""
+    """Return whether a folder is a run; `names` says of each entry whether it is a folder.
+
+    A run that is being set up has only its lock. A released lock is empty; alone, it is left by a refused recipe.
+    """
     files = {name for name, is_folder in names.items() if not is_folder}
     if files & set(SIGNS_OF_OTHERS):
         return False
@@ -147,7 +149,7 @@ def run_id(path: Path) -> str:
 
 
 def _name(path: Path, root: Path, num_roots: int) -> str:
-    """For people: the way from the root; with several roots, beginning with its name."""
+    """Return the name of a run for people: its path below the root, after the root's name if there are several."""
     base = root.resolve()
     if path == base or not path.is_relative_to(base):
         return path.name

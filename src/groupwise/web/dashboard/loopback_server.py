@@ -1,14 +1,14 @@
 """The HTTP server of `groupwise watch`: the page at /, the JSON interface below /api/, on loopback alone.
 
-What it keeps to, since any page that a browser on this machine has open may send requests here:
-    loopback only     it listens on 127.0.0.1, and answers only where the Host header is a loopback name with its port
-                      (a foreign name that was made to point here is refused)
-    reading only      GET and HEAD; anything else is 405
-    one origin        no CORS header; a request that a browser marks as coming from another site is refused, but for
-                      opening the page itself; answers are not for others to embed or frame
-    content policy    the page runs its own script and style, each by hash; nothing is loaded from anywhere else
+Any page open in a browser on this machine can send requests here, so the server follows these rules:
+    loopback only     it listens on 127.0.0.1 and requires a Host header with a loopback name and its port (DNS
+                      rebinding is refused)
+    read only         GET and HEAD; anything else is 405
+    one origin        no CORS header; requests marked by the browser as coming from another site are refused, except
+                      for opening the page itself; answers cannot be embedded or framed
+    content policy    the page runs only its own script and style, by hash; nothing is loaded from elsewhere
 
-It does not encrypt and knows no users: whoever can log in to this machine can read what it serves.
+There is no encryption and no login: anybody who can log in to this machine can read what it serves.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _HEADERS = {
 
 
 class PortTaken(ValueError):
-    """Another program listens there. The message says what to do."""
+    """The port cannot be used. The message says what to do."""
 
 
 class DashboardServer(ThreadingHTTPServer):
     daemon_threads = True
-    # A page that asks for many things at once is not kept waiting by a full queue.
+    # A full queue must not delay a page that sends many requests at once.
     request_queue_size = 128
-    # A server that ends does not wait for browsers that keep their connection open.
+    # A stopping server does not wait for browsers that keep their connection open.
     block_on_close = False
 
     def __init__(self, library: Library, page: str, port: int) -> None:
-        """Listens at once; `serve_forever` answers. Port 0: one that is free."""
+        """Start to listen; `serve_forever` answers. Port 0 chooses a free port."""
         self.library = library
         self.page = page.encode("utf-8")
         self.page_policy = content_policy(page)
@@ -60,8 +60,8 @@ class DashboardServer(ThreadingHTTPServer):
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                why = "is taken" if error.errno == errno.EADDRINUSE else "is not ours to use"
-                raise PortTaken(f"--port {port}: {why}; choose another, or 0 for one that is free") from None
+                why = "is already in use" if error.errno == errno.EADDRINUSE else "is not permitted"
+                raise PortTaken(f"--port {port}: {why}; choose another port, or 0 for any free port") from None
             raise
 
     @property
@@ -73,13 +73,13 @@ class DashboardServer(ThreadingHTTPServer):
         return f"http://{ADDRESS}:{self.port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is no news; anything else is told."""
+        """Report errors, except for a browser that disconnects in the middle of an answer."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
 def content_policy(page: str) -> str:
-    """Names each inline script and style of the page by its hash."""
+    """Return the content security policy of a page: its inline scripts and styles, by hash."""
     hashes: dict[str, list[str]] = {"script": [], "style": []}
     for match in _INLINE.finditer(page):
         hashes[match[1].lower()].append(policy_hash(match[2]))
@@ -91,10 +91,10 @@ def content_policy(page: str) -> str:
 
 
 def refusal(headers: Message[str, str], port: int, is_page: bool) -> str:
-    """Why a request is not answered, by its headers; "" where it is."""
+    """Return why a request is refused, by its headers; "" if it is not."""
     host = (headers.get("Host") or "").lower()
     if host not in {f"{name}:{port}" for name in NAMES} | (set(NAMES) if port == 80 else set()):
-        return f"the Host header has to be {ADDRESS}:{port} or localhost:{port}"
+        return f"the Host header must be {ADDRESS}:{port} or localhost:{port}"
     site = (headers.get("Sec-Fetch-Site") or "").lower()
     purpose = (headers.get("Sec-Fetch-Mode"), headers.get("Sec-Fetch-Dest"))
     is_navigation = is_page and purpose == ("navigate", "document")
@@ -121,10 +121,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Requests are not logged: the page asks every second."""
+        """Do nothing: the page sends requests every second."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Also what the standard library refuses: a method that we lack, a request that is no HTTP."""
+        """Answer a request that the standard library refuses: unknown method, malformed HTTP."""
         status = HTTPStatus(code)
         if status is HTTPStatus.NOT_IMPLEMENTED:
             status = HTTPStatus.METHOD_NOT_ALLOWED

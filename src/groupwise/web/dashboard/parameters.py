@@ -1,7 +1,7 @@
-"""The parameters of a request: text from a stranger to values that were checked.
+"""The parameters of a request: untrusted text as checked values.
 
-Contract: a parameter that is unknown, comes twice where one is meant, or has a value that cannot be used is a
-`ParameterError` that names it, its value and the fix. An empty value is as good as none.
+Contract: a parameter that is unknown, repeated where a single one is expected, or has an invalid value is a
+`ParameterError` that names it, its value and the fix. An empty value counts as missing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_WHOLE = 10**9
 
 
 class ParameterError(ValueError):
-    """A request that cannot be answered as it is."""
+    """A request with an invalid parameter."""
 
     def __init__(self, parameter: str | None, message: str) -> None:
         super().__init__(message if parameter is None else f"parameter {parameter}: {message}")
@@ -44,11 +44,11 @@ class Parameters:
         for name in self._values:
             if name not in names:
                 close = difflib.get_close_matches(name, names, n=1)
-                known = f"did you mean {close[0]}?" if close else f"known: {', '.join(names) or 'none'}"
-                raise ParameterError(_short(name), f"is not known here; {known}")
+                known = f"did you mean {close[0]}?" if close else f"known parameters: {', '.join(names) or 'none'}"
+                raise ParameterError(_short(name), f"is unknown; {known}")
 
     def text(self, name: str) -> str:
-        """ "" where it is not given."""
+        """Return the value, or "" if it is not given."""
         return next(iter(self._texts(name, 1)), "")
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -65,13 +65,13 @@ class Parameters:
         if not text:
             return None
         if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) > largest:
-            raise ParameterError(name, f"{_short(text)!r} is not a whole number from 0 to {largest}")
+            raise ParameterError(name, f"{_short(text)!r} is not an integer from 0 to {largest}")
         return int(text)
 
     def required_whole(self, name: str) -> int:
         value = self.whole(name)
         if value is None:
-            raise ParameterError(name, f"is missing; give a whole number from 0 to {MAX_WHOLE}")
+            raise ParameterError(name, f"is missing; give an integer from 0 to {MAX_WHOLE}")
         return value
 
     def number(self, name: str) -> float | None:
@@ -99,7 +99,7 @@ class Parameters:
 def _among(name: str, values: tuple[str, ...], choices: Collection[str]) -> tuple[str, ...]:
     for value in values:
         if value not in choices:
-            raise ParameterError(name, f"{_short(value)!r} is none of {', '.join(choices)}")
+            raise ParameterError(name, f"{_short(value)!r} is not one of {', '.join(choices)}")
     return values
 
 

@@ -1,24 +1,25 @@
-"""In what two recipes differ, key by key.
+"""Differences between two recipes, key by key.
 
-Keys are flat, as `--set` takes them; a stage is called by its name. A value that JSON lacks is a text: "inf", a date.
+Keys are flat, as `--set` takes them, with the names of stages. Values that JSON lacks become text: "inf", a date.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from groupwise.base.json_values import plain
+
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """{key: [value in one, value in the other]} where they differ; None where a recipe does not set the key."""
+    """Return {key: [value in one, value in the other]} of differing keys; None if a recipe does not set the key."""
     ours, theirs = flatten(one), flatten(other)
     keys = dict.fromkeys([*ours, *theirs])
     return {key: [ours.get(key), theirs.get(key)] for key in keys if ours.get(key) != theirs.get(key)}
 
 
 def flatten(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """{"stages.grpo.sampling.temperature": 1.0, …}; under "stages" the names in their order."""
+    """Return {"stages.grpo.sampling.temperature": 1.0, …}; "stages" is the list of stage names."""
     stages = stage_tables(recipe)
     rest = {key: value for key, value in recipe.items() if key != "stages"}
     return {
@@ -29,7 +30,7 @@ def flatten(recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def stage_tables(recipe: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """By name; a name that comes again gets its number."""
+    """Return the stages by name; a repeated name gets its number."""
     named: dict[str, Mapping[str, Any]] = {}
     stages = recipe.get("stages")
     tables = [table for table in stages if isinstance(table, Mapping)] if isinstance(stages, list) else []
@@ -45,15 +46,5 @@ def _flat(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         if isinstance(value, Mapping) and value:
             found |= _flat(value, f"{prefix}{key}.")
         else:
-            found[f"{prefix}{key}"] = _as_json(value)
+            found[f"{prefix}{key}"] = plain(value, number=str)
     return found
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, list):
-        return [_as_json(item) for item in value]
-    if isinstance(value, Mapping):
-        return {key: _as_json(item) for key, item in value.items()}
-    return value if isinstance(value, (str, bool, int, float)) else str(value)

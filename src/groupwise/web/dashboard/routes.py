@@ -1,46 +1,50 @@
-"""The JSON interface of `groupwise watch`: from a path and its parameters to an answer. No sockets here.
+"""The JSON interface of `groupwise watch`: an answer for each path and its parameters. No sockets here.
 
-Contract: every answer is one JSON object, ASCII, without NaN (a number that is not finite is null). Status 200, or 400
-(a parameter that cannot be used), 404 (no such run, no such group, no such address), 500 (a run that cannot be read).
-An error is `{"error": TEXT, "parameter": NAME or null}`. Parameters that an endpoint does not know are refused. Texts
-of models, data sets and recipes are passed on as they are: whoever shows them makes them inert. An id is looked up in
-the table of runs; nothing that a client sends becomes a path. An empty value of a parameter is as good as none.
+Contract: every answer is one JSON object, ASCII, without NaN (null instead). Status 200, 400 (invalid parameter), 404
+(unknown run, group or address) or 500 (unreadable run). An error is `{"error": TEXT, "parameter": NAME or null}`.
+Unknown parameters are refused. Texts of models, data sets and recipes are passed on unchanged: the page makes them
+inert. An id is looked up in the table of runs; nothing that a client sends becomes a path. An empty value counts as
+missing.
 
 GET /api/catalogue
-    {"metrics": {NAME: {"meaning", "unit", "is_family"}}}          in the order in which they are shown
+    {"metrics": {NAME: {"meaning", "unit", "is_family"}}, "charts": [CHART …]}          in display order
+    CHART = {"name", "title", "metrics": {NAME: NAME OF ITS LINE}, "kind": "line" | "points" | "stack",
+             "share_of": NAME or "", "may_be_log": BOOL, "unit", "caption": TEXT}
 
-GET /api/runs                                                       reading it also looks for new runs
-    {"runs": [RUN …], "warnings": [TEXT …]}                         the run that was written to last comes first
+GET /api/runs                                                       also looks for new runs
+    {"runs": [RUN …], "warnings": [TEXT …]}                         most recently written run first
     RUN = {"id": 12 hex digits, "name", "path",
            "task": TEXT or null, "model": TEXT or null, "fingerprint": TEXT or null,
            "stages": [{"name", "algorithm", "steps"} …],            as planned by the recipe
            "step": newest step or 0, "stage": its stage or null, "planned_steps": COUNT or null,
-           "state": "running" | "finished" | "stopped" | "failed", "reason": TEXT, "" where there is nothing to say,
+           "state": "running" | "finished" | "stopped" | "failed", "reason": TEXT or "",
            "best": EVAL or null, "last_eval": EVAL or null,         EVAL = {"step", "pass_at_1", "low", "high"}
            "reward": of the newest step that has one, or null,
            "last_write_s": seconds since a file of the run was written, or null,
-           "phase": {"step", "ago_s", "seconds": {"sample": S, "score": S, … "step": S}} or null: where the newest
-                    step's time went, by the metrics `time/NAME_s`, and how long ago it was written,
+           "phase": {"step", "ago_s", "seconds": {"sample": S, "score": S, … "step": S}} or null: the newest step's
+                    metrics `time/NAME_s`, and how long ago it was written,
            "step_s": usual seconds from step to step, or null, "left_s": seconds to the planned end, or null,
            "index": INDEX}
-    INDEX = {"is_begun", "is_complete", "share": 0 to 1, "num_groups", "num_rollouts"}; begun by the first request for
-            the run's groups
+    INDEX = {"is_begun", "is_complete", "share": 0 to 1, "num_groups", "num_rollouts"}; started by the first request
+            for the run's groups
 
 GET /api/runs/ID/metrics?cursor=C         also /evals and /events. Without a cursor: from the beginning
     {"cursor": TEXT for the next call, "is_reset": BOOL, "has_more": BOOL, "lines": [OBJECT …], "warnings": [TEXT …]}
     A line of metrics: {"step", "stage", "stage_step", "metrics": {NAME: NUMBER or null}}; of evals: the fields of
     groupwise.types.EvalRecord; of events: {"time": ISO text, "kind", …}.
-    `is_reset`: forget what came before, the file was rewritten (a resumed run rewinds), shrank or went away; `lines`
-    begin with its first. True as well where no cursor was given. `has_more`: call again at once. A damaged line is
-    told of once, in `warnings`, and left out.
+    `is_reset`: discard all earlier lines, because the file was rewritten (a resumed run rewinds), shrank or
+    disappeared; `lines` begin with its first line. Also true without a cursor. `has_more`: call again at once. A
+    damaged line is reported once, in `warnings`, and left out.
 
 GET /api/runs/ID/findings
-    {"as_of_step": STEP, "findings": [FINDING …], "stages": [STAGE …], "error": TEXT or null}
+    {"as_of_step": STEP, "findings": [FINDING …], "clean_bill": TEXT, "stages": [STAGE …], "error": TEXT or null}
     FINDING = {"disease", "title", "severity": "sick" | "watch", "stage", "first_step", "last_step", "seen", "means",
                "change": {"advice", "key", "value"}, "say_change": TEXT, "figures": {NAME: NUMBER or null}}
-    STAGE = {"name", "num_steps", "first_step", "last_step", "vital_signs": [TEXT …], "is_loss_zero": BOOL or null}
-    `vital_signs` answer "the loss is 0, is it training?"; [] and null for a stage without rewards. `error` says why a
-    run cannot be examined.
+    STAGE = {"name", "num_steps", "first_step", "last_step", "vital_signs": [TEXT …], "is_loss_zero": BOOL or null,
+             "has_gradient": BOOL}
+    Problems ("sick") come before warnings. `vital_signs` answer "the loss is 0, is it training?"; [] and null for a
+    stage without rewards. `clean_bill` is the sentence for a run without findings. `error` says why a run cannot be
+    examined.
 
 GET /api/runs/ID/recipe?against=ID
     {"id", "name", "text", "fingerprint", "verifier", "info": OBJECT of run.json, "against": null}
@@ -49,17 +53,17 @@ GET /api/runs/ID/recipe?against=ID
 
 GET /api/runs/ID/groups?…
     kind      train (default) | eval
-    q         text: in a message of the problem, its answer, its id, or a completion; upper and lower case are alike
-    problem   id of a problem, exactly
-    verdict   correct | wrong | unparsed | error | timed_out: of any rollout; may be given several times: any of them
-    finish    stop | length | aborted: so too
+    q         text in a message of the problem, its answer, its id or a completion; case is ignored
+    problem   exact id of a problem
+    verdict   correct | wrong | unparsed | error | timed_out, of any rollout; may be repeated: any of them
+    finish    stop | length | aborted: like verdict
     signal    yes | no
-    stage     name, exactly: so too
-    first_step, last_step         both included
-    min_reward, max_reward        bounds of the group's mean reward, both included
+    stage     exact name: like verdict
+    first_step, last_step         inclusive
+    min_reward, max_reward        bounds of the group's mean reward, inclusive
     sort      newest (default) | oldest | spread (widest first) | highest | lowest (mean reward)
     offset    0        limit   50, at most 500
-    {"total": groups that match, "total_rollouts": of those groups, "offset", "groups": [LINE …],
+    {"total": matching groups, "total_rollouts": their rollouts, "offset", "groups": [LINE …],
      "is_complete": BOOL, "searched_share": 0 to 1, "index": INDEX, "stages": [NAME …], "token_steps": [STEP …],
      "warnings": [TEXT …]}
     LINE = {"kind", "step", "index", "stage", "problem_id", "prompt": 200 characters of the last message, "answer",
@@ -67,19 +71,22 @@ GET /api/runs/ID/groups?…
             "num_tokens": [COUNT …], "has_signal", "mean_reward": NUMBER or null, "spread": NUMBER or null,
             "has_tokens": BOOL, "match": MATCH or null}
     MATCH = {"where": "completion" | "prompt" | "answer" | "problem_id", "rollout": NUMBER or null,
-             "before", "text", "after"}: the first place where `q` is found. Null without `q`
-    Mean and spread leave out rollouts whose verdict is error or timed_out; null where no other is left.
-    A long search ends early and says `is_complete: false`: the newest steps come first, call again for the rest (what
-    was searched is remembered). The same holds while the index grows.
+             "before", "text", "after"}: the first match of `q`; null without `q`
+    Mean and spread leave out rollouts whose verdict is error or timed_out; null if none is left.
+    A long search ends early with `is_complete: false`: newest steps first; call again for the rest (hits are
+    remembered). The same holds while the index grows.
 
 GET /api/runs/ID/group?kind=K&step=S&index=I
     {"kind", "step", "index", "stage", "problem": {"id", "messages": [{"role", "content"} …], "answer", "meta",
      "answer_in_words"}, "num_prompt_tokens", "has_signal", "mean_reward", "spread", "rollouts": [ROLLOUT …],
      "has_tokens": BOOL, "warnings": [TEXT …]}
     ROLLOUT = {"text", "finish", "policy_version", "num_tokens", "logprob_mean": NUMBER or null, "reward", "advantage",
-               "score": {"reward", "verdict", "parts", "verifier", "detail", "process"}, "tokens": TOKENS or null}
-    TOKENS = {"pieces": [TEXT …], "logprob": […], "ratio": […], "kl": […] or null, "entropy": […]}, as RUN/tokens keeps
-    them; null for a step whose tokens were not kept, and for a rollout whose verifier failed.
+               "score": {"reward", "verdict", "parts", "verifier", "detail", "process"}, "reward_terms": [TERM …],
+               "tokens": TOKENS or null}
+    TERM = {"name", "value": NUMBER or null, "factor": NUMBER, "amount": NUMBER}: the reward is the sum of the amounts;
+           amount = value × factor, or the amount alone (value null)
+    TOKENS = {"pieces": [TEXT …], "logprob": […], "ratio": […], "kl": […] or null, "entropy": […]}, as in RUN/tokens;
+    null for a step without recorded tokens, and for a rollout whose verifier failed.
 """
 
 from __future__ import annotations
@@ -93,8 +100,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from groupwise.base.json_values import plain
 from groupwise.runs import METRICS, RunReadError, layout
-from groupwise.runs.files import plain
+from groupwise.runs.catalogue import CHARTS
 from groupwise.web.dashboard.group_pages import NoSuchGroup, list_groups, one_group
 from groupwise.web.dashboard.library import Library, WatchedRun
 from groupwise.web.dashboard.parameters import ParameterError, Parameters, parse_parameters
@@ -144,21 +152,22 @@ def _route(library: Library, path: str, parameters: Parameters) -> dict[str, Any
         return {
             "metrics": {
                 m.name: {"meaning": m.meaning, "unit": m.unit, "is_family": m.is_family} for m in METRICS.values()
-            }
+            },
+            "charts": [dataclasses.asdict(chart) for chart in CHARTS if "dashboard" in chart.shown_in],
         }
     if path == "/api/runs":
         parameters.allow()
         return _runs(library)
     match = _OF_A_RUN.fullmatch(path)
     if match is None or match[2] not in _ENDPOINTS:
-        raise NoSuchAddress("nothing is served at this address; the list is in groupwise.web.dashboard.routes")
+        raise NoSuchAddress("unknown address; groupwise.web.dashboard.routes lists all addresses")
     return _ENDPOINTS[match[2]](library, _run(library, match[1]), parameters)
 
 
 def _run(library: Library, identity: str) -> WatchedRun:
     run = library.get(identity)
     if run is None:
-        raise NoSuchAddress(f"no run has the id {identity}; /api/runs lists those that are there")
+        raise NoSuchAddress(f"no run has the id {identity}; /api/runs lists all runs")
     return run
 
 
@@ -203,7 +212,7 @@ def _recipe(library: Library, run: WatchedRun, parameters: Parameters) -> dict[s
         return found
     other = library.get(against)
     if other is None:
-        raise ParameterError("against", f"no run has the id {against[:60]!r}; /api/runs lists those that are there")
+        raise ParameterError("against", f"no run has the id {against[:60]!r}; /api/runs lists all runs")
     theirs = _identity(other, read_info(other.path))
     is_known = found["fingerprint"] is not None and theirs["fingerprint"] is not None
     return found | {

@@ -1,7 +1,7 @@
-"""The doctor's findings of a run, and what it says of a loss of 0, remembered until the run's files grow.
+"""The doctor's findings and vital signs of a run, cached until the run's files change.
 
-Contract: a run is examined again when its files have changed, and at most every `EVERY_S` seconds; in between the last
-answer stands. A run that cannot be examined is an answer too, with the reason.
+Contract: a run is examined again when its files have changed, but at most every `EVERY_S` seconds. The answer for a run
+that cannot be examined is the reason.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.doctor import StageHistory, examine, read_charts
-from groupwise.doctor.vitals import ZERO_LOSS, vital_signs
+from groupwise.doctor.vitals import ZERO_LOSS, clean_bill, vital_signs
 from groupwise.doctor.wording import with_words
 from groupwise.runs import Run, RunReadError
 from groupwise.web.dashboard.state import signature
@@ -31,7 +31,7 @@ class Findings:
         self._examined_at = 0.0
 
     def answer(self) -> dict[str, Any]:
-        # One at a time: whoever comes while a run is examined gets that answer.
+        # One examination at a time: requests during it get its answer.
         with self._lock:
             if self._answer is not None and self._clock() - self._examined_at < EVERY_S:
                 return self._answer
@@ -47,10 +47,11 @@ def examine_run(run_dir: Path) -> dict[str, Any]:
         charts = read_charts(Run(run_dir))
         findings = examine(charts)
     except RunReadError as error:
-        return {"as_of_step": 0, "findings": [], "stages": [], "error": str(error)}
+        return {"as_of_step": 0, "findings": [], "clean_bill": "", "stages": [], "error": str(error)}
     return {
         "as_of_step": max((chart.steps[-1].step for chart in charts), default=0),
         "findings": [with_words(finding) for finding in findings],
+        "clean_bill": clean_bill(charts) if charts and not findings else "",
         "stages": [_stage(chart) for chart in charts],
         "error": None,
     }
@@ -66,4 +67,5 @@ def _stage(chart: StageHistory) -> dict[str, Any]:
         "last_step": chart.steps[-1].step,
         "vital_signs": signs,
         "is_loss_zero": sum(losses) * 2 > len(losses) if signs else None,
+        "has_gradient": chart.num_dead * 2 <= len(chart.steps),
     }

@@ -1,8 +1,8 @@
-"""How a run is doing, from its files alone: how far, whether its trainer is there, where the last step's time went.
+"""The state of a run, from its files: its progress, whether its trainer is alive, where the last step's time went.
 
-Contract: reads the ends of files, so that a folder of many long runs is quick to list; `Summary` objects are kept until
-a file of the run changes. A run whose lock is held by a living process is running, whatever else its files say; on
-another host that cannot be known, and is believed.
+Contract: only the ends of files are read, so that a folder of many long runs is quick to list; a `RunSummary` is cached
+until a file of the run changes. A run whose lock is held by a living process is running, whatever its other files say;
+a process on another host cannot be checked and counts as living.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ RECENT_STEPS = 20
 WATCHED = (layout.RECIPE, layout.INFO, layout.LOCK, layout.METRICS, layout.EVALS, layout.EVENTS)
 _WRITTEN = (*WATCHED, layout.ROLLOUTS, layout.TOKENS, layout.EVAL_ROLLOUTS, layout.CHECKPOINTS)
 
-_ENDED_SILENTLY = "its process is gone and did not say why: it was killed, or its terminal shows the error"
+_ENDED_SILENTLY = "its process ended without a reason: it was killed, or its terminal shows the error"
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What holds until a file changes."""
+    """The part of a run's state that changes only with its files."""
 
     task: str | None
     model: str | None
     fingerprint: str | None
     stages: tuple[tuple[str, str, int], ...]
-    """(name, algorithm, steps) as planned."""
+    """(name, algorithm, planned steps) of each stage."""
     step: int
     stage: str | None
     reward: float | None
     seconds: Mapping[str, float]
-    """Of the newest step, by what they were spent on."""
+    """Duration of each phase of the newest step."""
     step_s: float | None
     evals: tuple[Mapping[str, Any], ...]
     last_events: tuple[Mapping[str, Any], ...]
@@ -80,7 +80,7 @@ def read_summary(run_dir: Path) -> RunSummary:
 
 
 def state_of(run_dir: Path, summary: RunSummary) -> tuple[State, str]:
-    """With the reason, where there is one to tell."""
+    """Return the state and its reason; "" if there is nothing to say."""
     holder = read_holder(run_dir)
     if holder is not None and holder.is_alive:
         return "running", ""
@@ -89,18 +89,18 @@ def state_of(run_dir: Path, summary: RunSummary) -> tuple[State, str]:
     if kind == "finished":
         return "finished", ""
     if kind == "stopped":
-        return "stopped", "it was asked to stop and saved; `groupwise train --resume` goes on"
+        return "stopped", "it was asked to stop and saved its state; `groupwise train --resume` resumes it"
     if kind in ("rank_lost", "failed"):
         return "failed", str(last.get("reason") or kind)
     if kind in ("started", "resumed") or summary.last_events or holder is not None:
         return "failed", _ENDED_SILENTLY
     if (run_dir / layout.LOCK).exists() and summary.step == 0:
         return "failed", "it ended before its first step"
-    return "stopped", "it has no events: nothing says how it ended"
+    return "stopped", "it has no events, so it is unknown how it ended"
 
 
 def describe(run_dir: Path, summary: RunSummary) -> dict[str, Any]:
-    """For /api/runs, but for id, name and index."""
+    """Return a run's entry for /api/runs, without id, name and index."""
     now = time.time()
     state, reason = state_of(run_dir, summary)
     metrics_time = _modified(run_dir / layout.METRICS)
@@ -133,12 +133,12 @@ def describe(run_dir: Path, summary: RunSummary) -> dict[str, Any]:
 
 
 def signature(run_dir: Path) -> tuple[Identity | None, ...]:
-    """Changes when a file does that a summary is read from."""
+    """Return the identities of the files that a summary is read from."""
     return tuple(identity_of(run_dir / name) for name in WATCHED)
 
 
 def read_recipe(run_dir: Path) -> dict[str, Any]:
-    """The recipe's table; {} where it is missing or damaged."""
+    """Return the recipe's table; {} if it is missing or damaged."""
     try:
         return tomllib.loads((run_dir / layout.RECIPE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -146,7 +146,7 @@ def read_recipe(run_dir: Path) -> dict[str, Any]:
 
 
 def read_info(run_dir: Path) -> dict[str, Any]:
-    """run.json; {} where it is missing or damaged."""
+    """Return the content of run.json; {} if it is missing or damaged."""
     try:
         value = json.loads((run_dir / layout.INFO).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -186,7 +186,7 @@ def _times(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _usual_seconds(lines: Sequence[Mapping[str, Any]]) -> float | None:
-    """From step to step: the step itself and what was done between it and the one before."""
+    """Return the mean time from step to step, with evaluations and checkpoints between them."""
     sums = []
     for line in lines[-RECENT_STEPS:]:
         times = _times(line["metrics"])

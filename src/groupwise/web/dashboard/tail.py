@@ -1,9 +1,8 @@
-"""Files of JSON lines read while they grow: what is new since a cursor, and the last few lines.
+"""Reading of growing JSON Lines files: the lines after a cursor, and the last few lines.
 
-Contract: reads only. A line counts once its newline is there; until then it is left for the next call. A cursor names
-the file (inode), how far it was read, and a checksum of what stood just before that point: a file that was rewritten,
-or cut and grown again, is noticed, and read from its beginning. A damaged line is a warning, once, and the rest is
-read.
+Contract: reads only. A line counts once its newline is there; until then it is left for the next call. A cursor holds
+the file's inode, the position, and a checksum of the bytes just before it: a file that was rewritten, or truncated and
+grown again, is detected and read from its beginning. A damaged line gives one warning, and the rest is read.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from typing import IO, Any, NamedTuple
 from groupwise.runs.files import read_end
 
 MAX_BYTES = 4 * 2**20
-"""Of one answer. A longer file takes several."""
+"""Maximum size of an answer. A longer file takes several."""
 CHECKED_BYTES = 512
 _CURSOR = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-f]{1,16})\.([0-9a-f]{1,8})")
 
 
 class Identity(NamedTuple):
-    """Tells a file from what stood under its name before."""
+    """Distinguishes a file from an earlier file of the same name."""
 
     inode: int
     size_bytes: int
@@ -38,7 +37,7 @@ class Identity(NamedTuple):
 
 
 def identity_of(path: Path) -> Identity | None:
-    """None where there is no such file."""
+    """Return the identity of a file; None if it does not exist."""
     try:
         return Identity.by(os.stat(path))
     except OSError:
@@ -46,7 +45,7 @@ def identity_of(path: Path) -> Identity | None:
 
 
 class CursorError(ValueError):
-    """A cursor that we did not make."""
+    """A cursor that groupwise did not make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class Cursor:
     inode: int = 0
     offset: int = 0
     num_lines: int = 0
-    """Before the offset; to name a damaged line."""
+    """Number of lines before the offset, to name a damaged line."""
     checksum: int = 0
 
     def __str__(self) -> str:
@@ -64,7 +63,7 @@ class Cursor:
 def parse_cursor(text: str) -> Cursor:
     match = _CURSOR.fullmatch(text)
     if match is None:
-        raise CursorError(f"{text!r} is no cursor; leave it out to read from the beginning")
+        raise CursorError(f"{text!r} is not a cursor; omit it to read from the beginning")
     return Cursor(*(int(part, 16) for part in match.groups()))
 
 
@@ -72,16 +71,16 @@ def parse_cursor(text: str) -> Cursor:
 class News:
     cursor: Cursor
     is_reset: bool
-    """What was read before does not count any more."""
+    """Whether all lines read before are obsolete."""
     has_more: bool
     lines: tuple[Mapping[str, Any], ...]
     warnings: tuple[str, ...]
 
 
 def read_since(path: Path, cursor: Cursor | None, max_bytes: int = MAX_BYTES) -> News:
-    """The complete lines behind `cursor`; from the beginning where there is none, or where the file is another."""
+    """Return the complete lines after `cursor`; all of them without a cursor or if the file was replaced."""
     try:
-        file = open(path, "rb")  # noqa: SIM115 (closed by the with below; only opening may fail like this)
+        file = open(path, "rb")  # noqa: SIM115 (closed by the with below; only opening it may fail like this)
     except FileNotFoundError:
         return News(Cursor(), cursor is None or cursor.offset > 0, False, (), ())
     with file:
@@ -97,13 +96,13 @@ def read_since(path: Path, cursor: Cursor | None, max_bytes: int = MAX_BYTES) ->
 
 
 def last_lines(path: Path, max_bytes: int) -> list[Mapping[str, Any]]:
-    """The objects of about the last `max_bytes`, oldest first; damaged lines are left out. [] without a file."""
+    """Return the objects in about the last `max_bytes`, oldest first, without damaged lines; [] without a file."""
     data = read_end(path, max_bytes)
     return list(_parse_lines(data[: data.rfind(b"\n") + 1], path.name, 0)[0])
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """None for what is not a JSON object. NaN and infinity, which JSON lacks and some write, become null."""
+    """Return a JSON object; None for any other line. NaN and infinity, which JSON lacks, become null."""
     try:
         value = json.loads(line, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
@@ -119,14 +118,14 @@ def _continues(file: IO[bytes], status: os.stat_result, cursor: Cursor) -> bool:
 
 
 def _checksum(file: IO[bytes], offset: int) -> int:
-    """Of what stands just before `offset`."""
+    """Return the checksum of the bytes just before `offset`."""
     start = max(0, offset - CHECKED_BYTES)
     file.seek(start)
     return zlib.crc32(file.read(offset - start))
 
 
 def _complete_lines(file: IO[bytes], offset: int, max_bytes: int) -> bytes:
-    """At least one line where there is one, however long it is."""
+    """Return complete lines: at least one if there is one, however long it is."""
     file.seek(offset)
     data = file.read(max_bytes)
     while data and b"\n" not in data:
@@ -137,7 +136,7 @@ def _complete_lines(file: IO[bytes], offset: int, max_bytes: int) -> bytes:
     end = data.rfind(b"\n") + 1
     if end >= max_bytes or len(data) < max_bytes:
         return data[:end]
-    # The limit cut a line in two: finish it, so that a full answer is told from the end of the file by its length.
+    # The limit cut a line: finish it, so that the length tells a full answer from the end of the file.
     rest = file.readline()
     return data + rest if rest.endswith(b"\n") else data[:end]
 
@@ -149,7 +148,7 @@ def _parse_lines(data: bytes, name: str, num_before: int) -> tuple[tuple[Mapping
             continue
         value = parse_line(line)
         if value is None:
-            warnings.append(f"{name}, line {number} is damaged (not a JSON object) and left out")
+            warnings.append(f"{name}, line {number} is damaged (not a JSON object) and was left out")
         else:
             lines.append(value)
     return tuple(lines), tuple(warnings)

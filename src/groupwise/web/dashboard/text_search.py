@@ -1,9 +1,9 @@
-"""Which groups of a run match: by their outlines, and by a text that is looked for in the files.
+"""Search for groups of a run: by their outlines, and by a text in the files.
 
-Contract: `choose` answers within its time budget. Outlines are all looked at; a text is looked for file by file, the
-newest step first, and what was found in a file is remembered for the next call with that text, so that turning pages,
-changing other filters and calling again after the budget ran out cost little. A text matches when it is found, upper
-and lower case alike (`str.lower` of both), in a message of the problem, its answer, its id or a completion.
+Contract: `choose` answers within its time budget. All outlines are tested; a text is searched file by file, newest step
+first. The hits of each file are remembered for the next call with that text, so turning pages, changing other filters
+and continuing after the budget ran out are cheap. A text matches a message of the problem, its answer, its id or a
+completion, ignoring case (`str.lower` of both).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from groupwise.web.dashboard.tail import Identity
 
 Sort = Literal["newest", "oldest", "spread", "highest", "lowest"]
 SORTS: tuple[Sort, ...] = get_args(Sort)
+Where = Literal["completion", "prompt", "answer", "problem_id"]
 
 MAX_REMEMBERED_TEXTS = 16
 CONTEXT_CHARACTERS = 60
@@ -29,20 +30,20 @@ CONTEXT_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a group has to be. Empty and None: anything."""
+    """The filters of groups. Empty and None: anything."""
 
     kind: Kind = "train"
     text: str = ""
     problem_id: str = ""
     verdicts: tuple[str, ...] = ()
-    """One of them, of any rollout; so are the finishes."""
+    """Any rollout has one of these; the same holds for finishes."""
     finishes: tuple[str, ...] = ()
     has_signal: bool | None = None
     stages: tuple[str, ...] = ()
     first_step: int | None = None
     last_step: int | None = None
     min_reward: float | None = None
-    """Of the mean."""
+    """Lower bound of the mean reward."""
     max_reward: float | None = None
 
 
@@ -55,14 +56,14 @@ class FoundGroup:
 @dataclass(frozen=True, slots=True)
 class Chosen:
     groups: tuple[FoundGroup, ...]
-    """All of them, in order."""
+    """All matching groups, in order."""
     searched_share: float
-    """Of the bytes that had to be searched; under 1 where the time was up."""
+    """Share of the bytes searched; below 1 if the time ran out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    where: Literal["completion", "prompt", "answer", "problem_id"]
+    where: Where
     rollout: int | None
     before: str
     text: str
@@ -70,7 +71,7 @@ class Match:
 
 
 class Searches:
-    """The texts that were looked for in one run, and what was found."""
+    """The texts searched in a run, with their hits."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -96,7 +97,7 @@ class Searches:
         return Chosen(_in_order(matching, sort), done_bytes / total_bytes if total_bytes else 1.0)
 
     def _hits(self, file: FileIndex, text: str, is_late: bool) -> frozenset[int] | None:
-        """Which groups of a file hold the text; None where that is not known and the time is up."""
+        """Return the groups of a file that contain the text; None if they are unknown and the time is up."""
         key = (file.kind, file.step)
         with self._lock:
             known = self._texts.setdefault(text, {})
@@ -111,7 +112,7 @@ class Searches:
         try:
             hits = frozenset(search_file(file, text))
         except RunReadError:
-            # Rewritten since it was indexed: the next call sees the new one.
+            # Rewritten since it was indexed: the next call sees the new file.
             return frozenset()
         with self._lock:
             known[key] = (file.identity, hits)
@@ -119,7 +120,7 @@ class Searches:
 
 
 def search_file(file: FileIndex, text: str) -> Iterator[int]:
-    """The numbers of the groups that hold `text`, which is in lower case."""
+    """Yield the numbers of the groups that contain `text`, which is in lower case."""
     with open_as_indexed(file) as data:
         for entry in file.entries:
             if any(text in part for part in entry.outline.problem_texts):
@@ -132,7 +133,7 @@ def search_file(file: FileIndex, text: str) -> Iterator[int]:
 
 
 def outline_tests(wanted: Wanted) -> list[Callable[[IndexEntry], bool]]:
-    """One test for each thing that is asked for, steps and text apart."""
+    """Return a test for each filter, except for steps and text."""
     tests: list[Callable[[IndexEntry], bool]] = []
     if wanted.problem_id:
         tests.append(lambda entry: entry.outline.problem_id == wanted.problem_id)
@@ -153,22 +154,21 @@ def outline_tests(wanted: Wanted) -> list[Callable[[IndexEntry], bool]]:
 
 
 def find_match(line: bytes, outline: GroupOutline, text: str) -> Match | None:
-    """The first place where a group holds `text`, completions before the problem."""
-    for number, completion in enumerate(completions_of(line, outline)):
-        if around := _around(completion, text):
-            return Match("completion", number, *around)
-    table = parse_group(line)
-    if table is None:
-        return None
-    problem = table["problem"]
-    for message in problem["messages"]:
-        if around := _around(str(message["content"]), text):
-            return Match("prompt", None, *around)
-    if around := _around(str(problem["answer"]), text):
-        return Match("answer", None, *around)
-    if around := _around(str(problem["id"]), text):
-        return Match("problem_id", None, *around)
+    """Return the first match of `text` in a group, completions before the problem."""
+    for where, rollout, content in _places(line, outline):
+        if around := _around(content, text):
+            return Match(where, rollout, *around)
     return None
+
+
+def _places(line: bytes, outline: GroupOutline) -> Iterator[tuple[Where, int | None, str]]:
+    for number, completion in enumerate(completions_of(line, outline)):
+        yield "completion", number, completion
+    if table := parse_group(line):
+        problem = table["problem"]
+        yield from (("prompt", None, str(message["content"])) for message in problem["messages"])
+        yield "answer", None, str(problem["answer"])
+        yield "problem_id", None, str(problem["id"])
 
 
 def _around(content: str, text: str) -> tuple[str, str, str] | None:
@@ -184,7 +184,7 @@ def _around(content: str, text: str) -> tuple[str, str, str] | None:
 
 
 def _original_position(content: str, position: int) -> int:
-    """Where a position of `content.lower()` is in `content`: one letter, İ, has two in lower case."""
+    """Return the position in `content` of a position in `content.lower()`: the letter İ becomes two."""
     passed = 0
     for number, letter in enumerate(content):
         if passed >= position:
@@ -199,16 +199,13 @@ def _is_in_steps(step: int, wanted: Wanted) -> bool:
 
 
 def _in_order(found: Sequence[tuple[FileIndex, list[IndexEntry]]], sort: Sort) -> tuple[FoundGroup, ...]:
-    """Files come newest first, their groups in the order of the file; that also decides between equals."""
+    """Sort groups. Files come newest first, their groups in file order; ties keep that order."""
     groups = [FoundGroup(file, entry) for file, entries in found for entry in entries]
     if sort == "oldest":
         groups.sort(key=lambda group: group.entry.place)
-    elif sort == "spread":
-        groups.sort(key=lambda group: _or_last(group.entry.outline.spread, -1))
-    elif sort == "highest":
-        groups.sort(key=lambda group: _or_last(group.entry.outline.mean_reward, -1))
-    elif sort == "lowest":
-        groups.sort(key=lambda group: _or_last(group.entry.outline.mean_reward, 1))
+    elif sort != "newest":
+        name, sign = {"spread": ("spread", -1), "highest": ("mean_reward", -1), "lowest": ("mean_reward", 1)}[sort]
+        groups.sort(key=lambda group: _or_last(getattr(group.entry.outline, name), sign))
     return tuple(groups)
 
 

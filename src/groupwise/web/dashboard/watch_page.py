@@ -1,8 +1,8 @@
-"""The page of `groupwise watch`: one HTML text, script and style inline, no network but the server it came from.
+"""The page of `groupwise watch`: one HTML text with inline script and style; it contacts only its own server.
 
-Contract: `PAGE` is the whole document, a constant: the server names its one script and its one style by hash in the
-content policy. Nothing of a run is in it: the script asks the interface in `groupwise.web.dashboard.routes` and shows
-texts through textContent alone.
+Contract: `PAGE` is the whole document and a constant: the content security policy names its script and style by hash.
+It holds no data of runs: the script uses the interface in `groupwise.web.dashboard.routes` and shows texts only through
+textContent.
 """
 
 from __future__ import annotations

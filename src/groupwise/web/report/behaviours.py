@@ -1,8 +1,8 @@
-"""Surface signs of reasoning: words with which a completion checks itself, turns back, tries another way, starts over.
+"""Surface signs of reasoning: words with which a completion checks itself, goes back, tries another way or starts over.
 
-Each sign is a list of word patterns, matched in lower case with straight apostrophes. They see words and not thought:
-"let me check" may be followed by no check at all, and a model may check without a word. So they are good for one thing:
-how a policy's habits change over training. Linear time; no verifier is asked.
+Each sign is a list of word patterns, matched in lower case with straight apostrophes. They find words, not thought:
+"let me check" may not be followed by a check, and a model may check silently. So they only show how a policy's habits
+change over training. Linear time; no verifier is called.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 
 REACH = 48
-"""Characters. More than any pattern needs, so that none ends where a window does."""
+"""Number of characters: more than any pattern needs, so that no match ends at the edge of a window."""
 _APOSTROPHES = str.maketrans("\u2019\u2018\u02bc", "'''")
 
 
@@ -21,7 +21,7 @@ class Behaviour:
     title: str
     meaning: str
     anchors: tuple[str, ...]
-    """Each match of `patterns` holds one of these and reaches at most `REACH` beyond it on either side."""
+    """Each match of `patterns` contains one of these and extends at most `REACH` beyond it on either side."""
     patterns: tuple[str, ...]
     regex: re.Pattern[str] = field(init=False)
 
@@ -29,16 +29,16 @@ class Behaviour:
         object.__setattr__(self, "regex", re.compile("|".join(self.patterns)))
 
     def is_in(self, normal_text: str) -> bool:
-        """Whether `normal_text` (as `normal` makes it) shows the sign.
+        """Return whether `normal_text` (made by `normal`) shows the sign.
 
-        The same as `regex.search(normal_text)`, looked for around the anchors alone: ten times as fast on long texts.
+        The same as `regex.search(normal_text)`, but searches only around the anchors: ten times as fast on long texts.
         """
         for anchor in self.anchors:
             position = normal_text.find(anchor)
             while position >= 0:
                 start, end = max(0, position - REACH), min(position + len(anchor) + REACH, len(normal_text))
                 match = self.regex.search(normal_text, start, end)
-                # The search takes the window's end for the end of a word. What does end there is in a later window too.
+                # The end of a window looks like the end of a word; a real match there is in a later window too.
                 if match is not None and (match.end() < end or end == len(normal_text)):
                     return True
                 position = normal_text.find(anchor, position + 1)
@@ -122,6 +122,6 @@ def normal(text: str) -> str:
 
 
 def behaviours_in(text: str) -> frozenset[str]:
-    """The names of the signs that a completion shows."""
+    """Return the names of the signs that a completion shows."""
     normal_text = normal(text)
     return frozenset(behaviour.name for behaviour in BEHAVIOURS if behaviour.is_in(normal_text))

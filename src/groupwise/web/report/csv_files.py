@@ -1,4 +1,4 @@
-"""The data behind the charts as CSV: one file a chart, one row a point, so that any tool can draw it again."""
+"""The data behind the charts as CSV: one file per chart, one row per point."""
 
 from __future__ import annotations
 
@@ -9,25 +9,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from groupwise.base.harmless import cell
-from groupwise.runs.files import write_atomic, write_failure
 from groupwise.web.report.charts import Chart, Line
 from groupwise.web.report.inputs import RunSource
+from groupwise.web.saving import save_text
 
 COLUMNS = ("run", "stage", "line", "step", "value", "smoothed", "low", "high")
 
 
 def write_csv_files(charts: Sequence[Chart], runs: Sequence[RunSource], folder: Path) -> list[Path]:
-    """Write `NAME.csv` for each chart. Values are exact; what is not known is an empty cell."""
-    paths = []
-    for chart in charts:
-        path = folder / f"{chart.name}.csv"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, [chart_csv(chart, runs).encode("utf-8")])
-        except OSError as error:
-            raise write_failure(path, error) from error
-        paths.append(path)
-    return paths
+    """Write `NAME.csv` for each chart. Values are exact; an unknown value is an empty cell."""
+    return [save_text(folder / f"{chart.name}.csv", chart_csv(chart, runs)) for chart in charts]
 
 
 def chart_csv(chart: Chart, runs: Sequence[RunSource]) -> str:
@@ -36,15 +27,13 @@ def chart_csv(chart: Chart, runs: Sequence[RunSource]) -> str:
     writer.writerow(COLUMNS)
     for line in chart.lines:
         run = runs[line.run]
-        for index in range(len(line.x)):
-            writer.writerow(
-                [cell(run.label), cell(stage_at(run, line.x[index])), cell(line.name), *_values(line, index)]
-            )
+        for index, step in enumerate(line.x):
+            writer.writerow([*map(cell, (run.label, stage_at(run, step), line.name)), *_values(line, index)])
     return stream.getvalue()
 
 
 def stage_at(run: RunSource, step: float) -> str:
-    """The stage that step belongs to; "" before the first one, as for the evaluation before training."""
+    """Return the stage of a step; "" before the first stage, as for the evaluation before training."""
     return next((name for name, first, last in run.stages if first <= step <= last), "")
 
 

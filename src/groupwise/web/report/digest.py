@@ -1,7 +1,7 @@
-"""Training rollouts in one pass: per step what charts need, and the few completions that are worth showing.
+"""A single pass over training rollouts: the figures of each step for charts, and a few completions to show.
 
-Contract: steps come in order and are read one at a time, so that a run of any length fits in memory. Completions that
-are shown are picked by rule, never by hand: the rules are `RULES`, and the page prints them.
+Contract: steps are read one at a time, in order, so that a run of any length fits in memory. Completions to show are
+selected by `RULES`, which the page prints, never by hand.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from groupwise.types import Rollout, Score, ScoredGroup, Verdict
 from groupwise.web.report.behaviours import BEHAVIOURS, behaviours_in
 
 MAX_TRIED = 200
-"""Steps that are tried, from the newest, for a reward without reasoning."""
+"""Number of steps, from the newest, that are searched for a reward without reasoning."""
 RULES = {
-    "first_solve": "The first correct completion of the training, in the order in which it was sampled.",
-    "longest": "The longest completion of the training, in tokens; the first of equals.",
+    "first_solve": "The first correct completion of training, in sampling order.",
+    "longest": "The longest completion of training in tokens; the first if there are several.",
     "no_reasoning": f"The shortest correct completion of a step, if it has no equation and fewer than "
-    f"{MIN_REASONING_WORDS} words beside its answer; of the newest such step among the last {MAX_TRIED}.",
+    f"{MIN_REASONING_WORDS} words besides its answer; from the newest such step of the last {MAX_TRIED}.",
 }
 
 
@@ -29,7 +29,7 @@ class Picked:
     step: int
     group: ScoredGroup
     number: int
-    """Of the rollout in its group."""
+    """Index of the rollout in its group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +38,24 @@ class StepDigest:
     num_rollouts: int
     num_correct: int
     tokens_low: float
-    """The length that a tenth of the completions stay below ..."""
+    """10th percentile of the lengths."""
     tokens_high: float
-    """... and a tenth exceed."""
+    """90th percentile of the lengths."""
     tokens_mean: float
     tokens_correct: float
-    """Mean length of the correct ones; NaN where there are none."""
+    """Mean length of the correct completions; NaN if there are none."""
     tokens_wrong: float
     counts: dict[str, int]
-    """Completions that show a sign, by its name."""
+    """Number of completions that show a sign, by its name."""
     counts_correct: dict[str, int]
-    """Of the correct ones."""
+    """Number of correct completions that show a sign, by its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
     steps: tuple[StepDigest, ...]
     picked: dict[str, Picked]
-    """By the name of the rule; a rule that found nothing is not there."""
+    """Selected completions by rule; a rule that found nothing is missing."""
 
     @property
     def num_rollouts(self) -> int:
@@ -80,11 +80,11 @@ def digest_rollouts(steps: Iterable[tuple[int, Sequence[ScoredGroup]]]) -> Diges
             longest_tokens = _num_tokens(scored, number)
             picked["longest"] = Picked(step, scored, number)
         if correct:
-            # The shortest of a step is the likeliest to have none: one reading a step instead of hundreds.
+            # Only the shortest of each step is read: it is the most likely to have no reasoning.
             shortest.append(Picked(step, *min(correct, key=lambda member: _num_tokens(*member))))
             shortest = shortest[-MAX_TRIED:]
     for candidate in reversed(shortest):
-        prompt = candidate.group.group.prompt.problem.messages[-1].content
+        prompt = candidate.group.group.prompt.problem.question
         if not read_completion(prompt, candidate.group.group.rollouts[candidate.number].text).has_reasoning:
             picked["no_reasoning"] = candidate
             break

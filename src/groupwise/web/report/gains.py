@@ -1,8 +1,8 @@
-"""Did the model get better? Two evaluations compared, with an interval for the difference.
+"""Comparison of two evaluations, with an interval of the difference.
 
-Where the completions of both were kept, problem by problem (`stats.paired_interval`): the problems are the same ones,
-and what is hard in both cancels. Where only the scores are known, from their two intervals (Newcombe 1998, method 10),
-which is wider. Shares are between 0 and 1 here and become per cent and points in words alone.
+If the completions of both were saved, they are compared problem by problem (`stats.paired_interval`), so that hard
+problems cancel. If only the scores are known, the interval comes from their two intervals (Newcombe 1998, method 10)
+and is wider. Values are shares from 0 to 1; only texts have percentages and points.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Gain:
     before: PassShare
     after: PassShare
     low: float
-    """The 95 % interval of the difference ..."""
+    """Lower end of the 95 % interval of the difference."""
     high: float
     num_problems: int
     is_paired: bool
@@ -53,7 +53,7 @@ class Gain:
         return _verdict(self.low, self.high)
 
     def sentence(self) -> str:
-        """What the numbers say: "held-out pass@1 6.0 % → 35.0 %, +29.0 points (95 % interval ...), 200 problems"."""
+        """Return a sentence such as "held-out pass@1 6.0 % → 35.0 %, +29.0 points (95 % interval …), 200 problems"."""
         how = "paired by problem" if self.is_paired else "from the two intervals"
         return (
             f"held-out pass@1 {percent(self.before.value)} → {percent(self.after.value)}, {points(self.difference)} "
@@ -63,14 +63,14 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class SeedsGain:
-    """Of runs that differ in their seed alone."""
+    """The gain of runs that differ only in their seed."""
 
     runs: tuple[str, ...]
-    """Their labels."""
+    """Labels of the runs."""
     gains: tuple[Gain, ...]
     low: float
-    """The 95 % interval of the mean difference: the wider of that over seeds and that over problems, as in a sweep. All
-    seeds were asked the same problems: that they agree does not make the score exact."""
+    """Lower end of the 95 % interval of the mean difference: the wider of the intervals over seeds and over problems,
+    as in a sweep. All seeds have the same problems, so their agreement does not make the score exact."""
     high: float
 
     @property
@@ -85,7 +85,7 @@ class SeedsGain:
         before = mean([gain.before.value for gain in self.gains])
         scores = ", ".join(f"{100 * gain.after.value:.1f}" for gain in self.gains)
         return (
-            f"held-out pass@1 {percent(before)} → {scores} %, {points(self.difference)} points in the mean "
+            f"held-out pass@1 {percent(before)} → {scores} %, {points(self.difference)} points on average "
             f"(95 % interval {points(self.low)} to {points(self.high)}, over {len(self.gains)} seeds or over problems, "
             f"whichever is wider), {min(gain.num_problems for gain in self.gains)} problems"
         )
@@ -94,7 +94,7 @@ class SeedsGain:
 VERDICT_WORDS = {
     "better": "The model got better",
     "worse": "The model got worse",
-    "unclear": "No clear change: the interval holds 0",
+    "unclear": "No clear change: the interval includes 0",
 }
 
 
@@ -118,7 +118,7 @@ def pass_rates(panel: ChartPanel) -> dict[str, float]:
 
 
 def share_of(rates: Mapping[str, float]) -> PassShare:
-    """Wilson's interval where each problem is right or wrong, else that of a mean of shares: as in training."""
+    """Return the score, with Wilson's interval if each problem is right or wrong, otherwise a mean's."""
     values = list(rates.values())
     is_plain = all(value in (0.0, 1.0) for value in values)
     low, high = wilson_interval(sum(values), len(values)) if is_plain else mean_interval(values)
@@ -126,7 +126,7 @@ def share_of(rates: Mapping[str, float]) -> PassShare:
 
 
 def paired_gain(before: ChartPanel, after: ChartPanel) -> Gain | None:
-    """Over the problems that both judged; None where there is none."""
+    """Return the gain over the problems judged in both; None without such problems."""
     rates_before, rates_after = pass_rates(before), pass_rates(after)
     shared = [problem_id for problem_id in rates_before if problem_id in rates_after]
     if not shared:
@@ -139,7 +139,7 @@ def paired_gain(before: ChartPanel, after: ChartPanel) -> Gain | None:
 
 
 def unpaired_gain(before: EvalRecord, after: EvalRecord) -> Gain | None:
-    """From the scores alone; None where one of them is not known."""
+    """Return the gain from the scores alone; None if one is unknown."""
     if math.isnan(before.pass_at_1) or math.isnan(after.pass_at_1):
         return None
     low, high = difference_interval(*((end.pass_at_1, end.low, end.high) for end in (before, after)))
@@ -149,7 +149,7 @@ def unpaired_gain(before: EvalRecord, after: EvalRecord) -> Gain | None:
 
 
 def run_gain(run: RunSource) -> Gain | None:
-    """From the first evaluation to the last one: the last is not picked by its score, as the best one is."""
+    """Return the gain from the first to the last evaluation; the best one would be selected by its score."""
     if len(run.evals) < 2:
         return None
     first, last = run.evals[0], run.evals[-1]
@@ -160,11 +160,11 @@ def run_gain(run: RunSource) -> Gain | None:
 
 
 def seeds_gains(runs: Sequence[RunSource]) -> list[SeedsGain]:
-    """Of the runs that are one recipe with several seeds, where all of them got equally far."""
+    """Return the gain of each recipe that was run with several seeds, if all of them reached the same step."""
     found = []
     for same in by_experiment(runs):
         gains = [gain for run in same if (gain := run_gain(run)) is not None]
-        # A seed that was run twice is no second draw.
+        # The same seed twice is not a second sample.
         is_fair = len({run.recipe.get("seed") for run in same}) == len(same) == len(gains)
         if len(same) < 2 or not is_fair or len({run.evals[-1].step for run in same}) > 1:
             continue
@@ -176,7 +176,7 @@ def seeds_gains(runs: Sequence[RunSource]) -> list[SeedsGain]:
 
 
 def stage_gains(run: RunSource) -> list[tuple[str, Gain]]:
-    """What each stage brought, from the evaluation before it to its last one; from the scores."""
+    """Return the gain of each stage, from the evaluation before it to its last one, by the scores."""
     gains = []
     for name, first_step, last_step in run.stages:
         before = [record for record in run.evals if record.step < first_step][-1:]

@@ -1,13 +1,13 @@
-"""What a report is made from: run directories and the result folders of `groupwise eval`, read once.
+"""The inputs of a report: run directories and the result folders of `groupwise eval`, read once.
 
-Contract: reads files, writes nothing, never loads a model. A run that is unfinished, kept no rollouts or has no
-evaluation is no error: `RunSource.gaps` says in words what is missing. A damaged file is a `RunReadError` that names
-file and line.
+Contract: reads files, writes nothing, never loads a model. A run that is unfinished, saved no rollouts or has no
+evaluation is not an error: `RunSource.gaps` says what is missing. A damaged file is a `RunReadError` that names file
+and line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from groupwise.web.report.digest import Digest, digest_rollouts
 
 @dataclass(frozen=True, slots=True)
 class ChartPanel:
-    """One model's completions on problems, by problem id, in the order of the evaluation."""
+    """A model's completions by problem id, in evaluation order."""
 
     source: str
     """The label of the run or the result."""
     moment: str
-    """Which of a run's models: "before training", "step 120 (best)", "step 200"; "" for a result."""
+    """The checkpoint of a run: "before training", "step 120 (best)", "step 200"; "" for a result."""
     step: int | None
     groups: Mapping[str, ScoredGroup]
 
@@ -43,24 +43,27 @@ class RunSource:
     evals: tuple[EvalRecord, ...]
     events: tuple[Mapping[str, Any], ...]
     panels: tuple[ChartPanel, ...]
-    """First, best and last evaluation, as far as they differ and their completions were kept."""
+    """First, best and last evaluation, if they differ and their completions were saved."""
     digest: Digest
     gaps: tuple[str, ...]
 
     @property
     def best_eval(self) -> EvalRecord | None:
-        """The first with the highest held-out pass@1, as the checkpoint `best` is chosen."""
+        """The first evaluation with the highest held-out pass@1; the checkpoint `best` is chosen the same way."""
         known = [record for record in self.evals if record.pass_at_1 == record.pass_at_1]
         return max(known, key=lambda record: record.pass_at_1) if known else None
 
     @property
     def stages(self) -> tuple[tuple[str, int, int], ...]:
-        """(name, first step, last step) of each stage that has begun."""
-        found: dict[str, tuple[int, int]] = {}
-        for record in self.steps:
-            first, _ = found.get(record.stage, (record.step, record.step))
-            found[record.stage] = (first, record.step)
-        return tuple((name, first, last) for name, (first, last) in found.items())
+        return stage_spans(self.steps)
+
+    @property
+    def moments(self) -> dict[int, str]:
+        """Step and name of the first, best and last evaluation."""
+        best = self.best_eval
+        steps = {record.step for record in (*self.evals[:1], *self.evals[-1:], *([best] if best else []))}
+        names = {step: f"step {step}" if step else "before training" for step in sorted(steps)}
+        return names | ({best.step: f"step {best.step} (best)"} if best and best.step else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,7 @@ class Sources:
 
 
 def read_sources(paths: Sequence[Path]) -> Sources:
-    """Runs and results in the order given. Two folders of one name get labels that tell them apart."""
+    """Read runs and results in the given order. Folders with the same name get distinct labels."""
     labels = _labels(paths)
     runs, results = [], []
     for path, label in zip(paths, labels, strict=True):
@@ -91,6 +94,15 @@ def read_sources(paths: Sequence[Path]) -> Sources:
         else:
             runs.append(_read_run(path, label))
     return Sources(tuple(runs), tuple(results))
+
+
+def stage_spans(steps: Iterable[StepRecord]) -> tuple[tuple[str, int, int], ...]:
+    """Return (name, first step, last step) of each stage that has started."""
+    found: dict[str, tuple[int, int]] = {}
+    for record in steps:
+        first, _ = found.get(record.stage, (record.step, record.step))
+        found[record.stage] = (first, record.step)
+    return tuple((name, first, last) for name, (first, last) in found.items())
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
@@ -104,15 +116,13 @@ def _read_run(path: Path, label: str) -> RunSource:
     run = Run(path)
     files = (layout.RECIPE, layout.METRICS, layout.EVALS)
     if not any((path / name).is_file() for name in files):
-        raise RunReadError(f"{path} is neither a run (no {', no '.join(files)}) nor a result (no {RESULT})")
-    has_recipe = (path / layout.RECIPE).is_file()
-    has_info = (path / layout.INFO).is_file()
+        raise RunReadError(f"{path} is neither a run (no {', no '.join(files)}) nor an evaluation result (no {RESULT})")
     source = RunSource(
         label=label,
         path=path,
-        recipe=run.recipe if has_recipe else {},
-        recipe_text=(path / layout.RECIPE).read_text(encoding="utf-8") if has_recipe else "",
-        info=run.info if has_info else {},
+        recipe=run.recipe_if_any,
+        recipe_text=(path / layout.RECIPE).read_text(encoding="utf-8") if (path / layout.RECIPE).is_file() else "",
+        info=run.info_if_any,
         steps=tuple(run.steps()),
         evals=tuple(run.evals()),
         events=tuple(run.events()),
@@ -120,50 +130,42 @@ def _read_run(path: Path, label: str) -> RunSource:
         digest=digest_rollouts((step, run.rollouts(step)) for step in run.rollout_steps()),
         gaps=(),
     )
-    return replace(source, panels=_panels(source, run), gaps=_gaps(source, run, has_recipe, has_info))
+    return replace(source, panels=_panels(source, run), gaps=_gaps(source, run))
 
 
 def _panels(source: RunSource, run: Run) -> tuple[ChartPanel, ...]:
-    if not source.evals:
-        return ()
     kept = set(run.eval_rollout_steps())
-    first, best, last = source.evals[0], source.best_eval, source.evals[-1]
-    moments: dict[int, str] = {first.step: "before training" if first.step == 0 else f"step {first.step}"}
-    if best is not None and best.step not in moments:
-        moments[best.step] = f"step {best.step} (best)"
-    if last.step not in moments:
-        moments[last.step] = f"step {last.step}"
     panels = []
-    for step, moment in moments.items():
+    for step, moment in source.moments.items():
         if step in kept:
             groups = {scored.group.prompt.problem.id: scored for scored in run.eval_rollouts(step)}
             panels.append(ChartPanel(source.label, moment, step, groups))
     return tuple(panels)
 
 
-def _gaps(source: RunSource, run: Run, has_recipe: bool, has_info: bool) -> tuple[str, ...]:
+def _gaps(source: RunSource, run: Run) -> tuple[str, ...]:
     gaps = []
     done = source.steps[-1].step if source.steps else 0
     planned = sum(int(stage.get("steps", 0)) for stage in source.recipe.get("stages", []))
     if last_turn(source.events).get("kind") != "finished":
-        of = f" of {planned}" if planned else ""
-        gaps.append(f"The run is not marked as finished: {done}{of} steps are recorded.")
-    if not has_recipe:
+        of = f" of {planned:,}" if planned else ""
+        gaps.append(f"The run is not marked as finished: {done:,}{of} steps are recorded.")
+    if not source.recipe_text:
         gaps.append("recipe.toml is missing: the recipe is not shown.")
-    if not has_info:
+    if not (run.path / layout.INFO).is_file():
         gaps.append("run.json is missing: machine, versions and fingerprint are not shown.")
     if not source.evals:
-        gaps.append("There is no held-out evaluation: whether the model got better cannot be said.")
+        gaps.append("There is no held-out evaluation, so it is unknown whether the model got better.")
     elif missing := {source.evals[0].step, source.evals[-1].step} - set(run.eval_rollout_steps()):
         steps = " and ".join(str(step) for step in sorted(missing))
-        gaps.append(f"The held-out completions of the evaluation at step {steps} were not kept.")
+        gaps.append(f"The held-out completions of the evaluation at step {steps} were not saved.")
     has_rl = any("reward/mean" in record.metrics for record in source.steps)
     if has_rl and not source.digest.steps:
-        gaps.append("No training rollouts were kept: signs of reasoning and lengths by verdict are not shown.")
+        gaps.append("No training rollouts were saved: signs of reasoning and lengths by verdict are not shown.")
     elif has_rl:
         num_rl = sum("reward/mean" in record.metrics for record in source.steps)
         if len(source.digest.steps) < num_rl:
-            gaps.append(f"Rollouts were kept for {len(source.digest.steps)} of {num_rl} steps.")
+            gaps.append(f"Rollouts were saved for {len(source.digest.steps):,} of {num_rl:,} steps.")
     return tuple(gaps)
 
 

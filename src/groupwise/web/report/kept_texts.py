@@ -1,7 +1,7 @@
-"""The long texts of a report: each kept once, cut only where it says so, within a budget.
+"""The long texts of a report: each stored once, within a size budget.
 
-A page is sent by mail and opened on a phone, so what it may hold is limited; what was left out is counted, and the page
-says so. Short texts of ours do not go through here.
+A page is sent by mail and opened on a phone, so its size is limited. A text that was cut says so; texts that were left
+out are counted, and the page says so.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from groupwise.base.harmless import visible
 
 MAX_TEXT_CHARS = 200_000
-"""Of one text; a browser is still quick with this."""
+"""Maximum length of a text; a browser still shows this quickly."""
 MAX_ALL_BYTES = 2_600_000
 RESERVED_BYTES = 500_000
-"""Kept back from the many for the few: an example is never left out because there are many problems."""
+"""Bytes reserved for single texts: an example is never left out because there are many problems."""
 
 
 class Texts:
@@ -25,13 +25,13 @@ class Texts:
         self.num_cut = 0
 
     def add(self, text: str, is_one_of_many: bool = False) -> int | None:
-        """Its number among `all()`; None where there is no more room."""
+        """Store `text` and return its index in `all()`; None if the budget is used up."""
         shown = visible(text[:MAX_TEXT_CHARS])
         if len(text) > MAX_TEXT_CHARS:
             shown += f"\n\n[cut here: {len(text) - MAX_TEXT_CHARS:,} of {len(text):,} characters are not in this page]"
         if shown in self._numbers:
             return self._numbers[shown]
-        # "<" is written as six characters.
+        # "<" takes six characters in the page.
         size = len(shown.encode("utf-8")) + 5 * shown.count("<")
         if self.num_bytes + size > self._max_all_bytes - (self._reserved_bytes if is_one_of_many else 0):
             self.num_left_out += 1

@@ -1,6 +1,6 @@
-"""HTML of our own words, from parts that a section puts together. Every text that comes in here is escaped here.
+"""HTML building blocks of the sections. Every text passed in is escaped here.
 
-A completion never comes in here: `text_slot` leaves an empty element that the page's script fills through textContent.
+Completions are not passed in: `text_slot` makes an empty element that the page's script fills through textContent.
 """
 
 from __future__ import annotations
@@ -15,12 +15,17 @@ def paragraph(text: str, class_name: str = "") -> str:
     return f"<p{_class(class_name)}>{escape(text)}</p>"
 
 
+def sentence(text: str) -> str:
+    """Return `text` with a capital letter and a full stop."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", ":", "?", "!")) else ".")
+
+
 def notes(texts: Sequence[str]) -> str:
     return f'<ul class="notes">{"".join(f"<li>{escape(text)}</li>" for text in texts)}</ul>' if texts else ""
 
 
 def figure(section: str, chart: Chart) -> str:
-    """The place of a chart; the script draws it from the page's data."""
+    """Return the place of a chart; the page's script draws it from the data."""
     return (
         f'<figure class="chart" data-section="{escape(section)}" data-chart="{escape(chart.name)}">'
         f'<figcaption><b>{escape(chart.title)}</b> <span class="caption">{escape(chart.caption)}.</span></figcaption>'
@@ -28,10 +33,14 @@ def figure(section: str, chart: Chart) -> str:
     )
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], label: str, class_name: str = "") -> str:
-    """The first column names the row; a cell's second line, after a newline, is shown smaller.
+def chart_grid(section: str, charts: Sequence[Chart]) -> str:
+    return f'<div class="charts">{"".join(figure(section, chart) for chart in charts)}</div>' if charts else ""
 
-    `class_name`: "told" where the last column is sentences.
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], label: str, class_name: str = "") -> str:
+    """Return a table. The first column names the row; text of a cell after a newline is shown smaller.
+
+    `class_name` is "told" if the last column holds sentences.
     """
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     body = "".join(
@@ -53,14 +62,14 @@ def folded(summary: str, content: str) -> str:
 
 
 def text_slot(number: int | None, label: str) -> str:
-    """Where text `number` of the page's texts appears."""
+    """Return the place of text `number` of the page's texts."""
     if number is None:
         return paragraph("Left out to keep this page small; it is in the run directory.", "dim")
     return f'<pre data-text="{number}" tabindex="0" aria-label="{escape(label)}"></pre>'
 
 
 def bar(parts: Sequence[tuple[str, str, float]], label: str) -> str:
-    """Shares of a whole as (class, name, share), from left to right, with a legend in words."""
+    """Return a bar of shares, given as (class, name, share), with a legend."""
     position, rects, words = 0.0, [], []
     for class_name, name, share in parts:
         width = 1000 * share

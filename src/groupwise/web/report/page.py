@@ -1,8 +1,7 @@
 """The page around the sections: one HTML file that needs no network and works from `file://`.
 
-Three walls keep foreign text from doing anything. It travels as JSON without "<" in an inert element; the script shows
-it through textContent alone; and a content policy lets nothing run, load or style but our own script and style, named
-by their hashes.
+Three measures make untrusted text harmless: it is JSON without "<" in an inert element; the script shows it only
+through textContent; and a content security policy allows only the page's own script and style, by their hashes.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise.base.harmless import escape, json_block, policy_hash
-from groupwise.web.bundle import bundle_script, bundle_style, fill_page
+from groupwise.base.harmless import escape, json_block
+from groupwise.web.bundle import bundle_script, bundle_style, content_policy, fill_page
 
 SCRIPT = bundle_script("report.js")
 STYLE = bundle_style("base.css", "charts.css", "report.css")
@@ -20,7 +19,7 @@ STYLE = bundle_style("base.css", "charts.css", "report.css")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A section as the page shows it."""
+    """A section on the page."""
 
     name: str
     title: str
@@ -35,11 +34,7 @@ def render_page(
     kind: str = "report",
     source: str = "the run",
 ) -> str:
-    """`kind` and `source`: what the page is, and of what files it was made, in words of ours."""
-    policy = (
-        f"default-src 'none'; script-src {policy_hash(SCRIPT)}; style-src {policy_hash(STYLE)}; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    """Return the page. `kind` says what it is, `source` what files it was made from."""
     links = "".join(f'<a href="#{escape(part.name)}">{escape(part.title)}</a>' for part in parts)
     sections = "\n".join(
         f'<section id="{escape(part.name)}" aria-labelledby="{escape(part.name)}-title">'
@@ -48,14 +43,14 @@ def render_page(
     )
     return fill_page(
         "report.html",
-        policy=policy,
+        policy=content_policy(SCRIPT, STYLE),
         kind=escape(kind),
         title=escape(title),
         subtitle=escape(subtitle),
         source=escape(source),
         style=STYLE,
         links=links,
-        sections=sections,
+        sections=sections.replace(" %", "&nbsp;%"),  # a number stays on the line of its unit
         data=json_block(data),
         script=SCRIPT,
     )

@@ -1,4 +1,4 @@
-"""The charts as pictures for papers: PNG and SVG beside the CSV that they were drawn from."""
+"""The charts as figures for papers: PNG and SVG, with the CSV of their data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from groupwise.web.report.charts import Chart, Line
 from groupwise.web.report.csv_files import write_csv_files
 from groupwise.web.report.inputs import RunSource
 
-# Okabe and Ito's palette, as in the page: told apart by colour-blind readers, and dashes tell lines apart in grey.
+# Darker Okabe and Ito colours, as in the page: safe for colour-blind readers. Dashes distinguish lines in greyscale.
 COLOURS = ("#0068a8", "#c25400", "#007f5c", "#ad4f85", "#8a6800", "#6b4bb0", "#5f656e", "#227f9a")
 DASHES = ("-", "--", ":", "-.")
 SIZE_INCHES = (4.8, 3.0)
@@ -27,7 +27,7 @@ def write_plots(charts: Sequence[Chart], runs: Sequence[RunSource], folder: Path
 
 
 def new_figure(size_inches: tuple[float, float]) -> Any:
-    """Not through pyplot: no global state, no display, nothing to close."""
+    """Return a figure made without pyplot: no global state, no display, nothing to close."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -37,7 +37,7 @@ def new_figure(size_inches: tuple[float, float]) -> Any:
 
 
 def save_figure(figure: Any, folder: Path, name: str) -> list[Path]:
-    """As PNG and SVG. Without a date and with ids of our own the same run gives the same bytes."""
+    """Save as PNG and SVG. Without a date and with fixed ids, the same run gives the same bytes."""
     from matplotlib import rc_context
 
     paths = [folder / f"{name}.{ending}" for ending in ("png", "svg")]
@@ -63,7 +63,7 @@ def _draw(chart: Chart, runs: Sequence[RunSource]) -> Any:
         number = names.index(line.name)
         colour = COLOURS[(line.run if is_overlay else number) % len(COLOURS)]
         words = [runs[line.run].label if is_overlay else "", line.name if not is_overlay or len(names) > 1 else ""]
-        # A dollar would open a formula.
+        # A dollar sign would start a formula.
         label = ", ".join(filter(None, words)).replace("$", r"\$")
         draw_line(axes, chart, line, colour, DASHES[number % len(DASHES)] if is_overlay else "-", label)
     for first in sorted({first for run in runs for _, first, _ in run.stages[1:]}):

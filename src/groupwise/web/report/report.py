@@ -1,7 +1,7 @@
-"""The report of runs and results: sections one after the other, as one HTML page with a JSON twin of the same data.
+"""The report of runs and results: an HTML page of sections, and the same data as JSON (its twin).
 
-Contract: reads files alone (`sources`), and writes where it is told. The page needs no network and no library; see
-`page` for what keeps foreign text from doing anything.
+Contract: reads files only (`inputs`), and writes only where it is told. The page needs no network and no library; see
+`page` for how untrusted text is made harmless.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.runs.files import write_atomic, write_failure
 from groupwise.web.report.charts import Chart
 from groupwise.web.report.inputs import RunSource, Sources, read_sources
 from groupwise.web.report.page import Part, render_page
@@ -20,9 +19,10 @@ from groupwise.web.report.section import Material, Section
 from groupwise.web.report.sections.chart_grid import Behaviours, Curves, Lengths
 from groupwise.web.report.sections.examples import Examples
 from groupwise.web.report.sections.facts import Cost, RecipeSection
-from groupwise.web.report.sections.health import Guards, Health
+from groupwise.web.report.sections.health import Guards, Health, has_problem
 from groupwise.web.report.sections.pills import Pills
 from groupwise.web.report.sections.summary import BeforeAfter, SummarySection
+from groupwise.web.saving import save_text
 
 FORMAT = "groupwise-report/1"
 PAGE = "report.html"
@@ -40,57 +40,50 @@ SECTIONS: dict[str, Section] = {
     "cost": Cost(),
     "recipe": RecipeSection(),
 }
-"""By name, in the order of the page."""
+"""Sections by name, in page order. Health comes first if a run has a problem."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     html: str
     twin: Mapping[str, Any]
-    """The same data as JSON values."""
+    """The data as JSON values."""
     charts: tuple[Chart, ...]
     runs: tuple[RunSource, ...]
-    """What the charts' lines belong to."""
+    """The runs that the charts' lines refer to by index."""
 
 
 def make_report(paths: Sequence[Path]) -> Report:
-    """Of run directories and result folders, in any order."""
+    """Make the report of run directories and result folders, in any order."""
     sources = read_sources(paths)
     material = Material(sources)
-    # Examples first: the many completions behind the pills must not use up the room for the few.
-    first = ("examples",)
-    contents = {name: SECTIONS[name].render(material) for name in (*first, *(n for n in SECTIONS if n not in first))}
-    parts = [
-        Part(name, section.title, content.html)
-        for name, section in SECTIONS.items()
-        if (content := contents[name]) is not None
-    ]
+    # Examples first: the completions behind the pills must not use up their space.
+    rendered = {name: SECTIONS[name].render(material) for name in sorted(SECTIONS, key=lambda name: name != "examples")}
+    contents = {name: content for name in SECTIONS if (content := rendered[name])}
+    if "health" in contents and any(has_problem(run) for run in contents["health"].data["runs"]):
+        contents = {"health": contents["health"]} | contents
+    parts = [Part(name, SECTIONS[name].title, content.html) for name, content in contents.items()]
     twin: dict[str, Any] = {
         "format": FORMAT,
         "title": _title(sources),
         "runs": [{"label": run.label, "stages": run.stages} for run in sources.runs],
         "results": [result.label for result in sources.results],
-        "sections": {part.name: content.data for part in parts if (content := contents[part.name]) is not None},
+        "sections": {name: content.data for name, content in contents.items()},
         "texts": material.texts.all(),
         "num_texts_left_out": material.texts.num_left_out,
         "num_texts_cut": material.texts.num_cut,
     }
-    charts = tuple(chart for part in parts if (content := contents[part.name]) for chart in content.charts)
+    charts = tuple(chart for content in contents.values() for chart in content.charts)
     html = render_page(_title(sources), _subtitle(sources), parts, twin)
     return Report(html, twin, charts, sources.runs)
 
 
 def write_report(report: Report, path: Path) -> Path:
-    """Write the page to `path` and the twin beside it; the twin's path."""
+    """Write the page to `path` and the JSON file beside it; return the path of the latter."""
     twin_path = path.with_suffix(".json")
     twin = json.dumps(report.twin, allow_nan=False, separators=(",", ":"))
-    for target, text in ((path, report.html), (twin_path, twin)):
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(target, [text.encode("utf-8")])
-        except OSError as error:
-            raise write_failure(target, error) from error
-    return twin_path
+    save_text(path, report.html)
+    return save_text(twin_path, twin)
 
 
 def _title(sources: Sources) -> str:
@@ -99,7 +92,7 @@ def _title(sources: Sources) -> str:
 
 
 def _subtitle(sources: Sources) -> str:
-    """What was trained on what, as far as that is known."""
+    """Return model, task, stages and steps, as far as they are known."""
     if not sources.runs:
         return " · ".join(dict.fromkeys(str(result.result.task.get("name", "")) for result in sources.results))
     if len(sources.runs) > 1:

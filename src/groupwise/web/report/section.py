@@ -1,4 +1,4 @@
-"""What a section of a report is. The sections themselves are in `sections/`, by name in `report.SECTIONS`."""
+"""The interface of a report section. The sections are in `sections/`, by name in `report.SECTIONS`."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from groupwise.web.report.kept_texts import Texts
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What sections are made from."""
+    """The input of sections."""
 
     sources: Sources
     texts: Texts = field(default_factory=Texts)
-    """Where a section puts a completion; it keeps the number."""
+    """Long texts; a section keeps only their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a section found. `data` goes into the JSON twin, and `html` is made from it and nothing else."""
+    """A rendered section. `data` goes into the JSON file, and `html` is made only from it."""
 
     data: Mapping[str, Any]
     html: str
     charts: tuple[Chart, ...] = ()
-    """Also for plots and CSV files; the page's script draws them where `markup.figure` left room."""
+    """Charts for the page, plots and CSV files; the page's script draws them in the places made by `markup.figure`."""
 
 
 class Section(Protocol):
     title: str
 
     def render(self, material: Material) -> Content | None:
-        """None where there is nothing to show: the section is then left out."""
+        """Return the section, or None to leave it out because there is nothing to show."""
         ...

@@ -84,7 +84,7 @@ def test_damage_keeps_its_number_and_a_half_line_waits(tmp_path: Path, sample: A
     file = read_file("train", 1, path)
     assert file is not None
     assert [entry.place.line for entry in file.entries] == [0, 2]
-    assert file.warnings == ("rollouts/000001.jsonl, group 1 is damaged and left out",)
+    assert file.warnings == ("rollouts/000001.jsonl, group 1 is damaged and was left out",)
     for entry in file.entries:
         assert json.loads(read_line(file, entry)) == json.loads(lines[entry.place.line])
     assert nth_line(path, 2) == lines[2]

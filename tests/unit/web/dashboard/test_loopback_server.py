@@ -148,5 +148,5 @@ def test_what_is_no_http_gets_no_answer_from_us(client: Any) -> None:
 
 
 def test_a_taken_port_says_what_to_do(client: Any) -> None:
-    with pytest.raises(PortTaken, match=rf"--port {client.port}: is taken; choose another, or 0"):
+    with pytest.raises(PortTaken, match=rf"--port {client.port}: is already in use; choose another port, or 0"):
         DashboardServer(Library([]), "", client.port)

@@ -125,6 +125,8 @@ def test_a_sick_run_and_a_loss_of_zero(tmp_path: Path, serve: Any, sample: Any) 
     assert dead["change"]["advice"] in dead["say_change"]
     assert found["stages"][0]["is_loss_zero"] is True
     assert "No gradient in 38 of 39 steps" in found["stages"][0]["vital_signs"][0]
+    assert found["stages"][0]["has_gradient"] is False
+    assert found["clean_bill"] == ""
 
 
 def test_recipes(client: Any, base: str, log: RunLog, sample: Any) -> None:

@@ -46,7 +46,7 @@ def test_a_killed_trainer_is_no_running_one(tmp_path: Path, sample: Any) -> None
     assert (path / layout.LOCK).read_text()
     found, reason = state(path)
     assert found == "failed"
-    assert "did not say why" in reason
+    assert "ended without a reason" in reason
 
 
 def test_a_run_that_has_only_just_begun(tmp_path: Path) -> None:
@@ -120,14 +120,14 @@ def test_several_roots_and_one_name(tmp_path: Path) -> None:
     assert first != second
     assert first.startswith("run (")
     library = Library([tmp_path / "not-yet"])
-    assert "is not there" in library.look()[1][0]
+    assert "does not exist" in library.look()[1][0]
 
 
 def test_a_whole_disk_is_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library_module, "MAX_FOLDERS", 5)
     for number in range(10):
         (tmp_path / f"folder-{number}").mkdir()
-    assert "name one below it" in Library([tmp_path]).look()[1][0]
+    assert "give one below it" in Library([tmp_path]).look()[1][0]
 
 
 ONE = {

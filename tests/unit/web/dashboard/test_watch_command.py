@@ -44,7 +44,7 @@ def test_a_taken_port_and_a_missing_folder(
     sample.run(tmp_path / "run", num_steps=1)
     with serve(tmp_path) as client:
         assert cli.main(["watch", str(tmp_path), "--port", str(client.port)]) == 2
-    assert f"--port {client.port}: is taken; choose another, or 0" in capsys.readouterr().err
+    assert f"--port {client.port}: is already in use; choose another port, or 0" in capsys.readouterr().err
     assert cli.main(["watch", str(tmp_path / "nothing")]) == 2
     assert "no folder at" in capsys.readouterr().err
     assert cli.main(["watch", str(tmp_path), "--port", "65536"]) == 2
@@ -63,5 +63,5 @@ def test_it_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     monkeypatch.chdir(tmp_path)
     assert cli.main(["watch", "--port", "0", "--open"]) == 0
     printed = capsys.readouterr().out
-    assert "runs is not there (yet)" in printed
+    assert "runs does not exist (yet)" in printed
     assert f"watching 0 runs at {opened[0]}" in printed

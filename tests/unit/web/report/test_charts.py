@@ -52,12 +52,16 @@ def test_only_what_was_measured_is_drawn(make: Any, tmp_path: Path) -> None:
     assert charts[0].lines[0].y == (0.5, 0.7)
 
 
-def test_the_caption_is_of_what_is_drawn(make: Any, tmp_path: Path) -> None:
-    own, both = {"policy/approx_kl": 0.01}, {"policy/approx_kl": 0.01, "kl/ref_k3": 0.02}
-    for name, metrics, whose in (("own", own, "update"), ("both", both, "reference")):
-        (chart,) = (one for one in curves([run_of(make, tmp_path, [metrics] * 3, name)]) if one.name == "kl")
-        assert whose in chart.caption
-        assert ("reference" in chart.caption) == (whose == "reference")
+def test_each_kl_has_its_own_chart_and_caption(make: Any, tmp_path: Path) -> None:
+    metrics = {"policy/approx_kl": 0.01, "kl/ref_k3": 0.02}
+    charts = {chart.name: chart for chart in curves([run_of(make, tmp_path, [metrics] * 3)])}
+    assert list(charts) == ["kl", "step_kl"]
+    assert "reference" in charts["kl"].caption
+    assert "update" in charts["step_kl"].caption
+    assert "reference" not in charts["step_kl"].caption
+    # With one update per step it is 0 by construction, and is not drawn.
+    still = run_of(make, tmp_path, [metrics | {"policy/approx_kl": 0.0}] * 3, "still")
+    assert [chart.name for chart in curves([still])] == ["kl"]
 
 
 def test_dead_groups_are_shares_of_those_sampled(make: Any, tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_seeds_of_a_recipe_are_summed_up(make: Any, tmp_path: Path) -> None:
     assert (found.low, found.high) == pytest.approx((-0.19784, 0.69784), abs=1e-5)
     assert found.verdict == "unclear"
     assert found.sentence() == (
-        "held-out pass@1 50.0 % → 80.0, 90.0, 55.0 %, +25.0 points in the mean (95 % interval "
+        "held-out pass@1 50.0 % → 80.0, 90.0, 55.0 %, +25.0 points on average (95 % interval "
         "−19.8 to +69.8, over 3 seeds or over problems, whichever is wider), 4 problems"
     )
     cards = make_report(paths).twin["sections"]["summary"]["cards"]

@@ -1,2 +1,1 @@
-"""The sections of a report, one file for each kind. A new one: a class with `title` and `render`, and a line in
-`report.SECTIONS`."""
+"""The sections of a report. To add one, write a class with `title` and `render` and list it in `report.SECTIONS`."""

@@ -1,21 +1,23 @@
-"""The sections that are charts: training curves, signs of reasoning, lengths."""
+"""The sections made of charts: training curves, signs of reasoning, lengths."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 from groupwise.web.report.behaviours import BEHAVIOURS
 from groupwise.web.report.charts import Chart, behaviour_chart, curves, length_chart, spread_chart
 from groupwise.web.report.gains import percent
 from groupwise.web.report.inputs import RunSource
-from groupwise.web.report.markup import figure, paragraph, table
+from groupwise.web.report.markup import chart_grid, paragraph, table
 from groupwise.web.report.section import Content, Material
 
 CURVES_NOTE = (
-    "Thin lines are the values of single steps, thick lines a centred mean over their neighbours. Move over a chart, "
-    "or focus it and use the arrow keys, to read values."
+    "Thin lines are single steps, thick lines a centred mean over neighbouring steps. Hover over a chart, or focus it "
+    "and use the arrow keys, to read values."
 )
 SIGNS_NOTE = (
-    "These are surface signs: words were counted, and nobody judged whether a check that is announced is carried out. "
-    "They show how habits change over training, and no more."
+    "These are surface signs: words were counted, and nobody judged whether an announced check is carried out. They "
+    "only show how habits change over training."
 )
 
 
@@ -26,9 +28,9 @@ class Curves:
         charts = curves(material.sources.runs)
         if not charts:
             return None
-        html = paragraph(CURVES_NOTE, "dim") + _grid("curves", charts)
+        html = paragraph(CURVES_NOTE, "dim") + chart_grid("curves", charts)
         if not any(chart.name == "kl" for chart in charts):
-            html += paragraph("KL divergence from a reference was not measured: no stage has a KL term.", "dim")
+            html += paragraph("KL from a reference was not recorded: no stage has a KL term.", "dim")
         return _content(charts, html)
 
 
@@ -50,13 +52,13 @@ class Behaviours:
             for run in runs
             for behaviour in BEHAVIOURS
         ]
-        header = ["completion …", "words, among others", "first quarter", "last quarter", "correct with", "and without"]
-        html = paragraph(SIGNS_NOTE, "dim") + _grid("behaviours", charts)
+        header = ["completion …", "words, such as", "first quarter", "last quarter", "correct with", "correct without"]
+        html = paragraph(SIGNS_NOTE, "dim") + chart_grid("behaviours", charts)
         if not charts:
-            html += paragraph("None of the signs occurs in the training completions that were kept.")
+            html += paragraph("No sign occurs in the saved training completions.")
         html += table(header, rows, self.title)
         html += paragraph(
-            "First and last quarter: of the steps whose rollouts were kept. Correct with, and without: the share of "
+            "First and last quarter: of the steps with saved rollouts. Correct with and correct without: share of "
             "correct completions among those that show the sign and among those that do not.",
             "dim",
         )
@@ -84,12 +86,8 @@ class Lengths:
     def render(self, material: Material) -> Content | None:
         runs = material.sources.runs
         charts = tuple(chart for chart in (spread_chart(runs), length_chart(runs)) if chart.lines)
-        return _content(charts, _grid("lengths", charts)) if charts else None
+        return _content(charts, chart_grid("lengths", charts)) if charts else None
 
 
-def _grid(section: str, charts: tuple[Chart, ...] | list[Chart]) -> str:
-    return f'<div class="charts">{"".join(figure(section, chart) for chart in charts)}</div>' if charts else ""
-
-
-def _content(charts: tuple[Chart, ...] | list[Chart], html: str, data: dict[str, object] | None = None) -> Content:
-    return Content((data or {}) | {"charts": [chart.to_json() for chart in charts]}, html, tuple(charts))
+def _content(charts: Sequence[Chart], html: str, data: Mapping[str, object] | None = None) -> Content:
+    return Content({**(data or {})} | {"charts": [chart.to_json() for chart in charts]}, html, tuple(charts))

@@ -1,17 +1,19 @@
-"""A few completions in full, picked by rules that the page prints: nobody chose them for how they look."""
+"""A few full completions, selected by rules that the page prints, never by hand."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from groupwise.base.harmless import escape
+from groupwise.types import ScoredGroup
 from groupwise.web.report.digest import RULES, Picked
 from groupwise.web.report.gains import pass_rates
 from groupwise.web.report.inputs import ChartPanel, RunSource
 from groupwise.web.report.kept_texts import Texts
 from groupwise.web.report.markup import paragraph, text_slot
 from groupwise.web.report.section import Content, Material
-from groupwise.web.report.sections.pills import KIND_WORDS, completion, gold_text, prompt_text
+from groupwise.web.report.sections.pills import KIND_WORDS, completion, gold_text
 
 TITLES = {
     "first_solve": "First solve",
@@ -22,10 +24,10 @@ TITLES = {
     "lost": "Lost",
 }
 HELD_OUT_RULES = {
-    "learned": "The first held-out problem, in the order of the evaluation, that was never right before training and "
-    "always is after it.",
-    "still_wrong": "The first held-out problem that is never right before training and never after it.",
-    "lost": "The first held-out problem that was always right before training and never is after it.",
+    "learned": "The first held-out problem, in evaluation order, that was never solved before training and is always "
+    "solved after it.",
+    "still_wrong": "The first held-out problem that was solved neither before nor after training.",
+    "lost": "The first held-out problem that was always solved before training and never after it.",
 }
 
 
@@ -58,29 +60,32 @@ def _first_with(before: ChartPanel, after: ChartPanel, rates: tuple[float, float
 
 
 def _trained(run: RunSource, rule: str, picked: Picked, texts: Texts) -> dict[str, Any]:
-    scored = picked.group
-    entry = completion(scored.group.rollouts[picked.number], scored.scores[picked.number], texts)
-    problem = scored.group.prompt.problem
-    return _example(run, rule, RULES[rule], texts.add(prompt_text(problem)), gold_text(problem.answer)) | {
-        "completions": [entry | {"label": f"step {picked.step}"}]
-    }
+    return _example(run, rule, [(f"step {picked.step}", picked.group, picked.number)], texts)
 
 
 def _held_out(
     run: RunSource, rule: str, key: str, panels: tuple[ChartPanel, ChartPanel], texts: Texts
 ) -> dict[str, Any]:
-    problem = panels[0].groups[key].group.prompt.problem
-    entries = []
-    for panel in panels:
-        scored = panel.groups[key]
-        label = panel.moment + (f", first of {len(scored.scores)}" if len(scored.scores) > 1 else "")
-        entries.append(completion(scored.group.rollouts[0], scored.scores[0], texts) | {"label": label})
-    prompt = texts.add(prompt_text(problem))
-    return _example(run, rule, HELD_OUT_RULES[rule], prompt, gold_text(problem.answer)) | {"completions": entries}
+    size = len(panels[0].groups[key].scores)
+    first = f", first of {size}" if size > 1 else ""
+    return _example(run, rule, [(panel.moment + first, panel.groups[key], 0) for panel in panels], texts)
 
 
-def _example(run: RunSource, rule: str, words: str, prompt: int | None, gold: str) -> dict[str, Any]:
-    return {"run": run.label, "rule": rule, "title": TITLES[rule], "words": words, "prompt": prompt, "gold": gold[:500]}
+def _example(run: RunSource, rule: str, shown: Sequence[tuple[str, ScoredGroup, int]], texts: Texts) -> dict[str, Any]:
+    """`shown`: label, group and index of each completion."""
+    problem = shown[0][1].group.prompt.problem
+    return {
+        "run": run.label,
+        "rule": rule,
+        "title": TITLES[rule],
+        "words": (RULES | HELD_OUT_RULES)[rule],
+        "prompt": texts.add(problem.prompt_text),
+        "gold": gold_text(problem.answer)[:500],
+        "completions": [
+            completion(scored.group.rollouts[number], scored.scores[number], texts) | {"label": label}
+            for label, scored, number in shown
+        ],
+    }
 
 
 def _html(example: dict[str, Any], is_named: bool) -> str:

@@ -1,4 +1,4 @@
-"""What it cost, and what one needs to do it again: recipe, versions, fingerprints."""
+"""Cost of a run, and what is needed to repeat it: recipe, versions, fingerprints."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from groupwise.web.report.charts import TIME_PARTS
+from groupwise.base.durations import duration
+from groupwise.web.report.gains import percent
 from groupwise.web.report.inputs import ResultSource, RunSource
 from groupwise.web.report.markup import bar, definitions, folded, paragraph, table, text_slot
 from groupwise.web.report.section import Content, Material
+
+TIME_PARTS = {
+    "time/sample_s": "sampling",
+    "time/score_s": "scoring",
+    "time/logprobs_s": "logprobs",
+    "time/update_s": "updates",
+}
 
 
 class Cost:
@@ -26,15 +34,11 @@ class Cost:
             rows = [[name, *(cost["facts"].get(name, "–") for cost in costs)] for name in names]
             html += table(["", *(cost["label"] for cost in costs)], rows, self.title)
             html += "".join(_bar(cost) for cost in costs)
-            html += paragraph("Time is that of rank 0, from the first step to the last; loading is not in it.", "dim")
-        evaluations = [
-            [
-                result.label,
-                duration(result.result.cost.get("seconds", math.nan)),
-                _count(result.result.cost.get("tokens")),
-            ]
-            for result in results
-        ]
+            html += paragraph("Time of rank 0 from the first step to the last, without loading.", "dim")
+        evaluations = []
+        for result in results:
+            seconds, tokens = (result.result.cost.get(name) for name in ("seconds", "tokens"))
+            evaluations.append([result.label, "–" if seconds is None else duration(seconds), _count(tokens)])
         if evaluations:
             html += table(["evaluation", "time", "tokens"], evaluations, "Cost of the evaluations")
         return Content({"runs": costs, "evaluations": evaluations}, html)
@@ -76,20 +80,11 @@ def run_cost(run: RunSource) -> dict[str, Any]:
 def _bar(cost: Mapping[str, Any]) -> str:
     whole = math.fsum(cost["seconds"].values())
     parts = [
-        (f"series-{number}", f"{name} {seconds / whole:.0%}", seconds / whole)
+        (f"series-{number}", f"{name} {percent(seconds / whole)}", seconds / whole)
         for number, (name, seconds) in enumerate(cost["seconds"].items())
         if whole and seconds / whole >= 0.005
     ]
-    return bar(parts, f"Where the time of {cost['label']} went") if parts else ""
-
-
-def duration(seconds: float) -> str:
-    if not math.isfinite(seconds):
-        return "–"
-    if seconds < 100:
-        return f"{seconds:.1f} s"
-    minutes = seconds / 60
-    return f"{minutes:.1f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
+    return bar(parts, f"Where the time went: {cost['label']}") if parts else ""
 
 
 def _count(value: float | None) -> str:
@@ -107,14 +102,10 @@ class RecipeSection:
             return None
         html = ""
         for facts in (*runs, *results):
-            html += f"{_heading(facts['label'])}{definitions(list(facts['facts'].items()))}"
+            html += paragraph(facts["label"], "eyebrow") + definitions(list(facts["facts"].items()))
             if facts.get("recipe") is not None and facts.get("has_recipe"):
-                html += folded("The whole recipe", text_slot(facts["recipe"], "Recipe"))
+                html += folded("Full recipe", text_slot(facts["recipe"], "Recipe"))
         return Content({"runs": runs, "results": results}, html)
-
-
-def _heading(label: str) -> str:
-    return paragraph(label, "eyebrow")
 
 
 def _run_facts(run: RunSource) -> dict[str, Any]:
@@ -153,7 +144,7 @@ def _result_facts(source: ResultSource) -> dict[str, Any]:
         "verifier": result.verifier,
         "sampling": ", ".join(f"{name} {value}" for name, value in result.sampling.items()),
         "recipe's fingerprint": str(result.recipe or ""),
-        "state": "" if result.is_finished else "not finished: some completions are missing",
+        "state": "" if result.is_finished else "unfinished: some completions are missing",
         **{f"{name} version": str(version) for name, version in result.versions.items()},
     }
     return {"label": source.label, "facts": {name: value for name, value in facts.items() if value}}

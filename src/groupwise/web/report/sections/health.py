@@ -1,4 +1,4 @@
-"""Was it training, is anything wrong, and is the model still what it was away from the task?"""
+"""Health of a run: whether it was training, what the doctor found, and how the model does outside the task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from groupwise.runs.reader import Run
 from groupwise.web.report.charts import Chart, Line
 from groupwise.web.report.gains import percent
 from groupwise.web.report.inputs import RunSource
-from groupwise.web.report.markup import definitions, figure, notes, paragraph, table
+from groupwise.web.report.markup import chart_grid, definitions, notes, paragraph, sentence, table
 from groupwise.web.report.section import Content, Material
 
 
@@ -40,36 +40,40 @@ def _examined(source: RunSource) -> dict[str, Any]:
     }
 
 
+def has_problem(run: Mapping[str, Any]) -> bool:
+    """Return whether an examined run has a finding of the highest severity."""
+    return any(finding["severity"] == "sick" for finding in run["findings"])
+
+
 def _run_html(run: Mapping[str, Any], is_named: bool) -> str:
     html = paragraph(run["label"], "eyebrow") if is_named else ""
+    html += "".join(map(_finding_html, run["findings"])) or paragraph(run["clean_bill"], "lead")
     for stage in run["stages"]:
         if stage["vital_signs"]:
-            html += paragraph(f"Stage {stage['name']}") + notes(stage["vital_signs"])
-    if not run["findings"]:
-        return html + paragraph(run["clean_bill"], "lead")
-    return html + "".join(_finding_html(finding) for finding in run["findings"])
+            html += paragraph(f"Stage {stage['name']}") + notes(list(map(sentence, stage["vital_signs"])))
+    return html
 
 
 def _finding_html(finding: Mapping[str, Any]) -> str:
     place = f"stage {finding['stage']}, steps {finding['first_step']} to {finding['last_step']}"
     kind = {"sick": "worse", "watch": "unclear"}[finding["severity"]]
-    words = [("seen", finding["seen"]), ("means", finding["means"]), ("change", finding["say_change"])]
-    headline = f"{finding['say_severity']}: {finding['title']}"
+    words = [("evidence", finding["seen"]), ("meaning", finding["means"]), ("change", finding["say_change"])]
+    headline = f"{finding['say_severity'].capitalize()}: {finding['title']}"
     return (
         f'<div class="verdict-card {kind}"><p class="headline">{escape(headline)}</p>'
-        f"{paragraph(place, 'dim')}{definitions(words)}</div>"
+        f"{paragraph(place, 'dim')}{definitions([(name, sentence(text)) for name, text in words])}</div>"
     )
 
 
 GUARDS = {
     "perplexity": (
         "Perplexity on general text",
-        "Of passages that have nothing to do with the task; lower is better",
+        "Perplexity of text that has nothing to do with the task; lower is better",
         "",
     ),
-    "format_share": ("General format requests", "Share of small general requests that were followed", "share"),
+    "format_share": ("General format requests", "Share of short general requests that were followed", "share"),
 }
-"""What a guard reads: title, caption and unit of its chart."""
+"""Title, caption and unit of each guard's chart."""
 
 
 class Guards:
@@ -98,15 +102,15 @@ class Guards:
             for event in events
             for sentence in event.get("broken") or ()
         ]
-        html = f'<div class="charts">{"".join(figure("guards", chart) for chart in charts)}</div>'
+        html = chart_grid("guards", charts)
         html += table(["guard", "at the start", "at the end", "worst"], rows, self.title)
-        html += notes(broken) if broken else paragraph("No guard was broken.")
+        html += notes(broken) if broken else paragraph("No guard was triggered.")
         data = {"charts": [chart.to_json() for chart in charts], "rows": rows, "broken": broken}
         return Content(data, html, tuple(charts))
 
 
 def _readings(run: RunSource) -> list[Mapping[str, Any]]:
-    """By step. A run that was resumed may have read its guards twice after one step; the later reading stands."""
+    """Return the readings by step. A resumed run may have two readings of one step; the later one counts."""
     events = {event["step"]: event for event in run.events if event.get("kind") == "guards"}
     return [events[step] for step in sorted(events)]
 

@@ -1,4 +1,4 @@
-"""The same problems, model by model: rows of pills with the answer inside, and the full completions behind each."""
+"""The same problems, model by model: rows of pills with the answers; a click opens the full completions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise.audit.answers import answer_marks
 from groupwise.base.harmless import visible
-from groupwise.types import Problem, Rollout, Score, Verdict
+from groupwise.types import Rollout, Score, Verdict
 from groupwise.web.report.inputs import ChartPanel, Sources
 from groupwise.web.report.kept_texts import Texts
 from groupwise.web.report.markup import bar, paragraph
@@ -18,7 +18,7 @@ MAX_ANSWER_CHARS = 24
 MAX_DETAIL_CHARS = 200
 MAX_QUESTION_CHARS = 240
 MAX_PILLS = 6000
-"""Of all problems and models together; each is 200 bytes of the page."""
+"""Maximum over all problems and models; each takes 200 bytes of the page."""
 KINDS = {
     Verdict.CORRECT: "correct",
     Verdict.WRONG: "wrong",
@@ -39,24 +39,24 @@ class Pills:
         shared = [key for key in panels[0].groups if all(key in panel.groups for panel in panels[1:])]
         notes = []
         if not shared and len(panels) > 1:
-            notes.append("The models have no problem in common; shown is the first one alone.")
+            notes.append("The models have no problem in common; only the first is shown.")
             panels, shared = panels[:1], list(panels[0].groups)
         if not shared:
             return None
         largest = max(len(panel.groups) for panel in panels)
         if len(panels) > 1:
-            notes.append("Gained and lost: from the first of these models to the last.")
+            notes.append("Gained and lost compare the first model with the last.")
         if len(shared) < largest:
-            notes.append(f"{len(shared)} of {largest} problems were put to all of these models.")
+            notes.append(f"{len(shared):,} of {largest:,} problems were given to all models.")
         max_problems = max(1, MAX_PILLS // max(1, sum(len(panel.groups[shared[0]].scores) for panel in panels)))
         if len(shared) > max_problems:
-            notes.append(f"The first {max_problems} of {len(shared)} problems are shown, to keep this page small.")
+            notes.append(f"The first {max_problems:,} of {len(shared):,} problems are shown, to keep this page small.")
             shared = shared[:max_problems]
         left_out_before = material.texts.num_left_out
         labels = _labels(panels, material.sources)
         problems = [_problem(key, panels, material.texts) for key in shared]
         if left_out := material.texts.num_left_out - left_out_before:
-            notes.append(f"{left_out} texts were left out to keep this page small; they are in the run directory.")
+            notes.append(f"{left_out:,} texts were left out to keep this page small; they are in the run directory.")
         html = "".join(_bar(label, [row["cells"][number] for row in problems]) for number, label in enumerate(labels))
         html += "".join(paragraph(note, "dim") for note in notes)
         html += (
@@ -67,7 +67,7 @@ class Pills:
 
 
 def chosen_panels(sources: Sources) -> list[ChartPanel]:
-    """Of one run first, best and last; of several first and last each. Where all begin alike, the beginning once."""
+    """Return first, best and last of a single run, first and last of several; equal first models only once."""
     panels: list[ChartPanel] = []
     for run in sources.runs:
         is_alone = len(sources.runs) == 1 or len(run.panels) < 3
@@ -77,7 +77,7 @@ def chosen_panels(sources: Sources) -> list[ChartPanel]:
 
 
 def _is_same(panel: ChartPanel, other: ChartPanel) -> bool:
-    """Whether two runs' models before training said the same: then they are one model."""
+    """Return whether two runs started from the same model, judged by its completions before training."""
     if panel.step != 0 or other.step != 0 or panel.groups.keys() != other.groups.keys():
         return False
     return all(
@@ -99,11 +99,10 @@ def _labels(panels: Sequence[ChartPanel], sources: Sources) -> list[str]:
 
 def _problem(key: str, panels: Sequence[ChartPanel], texts: Texts) -> dict[str, Any]:
     problem = panels[0].groups[key].group.prompt.problem
-    question = problem.messages[-1].content
     return {
         "id": visible(key),
-        "question": _short(question, MAX_QUESTION_CHARS),
-        "prompt": texts.add(prompt_text(problem), is_one_of_many=True),
+        "question": _short(problem.question, MAX_QUESTION_CHARS),
+        "prompt": texts.add(problem.prompt_text, is_one_of_many=True),
         "gold": _short(gold_text(problem.answer), MAX_QUESTION_CHARS),
         "cells": [
             [
@@ -115,15 +114,8 @@ def _problem(key: str, panels: Sequence[ChartPanel], texts: Texts) -> dict[str, 
     }
 
 
-def prompt_text(problem: Problem) -> str:
-    """The messages as they are, each under its role where there are several."""
-    if len(problem.messages) == 1:
-        return problem.messages[0].content
-    return "\n\n".join(f"[{message.role}]\n{message.content}" for message in problem.messages)
-
-
 def gold_text(answer: str) -> str:
-    """The answer; of an object, as tasks with tests have it, the values by name."""
+    """Return the answer; a JSON object, as in tasks with tests, as a list of named values."""
     try:
         found = json.loads(answer)
     except ValueError:
@@ -147,7 +139,7 @@ def completion(rollout: Rollout, score: Score, texts: Texts, is_one_of_many: boo
 
 
 def answer_of(rollout: Rollout, score: Score) -> str:
-    """What the completion marks as its answer, else what the verifier says of it; "" where there is none."""
+    """Return the answer that the completion marks, or the verifier's detail; "" without an answer."""
     if score.verdict is Verdict.UNPARSED or score.is_error:
         return ""
     marks = answer_marks(rollout.text)

@@ -1,4 +1,4 @@
-"""Did it work? One sentence a run and for all seeds of a recipe, with its interval; what each stage brought; gaps."""
+"""Whether training worked: a sentence per run and per set of seeds, with its interval; the gain of each stage; gaps."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SummarySection:
             for name, gain in stage_gains(run)
         ]
         if rows:
-            html += table(["stage", "before", "after", "change, 95 % interval"], rows, "What each stage brought")
+            html += table(["stage", "before", "after", "change, 95 % interval"], rows, "Gain of each stage")
         return Content({"cards": cards}, html)
 
 
@@ -60,16 +60,16 @@ def _run_card(run: RunSource) -> dict[str, Any]:
     card = _card(run.label, gain)
     if gain is None:
         alone = run.evals[0] if run.evals else None
-        card["headline"] = "Whether the model got better cannot be said"
-        card["sentence"] = "There is no held-out evaluation to compare." if alone is None else (
-            f"There is one evaluation, at step {alone.step}: held-out pass@1 {percent(alone.pass_at_1)} "
+        card["headline"] = "Whether the model got better is unknown"
+        card["sentence"] = "No held-out evaluation was recorded." if alone is None else (
+            f"Only one evaluation was recorded, at step {alone.step}: held-out pass@1 {percent(alone.pass_at_1)} "
             f"(95 % interval {percent(alone.low)} to {percent(alone.high)}), {alone.num_problems} problems."
         )  # fmt: skip
     best, last = run.best_eval, run.evals[-1] if run.evals else None
     if gain is not None and best is not None and last is not None and best.pass_at_1 > last.pass_at_1:
         card["notes"].append(
-            f"The best evaluation was {percent(best.pass_at_1)}, at step {best.step}. It is picked by these very "
-            "problems, which flatters it a little; so the sentence above takes the last one."
+            f"The best evaluation was {percent(best.pass_at_1)}, at step {best.step}. It was selected on the same "
+            "problems, so it is slightly optimistic; the comparison above uses the last evaluation."
         )
     card["notes"] += run.gaps
     return card
@@ -78,7 +78,7 @@ def _run_card(run: RunSource) -> dict[str, Any]:
 def _result_card(first: ResultSource, other: ResultSource) -> dict[str, Any]:
     card = _card(f"{first.label} → {other.label}", paired_gain(first.panel, other.panel))
     if not card["sentence"]:
-        card["headline"], card["sentence"] = "They cannot be compared", "The two results have no problem in common."
+        card["headline"], card["sentence"] = "The results cannot be compared", "They have no problem in common."
     else:
         card["headline"] = {
             "better": f"{other.label} is better than {first.label}",
@@ -86,7 +86,7 @@ def _result_card(first: ResultSource, other: ResultSource) -> dict[str, Any]:
             "unclear": VERDICT_WORDS["unclear"],
         }[card["gain"]["verdict"]]
     if first.result.data != other.result.data or first.result.verifier != other.result.verifier:
-        card["notes"].append("Data or verifier of the two results differ: compare with care.")
+        card["notes"].append("The two results differ in data or verifier: compare with care.")
     return card
 
 
@@ -129,7 +129,7 @@ class BeforeAfter:
             return None
         names = list(dict.fromkeys(name for _, values in columns for name in values))
         rows = [[name, *(values.get(name, "–") for _, values in columns)] for name in names]
-        # A sign that no model shows is not worth a row.
+        # Signs that no model shows get no row.
         signs = {behaviour.title for behaviour in BEHAVIOURS}
         rows = [row for row in rows if row[0] not in signs or not {*row[1:]} <= {percent(0.0), "–"}]
         header = ["held-out problems", *(label for label, _ in columns)]
@@ -146,17 +146,10 @@ class BeforeAfter:
 
 
 def _run_columns(run: RunSource, is_named: bool) -> list[tuple[str, dict[str, str]]]:
-    if not run.evals:
-        return []
     panels = {panel.step: panel for panel in run.panels}
-    best = run.best_eval
-    wanted = dict.fromkeys(record.step for record in (run.evals[0], *([best] if best else []), run.evals[-1]))
     by_step = {record.step: record for record in run.evals}
     columns = []
-    for step in sorted(wanted):
-        label = "before training" if step == 0 else f"step {step}"
-        if best is not None and step == best.step and step:
-            label += " (best)"
+    for step, label in run.moments.items():
         values = _record_values(by_step[step])
         if step in panels:
             values |= _sign_values(panels[step])
