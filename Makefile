@@ -27,7 +27,8 @@ lint: $(INSTALLED)
 test-web: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m browser
 
-# What the optional packages add: Ray, Optuna, bitsandbytes, W&B and trackio, in a virtual environment of its own.
+# What the optional packages add: Ray, Optuna, bitsandbytes and W&B, in a virtual environment of its own. (trackio and
+# the pinned huggingface_hub exclude each other.)
 test-extras: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-extras
 	.venv-extras/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
