@@ -134,7 +134,7 @@ def test_format_following_is_guarded_too(recipe_with: Callable[..., Recipe], tmp
     [
         ({"guards": {"max_perplexity_ratio": 0.9}}, "max_perplexity_ratio = 0.9: must be at least 1"),
         ({"guards": {"max_format_drop": 1.5}}, "max_format_drop = 1.5"),
-        ({"guards": {"max_perplexity_ratio": 0, "max_format_drop": 0}}, "nothing is guarded"),
+        ({"guards": {"max_perplexity_ratio": 0, "max_format_drop": 0}}, "nothing is measured"),
         ({"guards": {}, "evaluation": {"at_start": False}}, "evaluation.at_start = false"),
         ({"guards": {"action": "stop"}}, "guards.action = 'stop'"),
     ],

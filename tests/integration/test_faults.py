@@ -209,7 +209,7 @@ BAD_INPUT = {
         "none.jsonl': no such file",
     ),
     "empty override": (["--set", "seed"], "key=value"),
-    "one pass only": (["--set", "stages.1.algorithm=gr_reinforce"], "one on-policy pass"),
+    "one pass only": (["--set", "stages.1.algorithm=gr_reinforce"], "makes one on-policy update per step"),
 }
 
 
@@ -281,7 +281,7 @@ def test_missing_files_are_named(
     assert main(["train", str(path)]) == 2
     assert "model.path" in capsys.readouterr().err
     assert main(["train", "--resume", str(tmp_path / "model")]) == 2
-    assert "holds no run" in capsys.readouterr().err
+    assert "has no run to resume: there is no recipe.toml" in capsys.readouterr().err
 
 
 def test_a_run_directory_is_never_overwritten(

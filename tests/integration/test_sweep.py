@@ -77,5 +77,5 @@ def test_two_recipes_side_by_side(
     assert json.loads(capsys.readouterr().out)["counts"]["finished"] == 2
     assert [len(Run(tmp_path / "out" / "runs" / arm / "seed-0").steps()) for arm in "ab"] == [2, 3]
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    assert "The recipe that b begins with" in page
+    assert "Base recipe of b" in page
     assert main([*arguments, "--analyse-only"]) == 0

@@ -78,7 +78,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     run = make_run(tmp_path / "run", {0: 0.1, 5: 0.4})
     assert main(["reach", str(run), "--scores", "0.4,0.9"]) == 0
     shown = capsys.readouterr().out
-    assert "10.0 s" in shown
+    assert " 10s " in shown
     assert "0 of 1" in shown
     assert main(["reach", str(run), "--scores", "40", "--json"]) == 2
     assert "--scores" in capsys.readouterr().err

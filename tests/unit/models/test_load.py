@@ -166,7 +166,7 @@ def test_folders_that_lack_something(tmp_path: Path) -> None:
         load(weightless)
     with pytest.raises(ConfigError, match="no tokenizer"):
         load(without("tokenizer.json", "tokenizer_config.json"))
-    with pytest.raises(ConfigError, match="is a file; give its folder"):
+    with pytest.raises(ConfigError, match="is a file; give the folder that it lies in"):
         load(tmp_path / "good/model.safetensors")
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter/adapter_config.json").write_text("{}")

@@ -340,7 +340,7 @@ def test_jsonl_options(tmp_path: Path, options: dict[str, Any], message: str) ->
         ({"prompt": "p", "answer": None}, {}, "row 1: 'answer' is None"),
         ({"prompt": "p", "answer": True}, {}, "row 1: 'answer' is True"),
         ({"prompt": "p", "answer": "five"}, {"match": "number"}, "row 1: 'answer' is 'five', which is not a number"),
-        ({"prompt": ["p"], "answer": "a"}, {}, "row 1: 'prompt' is a list, expected a string"),
+        ({"prompt": ["p"], "answer": "a"}, {}, "row 1: 'prompt' is a list, but not one of messages"),
         ({"prompt": "p", "answer": "a"}, {"level_key": "level"}, "row 1: no key 'level'"),
         ({"prompt": "p", "answer": "a"}, {"demonstration_key": "worked"}, "row 1: no key 'worked'"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import signal
 import subprocess
@@ -278,7 +280,7 @@ def test_an_interrupted_wait_leaves_the_pool_usable(make_pool: Any) -> None:
 
 def test_what_cannot_be_sent_is_refused_at_once(make_pool: Any) -> None:
     with pytest.raises(PoolFailed, match="cannot be sent to another process"):
-        WorkerPool(lambda shared, item: item, 1)
+        WorkerPool(functools.partial(operator.contains, threading.Lock()), 1)
 
 
 def test_what_cannot_be_imported_is_refused_with_the_reason(make_pool: Any) -> None:
