@@ -1,4 +1,4 @@
-"""What a model that learned to write code or SQL does otherwise than before.
+"""What a model that learned to write code or SQL does differently.
 
     python benchmarks/code_answers.py RUN --page side-by-side.md
 

@@ -1,4 +1,4 @@
-"""What a model that learned mathematics does otherwise than before: format, or arithmetic?
+"""What a model that learned mathematics does differently: format, or arithmetic?
 
     python benchmarks/math_answers.py RUN --page side-by-side.md
 
@@ -30,7 +30,7 @@ AGAIN = re.compile(r"re-?check|re-?examine|re-?evaluate|reconsider", re.IGNORECA
 
 
 def is_right(scored: ScoredGroup) -> bool:
-    """Of a greedy answer, which is one to a problem."""
+    """A greedy answer; there is one per problem."""
     return scored.scores[0].verdict is Verdict.CORRECT
 
 
@@ -100,7 +100,7 @@ QUARTERS = ("shortened most", "second quarter", "third quarter", "shortened leas
 
 
 def by_length(pairs: Sequence[Pair]) -> list[dict[str, int | str]]:
-    """Of answers that had ended, by how much shorter they became: what does brevity cost?"""
+    """Answers that had ended, by how much shorter they became: what does brevity cost?"""
     ended = [pair for pair in pairs if not is_cut_off(pair[0])]
     ended.sort(key=lambda pair: (num_tokens(pair[1]) / num_tokens(pair[0]), _id(pair)))
     ends = [len(ended) * place // 4 for place in range(5)]

@@ -25,7 +25,7 @@ class Case:
     memory_gib: float | None = None
     is_smollm: bool = False
     times: int = 1
-    """As many steps: those where passes over new sizes of packs are recorded, for a dozen of them, are not measured."""
+    """Multiplier of --steps and --warmup, so that a dozen new pack sizes are recorded before the measurement."""
 
 
 CASES = (
@@ -58,7 +58,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smollm", required=True, help="path of SmolLM2-135M-Instruct")
     parser.add_argument("--out", type=Path, default=Path("plan-bench"), help="where measured steps are kept")
-    parser.add_argument("--steps", type=int, default=6, help="times those of the case")
+    parser.add_argument("--steps", type=int, default=6, help="multiplier of the case's measured steps")
     parser.add_argument("--warmup", type=int, default=3, help="likewise")
     parser.add_argument("--only", nargs="*", help="names of cases")
     options = parser.parse_args()

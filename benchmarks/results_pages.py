@@ -150,7 +150,7 @@ def rl_steps(name: str) -> list[tuple[int, Mapping[str, float]]]:
 
 
 def countdown_answers(rows: Sequence[Row]) -> str:
-    """By kind of problem, one column per output of benchmarks/countdown_answers.py."""
+    """Scores by kind of problem, one column per output of benchmarks/countdown_answers.py."""
     found = [read(row["answers"]) for row in rows]
     cells = [["problems", "count", *(row["label"] for row in rows)]]
     for kinds in zip(*(one["rows"] for one in found), strict=True):
@@ -255,7 +255,7 @@ def scores(rows: Sequence[Row], columns: Sequence[Row]) -> str:
 
 
 def groups(rows: Sequence[Row]) -> str:
-    """By group size, for one advantage rule: the output of `groupwise bench groups --json`."""
+    """Rows by group size, for one advantage rule, from the output of `groupwise bench groups --json`."""
     head = ["G", "zero-variance groups", "advantage variance", "relative gradient variance", "signal to noise"]
     cells = [[*head, "divided by G \u2212 1"]]
     for row in rows:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 ROWS, WIDTH, LAYERS = 256, 1024, 100
-"""Of a graph: a product and two small kernels a layer, too little to fill a large GPU."""
+"""Layers of a graph: a product and two small kernels each, too little to fill a large GPU."""
 REPLAYS = 400
 
 

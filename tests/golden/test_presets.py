@@ -30,7 +30,7 @@ from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Sc
 
 A0, A1, A2, B0, B1 = COMPLETIONS = ((0, 1), (2,), (3, 4, 5), (6, 7), (8, 9, 10))
 LENGTH = [2, 2, 1, 3, 3, 3, 2, 2, 3, 3, 3]
-"""Of the completion that each token is in."""
+"""Length of the completion that each token belongs to."""
 OLD = [-1.0, -0.5, -2.0, -1.5, -3.0, -0.7, -0.3, -1.2, -0.9, -1.1, -0.4]
 RATIO = [1.5, 0.5, 0.5, 1.5, 6.0, 1.0, 0.9, 1.25, 1.1, 1.25, 0.7]
 """π / π_old. With a clip of 0.2: tokens 0 and 9 are clipped high (A > 0), token 2 low (A < 0); 1, 3, 4, 7 and 10 are
@@ -484,7 +484,7 @@ def test_group_mean_batch_std() -> None:
 
 
 def test_overlong_filter_with_kl_in_the_reward() -> None:
-    """As in test_rloo, but a2 was cut: its reward, KL included, is still in the baseline of a0 and a1."""
+    """The case of test_rloo with a2 truncated: its reward, KL included, still counts in the baseline of a0 and a1."""
     r0, r1, r2, rb0, rb1 = 1 + 0.003, -0.009, 0.2 - 0.003, -0.003, 1 - 0.003
     a0, a1 = r0 - (r1 + r2) / 2, r1 - (r0 + r2) / 2
     advantage = [a0, a0, a1, 0, 0, 0, *[rb0 - rb1] * 2, *[rb1 - rb0] * 3]

@@ -1,4 +1,4 @@
-"""On a GPU: bf16 with fp32 masters, an engine that agrees with the trainer, and a run that can be resumed."""
+"""Training on a GPU: bf16 with fp32 masters, an engine that agrees with the trainer, and a run that can be resumed."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_each_step_says_what_it_did_to_its_tokens(recipe_with: Callable[..., Rec
 
 
 def trained_in(mib: int, recipe: Recipe, run_dir: Path) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: what other tests hold or hand back would count."""
+    """Measure in a separate process: memory that other tests hold or release would count."""
     path = run_dir.with_suffix(".toml")
     path.write_text(dump_toml(to_table(recipe)))
     main = Path(__file__).with_name("limited_main.py")

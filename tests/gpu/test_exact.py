@@ -1,4 +1,4 @@
-"""On a GPU, all else equal: a run made twice has the same bits, and so has one that is killed and resumed."""
+"""Exactness on a GPU, all else equal: a run made twice has the same bits, and so has one that is killed and resumed."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def pack_of(*groups: tuple[int, list[int]]) -> Any:
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, pack: Any, scale: float, window: int) -> Tensor:
-    """By a mask over all pairs of tokens, in the precision of its inputs."""
+    """Attention by a mask over all pairs of tokens, in the precision of its inputs."""
     tokens = len(pack.token_ids)
     seen = torch.zeros(tokens, tokens, dtype=torch.bool, device="cuda")
     for part in pack.segments:

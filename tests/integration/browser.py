@@ -105,7 +105,7 @@ class Browser:
             self.problems.append(f"{parameters['entry']['text']} {parameters['entry'].get('url', '')}")
 
     def open(self, address: str) -> None:
-        """Go there; does not wait for what the page's script fetches."""
+        """Open a page; does not wait for what its script fetches."""
         # Where only the fragment differs, going there would not load the page anew.
         self.leave()
         answer = self.ask("Page.navigate", url=address)
@@ -114,7 +114,7 @@ class Browser:
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def leave(self) -> None:
-        """To an empty page, so that the one before asks nothing more."""
+        """Go to an empty page, so that the previous one sends no more requests."""
         self.ask("Page.navigate", url="about:blank")
         self.wait("location.href === 'about:blank'")
 
@@ -127,7 +127,7 @@ class Browser:
         return answer["result"].get("value")
 
     def wait(self, condition: str, timeout_s: float = MAX_WAIT_S) -> Any:
-        """Until the JavaScript expression is true; its value."""
+        """Wait until the JavaScript expression is true, and return its value."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             # A page that is being left has no context to ask.

@@ -44,13 +44,13 @@ def eval_lines(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def rollout_texts(run_dir: Path) -> dict[str, str]:
-    """With what each step did to their tokens."""
+    """Rollouts with what each step did to their tokens."""
     paths = sorted(path for folder in ("rollouts", "tokens") for path in (run_dir / folder).iterdir())
     return {f"{path.parent.name}/{path.name}": path.read_text() for path in paths}
 
 
 def state_digest(run_dir: Path) -> str:
-    """Of every byte of every tensor in the newest checkpoint: weights, moments, reference, average."""
+    """A hash of every byte of every tensor in the newest checkpoint: weights, moments, reference, average."""
     store = CheckpointStore(run_dir / "checkpoints", keep_last=2)
     newest = store.newest_valid()
     assert newest is not None

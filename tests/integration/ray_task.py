@@ -29,7 +29,7 @@ class SeenLetters(EvenLetters):
 
 
 class BlindRank(Rank):
-    """On a machine that does not share the disk."""
+    """A task on a machine that does not share the disk."""
 
     def sees_token(self, folder: Path, name: str) -> bool:
         return False

@@ -116,7 +116,7 @@ def check_replica(policy: Policy, replica: Any) -> None:
 
 
 def check_restart(case: str, policy: Policy, world: World) -> None:
-    """From a checkpoint on the same number of ranks it goes on bit for bit."""
+    """Resuming from a checkpoint on the same number of ranks is exact bit for bit."""
     saved = world.gather(copy.deepcopy(policy.state()))[0]
     again = policy_of(case, world)
     again.load_state(saved, policy.version)

@@ -296,7 +296,7 @@ def test_on_a_phone_nothing_sticks_out(tab: Browser, site: str, first: str, seco
 
 
 def test_light_and_dark(tab: Browser, site: str, first: str, tmp_path: Path) -> None:
-    """That each theme has the background it should; how it looks is for eyes."""
+    """Each theme has its background; whether it looks good is for people to judge."""
     image = pytest.importorskip("PIL.Image")
 
     def brightness(name: str) -> int:

@@ -58,7 +58,7 @@ def test_same_seed_gives_the_same_lines_twice_and_another_seed_others(
 def test_killed_after_each_update_and_resumed(
     every_update: bool, recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At every offset inside a batch with two epochs; with `every_update` the resumed run starts inside the batch."""
+    """Kill at each offset inside a batch of two epochs; with `every_update` the resumed run starts inside the batch."""
     recipe = recipe_with(checkpoints={"every_steps": 2, "every_update": every_update})
     pipeline.train(recipe, tmp_path / "whole")
     expected = whole_result(tmp_path / "whole")

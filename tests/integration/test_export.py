@@ -23,7 +23,7 @@ PROMPT = torch.tensor([[5, 9, 77, 3]])
 
 
 def final_logits(recipe: Recipe, run_dir: Path) -> torch.Tensor:
-    """Of the policy as the run left it, taken from its newest checkpoint."""
+    """Logprobs of the policy at the end of the run, from its newest checkpoint."""
     policy = load_policy(recipe)
     store = CheckpointStore(run_dir / "checkpoints", keep_last=2)
     newest = store.newest_valid()

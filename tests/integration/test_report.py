@@ -292,7 +292,7 @@ def test_in_a_browser_nothing_fails_and_hostile_text_is_text(page: Path, tmp_pat
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
 def test_screenshots_in_both_themes(page: Path, tmp_path: Path) -> None:
-    """That each theme has the background it should; how it looks is for eyes."""
+    """Each theme has its background; whether it looks good is for people to judge."""
     image = pytest.importorskip("PIL.Image")
     brightness = {}
     for theme, options in (("light", ()), ("dark", ("--blink-settings=preferredColorScheme=0",))):

@@ -53,7 +53,7 @@ def test_sft_then_grpo_on_countdown_is_one_run(recipe_with: Callable[..., Recipe
 def test_grpo_sft_grpo_on_countdown_ends_in_one_run_directory(
     recipe_with: Callable[..., Recipe], tmp_path: Path
 ) -> None:
-    """On Countdown, with the task's own solutions in the middle: a tiny model finds none in three steps."""
+    """A staged Countdown run with the task's own solutions in the middle: a tiny model finds none in three steps."""
     sampling = {"sampling": {"max_new_tokens": 16}}
     recipe = recipe_with(task=COUNTDOWN, stages=[GRPO | sampling, SFT, GRPO | sampling])
     assert pipeline.train(recipe, tmp_path / "run")
@@ -198,7 +198,7 @@ def test_patience_ends_a_stage_early(recipe_with: Callable[..., Recipe], tmp_pat
 def test_the_reference_is_the_policy_as_the_stage_found_it(
     lora: bool, recipe_with: Callable[..., Recipe], tmp_path: Path
 ) -> None:
-    """So the KL is zero in the first step of each stage and not afterwards."""
+    """The KL is zero in the first step of each stage and not afterwards."""
     model = TINY_MODEL | ({"lora": {"rank": 4}} if lora else {})
     single = GRPO | {"problems_per_update": 0, "epochs_per_batch": 1, "optimizer": {"learning_rate": 1e-2}}
     pipeline.train(recipe_with(model=model, stages=[single, single]), tmp_path / "run")

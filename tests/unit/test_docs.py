@@ -49,7 +49,7 @@ class Block(NamedTuple):
 
     @property
     def file_name(self) -> str:
-        """Of a block whose first line is a comment with one: `# task.py`."""
+        """File name of a block whose first line is a comment with one: `# task.py`."""
         match = re.match(r"# ([\w.-]+\.\w+)\n", self.text)
         return match[1] if match else ""
 
@@ -152,7 +152,7 @@ def test_links_resolve(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of the headings, as the usual renderers of Markdown make them."""
+    """Anchors of the headings, as common Markdown renderers make them."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -98,7 +98,7 @@ def test_only_what_is_trained_gets_a_gradient() -> None:
 
 
 def test_a_chunk_has_the_same_size_in_bytes_whatever_the_vocabulary() -> None:
-    """Of 1,000 tokens no tensor is larger than a few chunks, and none is as large as all logits."""
+    """For 1,000 tokens no tensor is larger than a few chunks, and none is as large as all logits."""
     vocab, tokens = 40_000, 1_000
     hidden, weight = torch.randn(tokens, 2, requires_grad=True), torch.randn(vocab, 2)
     sizes = []

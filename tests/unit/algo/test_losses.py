@@ -61,7 +61,7 @@ def test_dual_clip_bounds_negative_advantages_alone() -> None:
 
 @pytest.mark.parametrize("name", sorted(SURROGATES))
 def test_on_policy_every_surrogate_has_the_policy_gradient(name: str) -> None:
-    """At ratio 1 the derivative is −A by token; GSPO spreads the completion's −ΣA/T over its tokens, here the same."""
+    """The derivative at ratio 1 is −A by token; GSPO spreads the completion's −ΣA/T over its tokens, here the same."""
     _, gradient = surrogate(name, [1.0] * 5, [2.0, 2.0, -1.0, -1.0, -1.0], [0, 0, 1, 1, 1])
     assert gradient == pytest.approx([-2.0, -2.0, 1.0, 1.0, 1.0])
 

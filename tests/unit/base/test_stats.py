@@ -132,7 +132,7 @@ def test_mcnemar_by_hand() -> None:
 
 
 def test_mcnemar_is_right_about_its_errors() -> None:
-    """Where nothing differs it says p < 5 % at most 5 times in 100."""
+    """Without a difference, p is below 5 % at most 5 times in 100."""
     generator, calls, simulations = random.Random(3), 0, 4000
     for _ in range(simulations):
         gained = sum(generator.random() < 0.5 for _ in range(40))

@@ -49,7 +49,7 @@ def recipe_table(**changes: Any) -> dict[str, Any]:
 
 
 def healthy_metrics(number: int, noise: random.Random) -> dict[str, float]:
-    """Of step `number` of a run that neither gets better nor worse."""
+    """Metrics of step `number` of a run that gets neither better nor worse."""
     return {
         "reward/mean": noise.gauss(0.5, 0.03),
         "score/pass_at_1": noise.gauss(0.5, 0.03),

@@ -131,7 +131,7 @@ def test_scores_that_are_waited_for_ask_for_more_processes(
 
 
 def test_what_greedy_sampling_explains_is_not_blamed_on_something_else(make: Any, tmp_path: Path) -> None:
-    """As in a run of GSM8K with groups of 4 at temperature 0.01 (docs/lab-log.md)."""
+    """Numbers of a GSM8K run with groups of 4 at temperature 0.01 (docs/lab-log.md)."""
 
     def change(number: int) -> dict[str, float]:
         dead = {"groups/signal_share": 0.03, "groups/dead_all_wrong": 48.0, "groups/dead_all_correct": 14.0}
@@ -162,7 +162,7 @@ def test_cold_sampling_whose_rollouts_differ_or_are_right_is_let_be(make: Any, t
 
 
 def test_a_score_that_falls_is_told_once_and_chance_is_let_be(make: Any, tmp_path: Path) -> None:
-    """As in a run of MATH level 5 that its report called worse (docs/lab-log.md)."""
+    """Numbers of a MATH level 5 run that its report called worse (docs/lab-log.md)."""
 
     def found(name: str, reward: float, fall: float) -> list[str]:
         run_dir = make.run(
@@ -196,7 +196,7 @@ def test_a_fall_that_a_later_stage_made_up_for_is_no_sickness(tmp_path: Path) ->
 
 
 def test_what_is_paid_for_is_named(make: Any, tmp_path: Path) -> None:
-    """As in a run of Countdown that divided two numbers of a size, to be near a third one (docs/lab-log.md)."""
+    """Numbers of a Countdown run that divided two similar numbers to come near a third one (docs/lab-log.md)."""
 
     def advised(name: str, part: str, **reward: Any) -> tuple[str, Any, str]:
         def paid(number: int) -> dict[str, float]:
@@ -248,7 +248,7 @@ def test_a_few_steps_get_no_clean_bill(make: Any, tmp_path: Path, capsys: pytest
 def test_a_dead_run_is_the_first_thing_to_be_said(
     num_steps: int, make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With updates of gradient 0, as a KL term makes them, and without any."""
+    """Dead runs with updates of gradient 0, as a KL term makes them, and without any update."""
     for name, missing in (("updated", ()), ("skipped", ("policy/loss", "policy/grad_norm"))):
         run_dir = make.run(tmp_path / name, lambda n: DEAD, num_steps=num_steps, missing=missing, sinks=[LiveDoctor()])
         assert live_findings(run_dir) == ["no_learning"]
@@ -299,7 +299,7 @@ def test_a_loss_of_zero_is_right_only_where_a_gradient_flows(make: Any, tmp_path
 
 
 def test_sharper_sampling_beside_a_greedy_score_is_no_hollow_reward(make: Any, tmp_path: Path) -> None:
-    """As in the tutorial: greedy answers were right from the start, and sampled ones catch up with them."""
+    """The tutorial's case: greedy answers were right from the start, and sampled ones catch up with them."""
 
     def found(name: str, temperature: float, last: float) -> list[str]:
         recipe = make.recipe() | {"evaluation": {"temperature": temperature}}

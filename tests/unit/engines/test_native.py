@@ -132,7 +132,7 @@ def test_how_it_is_scheduled_moves_nothing(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("rows", [256, 5])
 @pytest.mark.parametrize(("ahead", "steps"), [(0, 8), (1, 1), (1, 8), (2, 3)])
 def test_when_the_host_looks_moves_nothing(rows: int, ahead: int, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: several steps at a time, and the next ones begin before it is known who is done."""
+    """Several steps at a time, as on a GPU: the next ones begin before it is known which rollouts have ended."""
     model, requests = make_model(), make_requests(MIXED)
     text = sample(native(model, stops=()), requests)[0].rollouts[0].text
     for sampling in (SAMPLING, SamplingParams(max_new_tokens=24, stop_strings=(text[3:5],))):

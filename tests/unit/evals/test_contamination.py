@@ -79,7 +79,7 @@ def test_a_problem_with_one_word_changed_is_near_and_the_closest_is_told() -> No
 
 
 def test_it_agrees_with_comparing_every_pair() -> None:
-    """On problems without a common phrase: the share of runs of five words, by plain sets."""
+    """Share of five-word sequences in common, by plain sets, on problems without a common phrase."""
     generator = random.Random(7)
     tests, training = [], []
     for number in range(40):

@@ -114,7 +114,7 @@ def test_only_in_training_mode_and_with_gradients() -> None:
 
 
 def test_it_goes_around_a_forward_that_was_replaced() -> None:
-    """As fused.py replaces it, after loading."""
+    """Replace the layer as fused.py does after loading."""
     plain, model = make(False), make("mlp")
     calls: list[bool] = []
 

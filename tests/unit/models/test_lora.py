@@ -26,7 +26,7 @@ def logits(model: Any) -> torch.Tensor:
 
 
 def move_adapters(model: Any) -> None:
-    """As training would: the second matrix of an adapter begins at zero."""
+    """Make adapters non-zero, as training would: the second matrix of an adapter begins at zero."""
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():
         for parameter in trainable_parameters(model).values():

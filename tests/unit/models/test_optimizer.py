@@ -119,7 +119,7 @@ def test_masters_are_taken_over_from_the_optimizer_before() -> None:
 
 
 def test_offloaded_steps_are_the_same_to_rounding() -> None:
-    """On the CPU the masters stay where they are, and the step is torch's fused one."""
+    """The masters stay where they are on the CPU, and the step is torch's fused one."""
     torch.manual_seed(0)
     start, gradients = torch.randn(30, 20), torch.randn(20, 30, 20)
     weights = [Parameter(start.to(torch.bfloat16)) for _ in range(2)]
@@ -137,7 +137,7 @@ def test_offloaded_steps_are_the_same_to_rounding() -> None:
 
 
 def test_sums_are_offered_during_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: a pass of our own adds to them directly, and what autograd delivers is added as it comes."""
+    """A pass of our own adds to the sums directly, as on a GPU, and what autograd delivers is added as it comes."""
     monkeypatch.setattr(optimizer_module, "offers_sum", lambda parameter: True)
     joined = torch.ones(6, 8, dtype=torch.bfloat16)
     weights: dict[str, Any] = {"a": Parameter(joined[:2]), "b": Parameter(joined[2:])}

@@ -61,7 +61,7 @@ def load(kind: str, path: str | Path = "tiny-qwen3", **settings: Any) -> LoadedM
 
 
 def with_adapters(model: Any) -> Any:
-    """As after some training: the second matrix of an adapter begins at zero."""
+    """Make adapters non-zero, as after some training: the second matrix of an adapter begins at zero."""
     add_lora(model, LORA, seed=2)
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():

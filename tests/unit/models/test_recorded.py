@@ -132,7 +132,7 @@ def test_recorded_passes_learn_what_others_learn(lora: bool, keep: Any) -> None:
 
 
 def test_the_first_pass_has_the_bits_of_those_that_are_recorded() -> None:
-    """In a run that is resumed another one is the first. It is filled up too: a sum over more tokens rounds anew."""
+    """A resumed run has another first pass. It is filled up too, since a sum over more tokens rounds differently."""
     model = make("tiny-qwen3")
     straighten(model, PlainOps())
     sums = offer_sums(model)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def open_the_way(paths: list[str]) -> None:
-    """In a mount namespace of our own: replace each closed ancestor by an open folder with the same paths below."""
+    """Enter a new mount namespace and replace each closed ancestor by an open folder with the same paths below."""
     kernel.unshare(kernel.CLONE_NEWNS)
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     descriptors = {path: os.open(path, os.O_PATH) for path in paths}

@@ -161,7 +161,7 @@ def _listener(address: str) -> socket.socket:
 
 
 def command_lines() -> dict[int, bytes]:
-    """Of all processes that are not zombies."""
+    """Command lines of all processes that are not zombies."""
     lines = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # it may have ended since it was listed

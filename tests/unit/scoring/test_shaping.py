@@ -115,7 +115,7 @@ def test_time_outs_are_counted_apart_and_judge_nothing() -> None:
 
 
 def reward(score: Score, text: str = "", num_tokens: int = 1, stage_step: int = 0, **config: Any) -> float:
-    """With max_new_tokens = 10; checks on the way that the terms add up to the reward."""
+    """Shape with max_new_tokens = 10, and check that the terms add up to the reward."""
     made = rollout(text, num_tokens)
     terms = shape_parts(made, score, RewardConfig(**config), stage_step, 10)
     shaped = shape_group(group(made), [score], RewardConfig(**config), stage_step, 10)

@@ -1,4 +1,4 @@
-"""In place of `groupwise train`: takes its arguments, writes a run directory, and behaves as FAKE_TRAIN says.
+"""A stand-in for `groupwise train`: takes its arguments, writes a run directory, and behaves as FAKE_TRAIN says.
 
 FAKE_TRAIN is JSON: "ARM/seed-S" → finish (the default), fail, wait (until SIGTERM, then save; resumed it finishes),
 deaf (the same without listening), meet (until another run has begun, then finish). RUN/starts has a line per start, and

@@ -53,13 +53,13 @@ class Truth:
     """What rollouts earn, of what the score would have them earn."""
     is_base: bool = False
     collapses_to: float | None = None
-    """Where the last evaluation of the last seed drops to."""
+    """Score to which the last evaluation of the last seed drops."""
     has_reference: bool = True
     """Whether the KL from the reference is recorded."""
     stops_after: Mapping[int, int] = field(default_factory=dict)
-    """By seed: the step after which the run is cut off; 0 leaves it without a folder."""
+    """Step after which the run is cut off, by seed; 0 leaves it without a folder."""
     failure: Mapping[int, str] = field(default_factory=dict)
-    """By seed: what is written into failures.jsonl."""
+    """What is written into failures.jsonl, by seed."""
 
 
 def name_of(number: int) -> str:
@@ -116,7 +116,7 @@ def evaluation(step: int, correct: int, num_problems: int) -> EvalRecord:
 
 
 def make_knob(truths: Sequence[Truth], seeds: Sequence[int] = (0, 1, 2), draw: int = 0, name: str = "knob") -> Knob:
-    """In memory, for simulations."""
+    """Scores in memory, for simulations."""
     members = []
     for number, truth in enumerate(truths):
         runs = tuple(

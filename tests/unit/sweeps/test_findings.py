@@ -138,7 +138,7 @@ def test_nothing_is_claimed_of_knobs_that_do_nothing(spreads: tuple[float, ...],
 
 
 def draw_answers(generator: random.Random, shifts: Sequence[float], spread: float) -> list[list[list[bool]]]:
-    """Of arms that shift all problems, whose difficulties they share; in logits, three seeds each."""
+    """Scores of arms that shift all problems, whose difficulties they share; in logits, three seeds each."""
     problems = [generator.gauss(0.5, 3) for _ in range(NUM_PROBLEMS)]
     answers = []
     for shift in shifts:
@@ -295,7 +295,7 @@ def test_scores_at_the_ceiling_make_no_other_arm_unsteady() -> None:
 
 
 def test_figures_can_be_recomputed_from_the_run_directories(tmp_path: Path) -> None:
-    """With nothing of ours: lines of JSON, and numpy."""
+    """The same computation without our code: lines of JSON, and numpy."""
     write_sweep(tmp_path, {"kl": KL})
     (one,) = find_all(read_study(tmp_path))
     finals = {

@@ -158,7 +158,7 @@ def test_dead_groups_left_out_are_as_good_as_kept_in(rule: str) -> None:
 
 
 def test_two_halves_add_up_to_the_whole() -> None:
-    """By the definition of a sum: gradients of two sets of rows under one denominator."""
+    """Gradients of two sets of rows under one denominator, by the definition of a sum."""
     stage = tiny_stage("gr_reinforce", loss={"weights": "sequence_sum"})
     examples = make_examples(8, seed=3)
     whole = gradient_of(stage, examples, 50)[1]

@@ -61,7 +61,7 @@ def test_every_variable_that_is_used_is_declared(style: str) -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_ordered_values_go_one_way_in_lightness(theme: str) -> None:
-    """So that their order is seen without colours too. The first few are close together, where white leaves no room."""
+    """Their order is visible without colours too. The first few are close together, where white leaves no room."""
     levels = [luminance(COLOURS[f"q{number}"][theme]) for number in range(9)]
     assert all(later < earlier + 0.005 for earlier, later in itertools.pairwise(levels)), levels
     assert levels[0] > 2 * levels[-1]

@@ -86,7 +86,7 @@ def test_100_000_rollouts(tmp_path: Path, serve: Any, record_property: Any) -> N
 
 
 def search(client: Any, base: str, text: str) -> Any:
-    """As the page does: until it is complete."""
+    """Ask as the page does, until the answer is complete."""
     while not (found := client.get(f"{base}/groups", q=text))["is_complete"]:
         pass
     return found
