@@ -6,10 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from groupwise.audit.agreement import Agreement
-from groupwise.audit.audit_checks import AuditFinding
 from groupwise.audit.held_out_gain import HeldOutGain
-from groupwise.audit.survey import Audit
+from groupwise.audit.labels import Agreement
+from groupwise.audit.survey import Audit, AuditFinding
 from groupwise.base.harmless import printable
 from groupwise.rewards.format import excerpt
 

@@ -13,11 +13,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from groupwise.audit.audit_checks import AuditFinding
-from groupwise.audit.chains import Chain
 from groupwise.audit.held_out_gain import HeldOutGain
 from groupwise.audit.labels import FOLDER, FORMAT, MAX_NOTE_CHARS, Label, read_labels
-from groupwise.audit.survey import Audit
+from groupwise.audit.survey import Audit, AuditFinding, Chain
 from groupwise.base.harmless import escape
 from groupwise.web.bundle import bundle_script, bundle_style, content_policy, fill_page
 from groupwise.web.report.gains import percent, points

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.audit import audit_run
 from groupwise.audit.held_out_gain import held_out_gains
+from groupwise.audit.survey import audit_run
 from groupwise.runs import RunLog
 from groupwise.types import Verdict
 

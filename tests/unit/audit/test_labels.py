@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.audit import LabelError, agreement, audit_run, merge_labels, read_labels
+from groupwise.audit.labels import LabelError, agreement, merge_labels, read_labels
+from groupwise.audit.survey import audit_run
 from groupwise.base.stats import wilson_interval
 from groupwise.types import Verdict
 
