@@ -11,7 +11,6 @@ Workers import this module, so nothing here imports torch.
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import sys
@@ -19,9 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from groupwise.config import ConfigError, VerifierConfig
+from groupwise.config import VerifierConfig
+from groupwise.config.build import require
 from groupwise.rewards.process.score_process import ProcessScorer, arithmetic_score, split_steps
 from groupwise.runs.records import score_from_json, score_to_json
+from groupwise.tasks import load_named
 from groupwise.tasks.task import Task
 from groupwise.types import Group, Problem, Score, Verdict
 from groupwise.workers import Answer, Limits, Outcome, Pool, WorkerPool, num_cores, usual_workers
@@ -219,18 +220,11 @@ def load_process_scorer(name: str) -> ProcessScorer | None:
         return None
     if name == "arithmetic":
         return arithmetic_score
-    module_name, _, function_name = name.partition(":")
     where = f"verifier.process = {name!r}"
-    if not function_name:
-        known = ", ".join(PROCESS_SCORERS)
-        raise ConfigError(f"{where}: expected one of {known}, or module:function for your own")
-    try:
-        found = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise ConfigError(f"{where}: cannot be imported: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"{where}: not callable; it takes the steps of a completion and returns 0 to 1, or None")
-    scorer: ProcessScorer = found
+    known = ", ".join(PROCESS_SCORERS)
+    require(":" in name, f"{where}: expected one of {known}, or module:function for your own")
+    scorer: ProcessScorer = load_named(name, where)
+    require(callable(scorer), f"{where}: not callable; it takes the steps of a completion and returns 0 to 1, or None")
     return scorer
 
 

@@ -15,20 +15,8 @@ from typing import Any
 
 from groupwise.config.build import ConfigError, build, nearest
 from groupwise.tasks.rows import plain_text
-from groupwise.tasks.task import Demonstrator, Split, Task
+from groupwise.tasks.task import Task
 from groupwise.types import Problem
-
-__all__ = [
-    "TASKS",
-    "Demonstrator",
-    "Split",
-    "Task",
-    "check_splits",
-    "list_tasks",
-    "make_task",
-    "prompt_text",
-    "task_class",
-]
 
 TASKS = {
     "arithmetic": "groupwise.tasks.arithmetic:Arithmetic",
@@ -105,29 +93,32 @@ def _shown(problem: Problem) -> str:
 
 
 def _load_class(target: str) -> type[Any]:
-    module_name, _, class_name = target.partition(":")
     where = f"task.name = {target!r}"
-    try:
-        module = _import(module_name)
-    except (ImportError, SyntaxError, TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: cannot import {module_name!r}: {error}") from error
-    found = getattr(module, class_name, None)
-    if found is None:
-        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-        raise ConfigError(f"{where}: {module_name!r} has no {class_name!r}; {nearest(class_name, classes)}")
+    found = load_named(target, where)
     if not isinstance(found, type) or not dataclasses.is_dataclass(found):
         raise ConfigError(
             f"{where}: not a dataclass; put @dataclass(frozen=True) above the class, whose fields are the options"
         )
-    missing = [member for member in ("problems", "score", "verifier") if not _has_member(found, member)]
+    # A field without a default is not an attribute of the class, although every instance has it.
+    members = {*dir(found), *(field.name for field in dataclasses.fields(found))}
+    missing = [member for member in ("problems", "score", "verifier") if member not in members]
     if missing:
         raise ConfigError(f"{where}: the class lacks {', '.join(missing)}; see groupwise.tasks.task.Task")
     return found
 
 
-def _has_member(cls: type[Any], name: str) -> bool:
-    # A field without a default is not an attribute of the class, although every instance has it.
-    return hasattr(cls, name) or name in {field.name for field in dataclasses.fields(cls)}
+def load_named(target: str, where: str) -> Any:
+    """Import "module:name", also from the current folder. `where` begins the messages of errors."""
+    module_name, _, name = target.partition(":")
+    try:
+        module = _import(module_name)
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: cannot import {module_name!r}: {error}") from error
+    found = getattr(module, name, None)
+    if found is None:
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        raise ConfigError(f"{where}: {module_name!r} has no {name!r}; {nearest(name, own)}")
+    return found
 
 
 def _import(module_name: str) -> Any:

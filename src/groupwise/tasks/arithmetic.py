@@ -7,12 +7,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from groupwise.config.build import ConfigError
+from groupwise.config.build import require
 from groupwise.rewards.extract import last_tag
 from groupwise.rewards.format import excerpt, verdict_of
 from groupwise.rewards.numbers import parse_number
-from groupwise.tasks.generated import GeneratedTask, TaggedInteger
 from groupwise.tasks.rows import stable_id
+from groupwise.tasks.task import GeneratedTask, TaggedInteger, check_share
 from groupwise.types import Message, Problem, Score
 
 # Distinct problems per level; a + b and b + a are one problem. Differences are never negative before level 5.
@@ -46,10 +46,9 @@ class Arithmetic(TaggedInteger, GeneratedTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.levels or len(set(self.levels)) < len(self.levels) or not set(self.levels) <= set(NUM_POSSIBLE):
-            raise ConfigError(f"levels = {list(self.levels)}: expected different levels from 1 to 5")
-        if not 0.0 <= self.format_bonus < 1.0:
-            raise ConfigError(f"format_bonus = {self.format_bonus}: expected at least 0 and below the answer's 1.0")
+        are_valid = len(set(self.levels)) == len(self.levels) > 0 and set(self.levels) <= set(NUM_POSSIBLE)
+        require(are_valid, f"levels = {list(self.levels)}: expected different levels from 1 to 5")
+        check_share("format_bonus", self.format_bonus)
 
     @property
     def num_possible(self) -> int:

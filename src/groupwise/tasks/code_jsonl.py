@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from groupwise.tasks.code_task import CodeTask, fenced, problem_from, spec_from
-from groupwise.tasks.data_task import DataTask
 from groupwise.tasks.rows import Row, plain_text, stable_id
+from groupwise.tasks.task import DataTask
 from groupwise.types import Message, Problem
 
 

@@ -11,7 +11,6 @@ pass@1: a number of 1 or more is correct. The name "task" stands for the task's 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import sys
 import types
@@ -20,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from groupwise.config import ConfigError, TaskConfig
-from groupwise.tasks import make_task
+from groupwise.tasks import load_named, make_task
 from groupwise.tasks.jsonl_task import Jsonl
 from groupwise.tasks.task import Task
 from groupwise.types import Problem, Score, Verdict
@@ -133,19 +132,13 @@ def _load(name: str, weight: float, given: Mapping[str, Reward]) -> RewardFuncti
     where = f"task.reward = {name!r}"
     if not function_name:
         raise ConfigError(f"{where}: expected module:function for your own, or {OWN!r} for the task's own verifier")
-    if module_name == LOCAL:
-        if function_name not in given:
-            raise ConfigError(
-                f"{where}: this function was passed to groupwise.train as an object and cannot be imported; pass it "
-                f"again, as in groupwise.resume(run, reward={function_name}). The run directory keeps its source in "
-                f"rewards/{function_name}.py"
-            )
-        found = given[function_name]
-    else:
-        try:
-            found = getattr(importlib.import_module(module_name), function_name)
-        except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-            raise ConfigError(f"{where}: cannot be imported: {error}") from error
+    if module_name == LOCAL and function_name not in given:
+        raise ConfigError(
+            f"{where}: this function was passed to groupwise.train as an object and cannot be imported; pass it "
+            f"again, as in groupwise.resume(run, reward={function_name}). The run directory keeps its source in "
+            f"rewards/{function_name}.py"
+        )
+    found = given[function_name] if module_name == LOCAL else load_named(name, where)
     if not callable(found):
         raise ConfigError(f"{where}: not a function; it takes (completion, row) and returns a number or a Score")
     return RewardFunction(function_name, found, weight, f"{function_name}/{version_of(found)}")

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from groupwise.rewards.json.json_text import NotJsonError, parse_json
 from groupwise.rewards.json.score_json import SchemaError, compile_schema, score_document, score_json
-from groupwise.tasks.data_task import DataTask, check_share
 from groupwise.tasks.rows import Row, plain_text, stable_id
+from groupwise.tasks.task import DataTask, check_share
 from groupwise.types import Message, Problem, Score, Verdict
 
 SCHEMA_MARK = "{schema}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from groupwise.config.build import ConfigError
+from groupwise.config.build import require
 from groupwise.rewards.code.unit_tests import CodeSpec, infer_entry_points, read_plan
 from groupwise.tasks.code_task import CodeTask, bad_tests_at
 from groupwise.tasks.rows import Row, load_rows, plain_text
@@ -45,15 +45,12 @@ class Mbpp(CodeTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.hidden_tests < NUM_TESTS:
-            raise ConfigError(
-                f"hidden_tests = {self.hidden_tests}: expected 0 to {NUM_TESTS - 1}, of {NUM_TESTS} tests"
-            )
-        if not 0 <= self.show_tests <= NUM_TESTS - self.hidden_tests:
-            raise ConfigError(
-                f"show_tests = {self.show_tests}: expected 0 to {NUM_TESTS - self.hidden_tests}, so that none of the "
-                f"hidden_tests = {self.hidden_tests} is shown"
-            )
+        hidden, shown, num_used = self.hidden_tests, self.show_tests, NUM_TESTS - self.hidden_tests
+        require(0 <= hidden < NUM_TESTS, f"hidden_tests = {hidden}: expected 0 to {NUM_TESTS - 1}")
+        require(
+            0 <= shown <= num_used,
+            f"show_tests = {shown}: expected 0 to {num_used}, so that none of the hidden_tests = {hidden} is shown",
+        )
 
     def problems(self, split: Split) -> Sequence[Problem]:
         held_out = self._rows(self.held_out)

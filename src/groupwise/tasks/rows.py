@@ -10,14 +10,30 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from groupwise.base.hub import hub_or_cache, is_hub_name
 from groupwise.config.build import ConfigError
+from groupwise.types import Message, Problem
+
+logger = logging.getLogger(__name__)
+
+MAX_SKIPPED = 4
+"""Published data sets have a few rows that cannot be checked; more, and more than a share of all rows, mean a broken
+file."""
+
+
+class SkippedRow(Exception):
+    """A row that cannot be checked: why, and what to change if there are many."""
+
+    def __init__(self, why: str, fix: str) -> None:
+        super().__init__(why)
+        self.fix = fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +58,15 @@ class Row:
         if not value.strip():
             raise self.error(f"{key!r} is empty")
         return value
+
+    def messages(self, key: str) -> tuple[Message, ...]:
+        """Return a conversation: a list of {"role", "content"}."""
+        entries = self.get(key)
+        if isinstance(entries, list) and entries and all(isinstance(entry, dict) for entry in entries):
+            pairs = [(entry.get("role"), entry.get("content")) for entry in entries]
+            if pairs[-1][1] and all(role and isinstance(role, str) and isinstance(text, str) for role, text in pairs):
+                return tuple(Message(role, text) for role, text in pairs)
+        raise self.error(f"{key!r} is {_kind(entries)}, but not one of messages with a role and a content")
 
     def answer(self, key: str) -> str:
         """Return a string that is not blank, or a number as text."""
@@ -82,6 +107,34 @@ def load_rows(source: str, split: str, name: str | None = None, *, key: str = "t
     if not found:
         raise ConfigError(f"{key} = {source!r}: no rows; give a source that has some")
     return found
+
+
+def read_distinct(
+    source: str, rows: Sequence[Row], read: Callable[[Row], Problem | None], max_skipped_share: float = 0.0
+) -> list[Problem]:
+    """Return the problems of `rows` in order, each once; `read` returns None for a row that the options leave out.
+
+    Repeated problems and rows for which `read` raises `SkippedRow` are counted in the log.
+    """
+    problems: dict[str, Problem] = {}
+    skipped: list[tuple[Row, SkippedRow]] = []
+    num_repeated = 0
+    for row in rows:
+        try:
+            problem = read(row)
+        except SkippedRow as error:
+            skipped.append((row, error))
+            continue
+        if problem is not None and problems.setdefault(problem.id, problem) is not problem:
+            num_repeated += 1
+    if skipped:
+        row, why = skipped[0]
+        if len(skipped) > max(MAX_SKIPPED, max_skipped_share * len(rows)):
+            raise row.error(f"{why}, as in {len(skipped)} of {len(rows)} rows; {why.fix}")
+        logger.warning("%s: skipped %d rows: %s", source, len(skipped), why)
+    if num_repeated:
+        logger.warning("%s: skipped %d rows that repeat a problem", source, num_repeated)
+    return list(problems.values())
 
 
 def stable_id(prefix: str, *parts: Any) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from groupwise.config.build import ConfigError
-from groupwise.tasks import Demonstrator, Task, check_splits, make_task
+from groupwise.tasks import check_splits, make_task
 from groupwise.tasks.rows import Row
-from groupwise.tasks.task import GoldWriter, RowScorer
+from groupwise.tasks.task import Demonstrator, GoldWriter, RowScorer, Task
 from groupwise.types import Message, Problem, Verdict
 
 
@@ -105,7 +105,8 @@ def test_math_filters_and_blemishes(tmp_path: Path, caplog: pytest.LogCaptureFix
         problems, _ = check_splits(make_task("math", files))
     assert [problem.messages[0].content[0] for problem in problems] == ["a", "b", "c"]
     assert [problem.meta["level"] for problem in problems] == [5, 2, 3]
-    assert "skipped 2 rows without an answer or a level and 1 that repeat" in caplog.text
+    assert "skipped 2 rows: no answer or no level" in caplog.text
+    assert "skipped 1 rows that repeat a problem" in caplog.text
     assert "dropped 1 problems that are held out" in caplog.text
     hard, hard_held_out = check_splits(make_task("math-hard", files))
     assert ([problem.meta["level"] for problem in hard], len(hard_held_out)) == ([5], 1)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.config.build import ConfigError
-from groupwise.tasks import TASKS, Task, check_splits, list_tasks, make_task
+from groupwise.tasks import TASKS, check_splits, list_tasks, make_task
+from groupwise.tasks.task import Task
 from groupwise.types import Message, Problem, Score, Verdict
 
 OWN_TASK = '''
