@@ -13,7 +13,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.config.build import ConfigError, build, nearest
+from groupwise.config.build import ConfigError, build, nearest, require
+from groupwise.rewards.format import excerpt
 from groupwise.tasks.rows import plain_text
 from groupwise.tasks.task import Task
 from groupwise.types import Problem
@@ -56,30 +57,23 @@ def check_splits(task: Task) -> tuple[Sequence[Problem], Sequence[Problem]]:
     """Load (train, held-out); raise ConfigError for an empty split, repeated ids or a problem in both."""
     train, held_out = task.problems("train"), task.problems("held_out")
     for split, problems in (("train", train), ("held_out", held_out)):
-        if not problems:
-            raise ConfigError(f"task: the {split} split has no problems; check its source, filters and counts")
-        _refuse_repeated_ids(split, problems)
+        require(len(problems) > 0, f"task: the {split} split has no problems; check its source, filters and counts")
+        first: dict[str, int] = {}
+        repeated = [one for place, one in enumerate(problems) if first.setdefault(one.id, place) != place]
+        require(
+            not repeated,
+            f"task: the {split} split has {len(repeated)} problems with a repeated id: {_shown(repeated)}. "
+            "Remove the repeated rows; different problems need different ids",
+        )
     held_out_ids = {problem.id for problem in held_out}
     held_out_texts = {prompt_text(problem) for problem in held_out}
     shared = [problem for problem in train if problem.id in held_out_ids or prompt_text(problem) in held_out_texts]
-    if shared:
-        shown = "; ".join(f"{problem.id} {_shown(problem)}" for problem in shared[:3])
-        raise ConfigError(
-            f"task: {len(shared)} of {len(train)} training problems are also held out, so held-out scores would "
-            f"include training problems: {shown}. Remove them from one of the sources, or hold out other rows"
-        )
+    require(
+        not shared,
+        f"task: {len(shared)} of {len(train)} training problems are also held out, so held-out scores would include "
+        f"training problems: {_shown(shared)}. Remove them from one of the sources, or hold out other rows",
+    )
     return train, held_out
-
-
-def _refuse_repeated_ids(split: str, problems: Sequence[Problem]) -> None:
-    first: dict[str, int] = {}
-    repeated = [problem for place, problem in enumerate(problems) if first.setdefault(problem.id, place) != place]
-    if repeated:
-        shown = "; ".join(f"{problem.id} {_shown(problem)}" for problem in repeated[:3])
-        raise ConfigError(
-            f"task: the {split} split has {len(repeated)} problems with a repeated id: {shown}. "
-            "Remove the repeated rows; different problems need different ids"
-        )
 
 
 def prompt_text(problem: Problem) -> str:
@@ -87,9 +81,8 @@ def prompt_text(problem: Problem) -> str:
     return plain_text(problem.prompt_text)
 
 
-def _shown(problem: Problem) -> str:
-    text = plain_text(problem.question)
-    return repr(text if len(text) <= 60 else text[:59] + "…")
+def _shown(problems: Sequence[Problem]) -> str:
+    return "; ".join(f"{one.id} {excerpt(plain_text(one.question), 60)!r}" for one in problems[:3])
 
 
 def _load_class(target: str) -> type[Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from groupwise.config.build import require
 from groupwise.rewards.code.unit_tests import CodeSpec, read_plan
-from groupwise.tasks.code_task import CodeTask, bad_tests_at, fenced
+from groupwise.tasks.code_jsonl import CodeTask, bad_tests_at, fenced
 from groupwise.tasks.rows import Row, load_rows
 from groupwise.tasks.task import Split, take_share
 from groupwise.types import Message, Problem

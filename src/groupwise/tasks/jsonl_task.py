@@ -72,12 +72,10 @@ class Jsonl(DataTask):
         return Problem(stable_id("jsonl", *asked), (*system, *messages), answer, meta)
 
     def _answer(self, row: Row) -> str:
-        answer = row.get(self.answer_key)
-        if isinstance(answer, bool) or not isinstance(answer, (str, int, float)) or not str(answer).strip():
-            raise row.error(f"{self.answer_key!r} is {answer!r:.60}, expected a string with text or a number")
-        if self.match == "number" and parse_number(str(answer)) is None:
+        answer = row.answer(self.answer_key).strip()
+        if self.match == "number" and parse_number(answer) is None:
             raise row.error(f"{self.answer_key!r} is {answer!r:.60}, which is not a number; use another `match`")
-        return str(answer).strip()
+        return answer
 
     def bare_problem(self, row: Row) -> Problem:
         """Read a row with the answer; the prompt is optional."""

@@ -9,7 +9,7 @@ from typing import Literal
 
 from groupwise.config.build import require
 from groupwise.rewards.code.unit_tests import CodeSpec, infer_entry_points, read_plan
-from groupwise.tasks.code_task import CodeTask, bad_tests_at
+from groupwise.tasks.code_jsonl import CodeTask, bad_tests_at
 from groupwise.tasks.rows import Row, load_rows, plain_text
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem

@@ -337,9 +337,9 @@ def test_jsonl_options(tmp_path: Path, options: dict[str, Any], message: str) ->
     ("row", "options", "message"),
     [
         ({"prompt": "p"}, {}, "row 1: no key 'answer'"),
-        ({"prompt": "p", "answer": " "}, {}, "row 1: 'answer' is ' '"),
-        ({"prompt": "p", "answer": None}, {}, "row 1: 'answer' is None"),
-        ({"prompt": "p", "answer": True}, {}, "row 1: 'answer' is True"),
+        ({"prompt": "p", "answer": " "}, {}, "row 1: 'answer' is empty"),
+        ({"prompt": "p", "answer": None}, {}, "row 1: 'answer' is null, expected a string or a number"),
+        ({"prompt": "p", "answer": True}, {}, "row 1: 'answer' is a boolean"),
         ({"prompt": "p", "answer": "five"}, {"match": "number"}, "row 1: 'answer' is 'five', which is not a number"),
         ({"prompt": ["p"], "answer": "a"}, {}, "row 1: 'prompt' is a list, but not one of messages"),
         ({"prompt": "p", "answer": "a"}, {"level_key": "level"}, "row 1: no key 'level'"),
