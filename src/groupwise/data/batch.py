@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from groupwise.base.seeds import shuffled
-from groupwise.data.columns import send, whole_numbers
-from groupwise.data.pack import Pack, make_pack, pack_rows
+from groupwise.data.pack import Pack, fill, make_pack, pack_rows, send, whole_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,22 +170,13 @@ def make_microbatches(
 
 
 def _rectangle_rows(examples: Sequence[Example], max_tokens: int) -> list[list[int]]:
-    order = sorted(range(len(examples)), key=lambda index: (-_length(examples[index]), index))
-    batches: list[list[int]] = []
-    for index in order:
-        if not batches or _num_cells([examples[row] for row in [*batches[-1], index]]) > max_tokens:
-            batches.append([])
-        batches[-1].append(index)
-    return batches
+    lengths = [(len(example.prompt_ids), len(example.completion_ids)) for example in examples]
 
+    def num_cells(rows: Sequence[int]) -> int:
+        return len(rows) * (max(lengths[row][0] for row in rows) + max(lengths[row][1] for row in rows))
 
-def _length(example: Example) -> int:
-    return len(example.prompt_ids) + len(example.completion_ids)
-
-
-def _num_cells(examples: Sequence[Example]) -> int:
-    widest = max(len(e.prompt_ids) for e in examples) + max(len(e.completion_ids) for e in examples)
-    return len(examples) * widest
+    order = sorted(range(len(examples)), key=lambda row: (-sum(lengths[row]), row))
+    return fill(order, num_cells, max_tokens)
 
 
 def _make_microbatch(

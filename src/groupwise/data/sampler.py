@@ -8,6 +8,7 @@ JSON and goes into checkpoints.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from groupwise.base.seeds import shuffled
@@ -113,5 +114,4 @@ class ProblemSampler:
 
 def _interleave(*pools: list[Problem]) -> list[Problem]:
     """Take one from each pool in turn until all are empty, so every pool is used."""
-    longest = max(map(len, pools))
-    return [pool[index] for index in range(longest) for pool in pools if index < len(pool)]
+    return [problem for turn in zip_longest(*pools) for problem in turn if problem is not None]

@@ -26,24 +26,21 @@ def assign_advantages(
 
     `penalties` holds β·KL per token where the penalty is part of the reward.
     """
-    members = [
-        (group, number)
+    lengths = {
+        (group, number): len(scored.group.rollouts[number].token_ids)
         for group, scored in enumerate(groups)
         for number, score in enumerate(scored.scores)
         if not score.is_error
-    ]
-    lengths = {(group, number): len(groups[group].group.rollouts[number].token_ids) for group, number in members}
+    }
+    penalties = {member: penalties.get(member, torch.zeros(length)) for member, length in lengths.items()}
     if stage.loss.advantage == "batch_mean_std":
-        returns = [
-            returns_to_go(groups[group].rewards[number], _penalty(penalties, (group, number), lengths))
-            for group, number in members
-        ]
-        return dict(zip(members, batch_mean_std(returns), strict=True))
-    total = dict.fromkeys(members, 0.0)
-    for rewards in _reward_terms(stage, groups, members, penalties, stage_step):
+        returns = [returns_to_go(groups[group].rewards[number], penalties[group, number]) for group, number in lengths]
+        return dict(zip(lengths, batch_mean_std(returns), strict=True))
+    total = dict.fromkeys(lengths, 0.0)
+    for rewards in _reward_terms(stage, groups, penalties, stage_step):
         for member, advantage in _compare(stage.loss.advantage, rewards).items():
             total[member] += advantage
-    return {member: torch.full((lengths[member],), total[member], dtype=torch.float64) for member in members}
+    return {member: torch.full((length,), total[member], dtype=torch.float64) for member, length in lengths.items()}
 
 
 def _compare(rule: str, rewards: Mapping[Member, float]) -> dict[Member, float]:
@@ -61,25 +58,17 @@ def _compare(rule: str, rewards: Mapping[Member, float]) -> dict[Member, float]:
 
 
 def _reward_terms(
-    stage: RlStage,
-    groups: Sequence[ScoredGroup],
-    members: Sequence[Member],
-    penalties: Mapping[Member, Tensor],
-    stage_step: int,
+    stage: RlStage, groups: Sequence[ScoredGroup], penalties: Mapping[Member, Tensor], stage_step: int
 ) -> list[dict[Member, float]]:
     """Return the values to compare: the whole reward, or each of its parts separately (normalize_parts)."""
-    off = {member: float(penalties[member].double().sum()) if member in penalties else 0.0 for member in members}
+    off = {member: float(penalty.double().sum()) for member, penalty in penalties.items()}
     if not stage.reward.normalize_parts:
-        return [{(group, number): groups[group].rewards[number] - off[group, number] for group, number in members}]
+        return [{(group, number): groups[group].rewards[number] - off[group, number] for group, number in off}]
     parts = {}
-    for group, number in members:
+    for group, number in off:
         rollout, score = groups[group].group.rollouts[number], groups[group].scores[number]
         terms = shape_parts(rollout, score, stage.reward, stage_step, stage.sampling.max_new_tokens)
         # Add instead of set: a task may have a part of that name.
         parts[group, number] = terms | {"kl_penalty": terms.get("kl_penalty", 0.0) - off[group, number]}
     names = sorted({name for terms in parts.values() for name in terms})
     return [{member: terms.get(name, 0.0) for member, terms in parts.items()} for name in names]
-
-
-def _penalty(penalties: Mapping[Member, Tensor], member: Member, lengths: Mapping[Member, int]) -> Tensor:
-    return penalties[member] if member in penalties else torch.zeros(lengths[member])

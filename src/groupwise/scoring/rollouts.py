@@ -46,9 +46,7 @@ class Clock:
     """A timer that splits a step between sampling and scoring, which alternate."""
 
     def __init__(self) -> None:
-        self.sample_s = 0.0
-        self.score_s = 0.0
-        self._last = 0.0
+        self.sample_s = self.score_s = self._last = 0.0
 
     def start(self) -> None:
         self._last = time.perf_counter()

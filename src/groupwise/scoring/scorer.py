@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol, TypeVar
 
 from groupwise.config import VerifierConfig
 from groupwise.config.build import require
@@ -26,6 +27,8 @@ from groupwise.tasks import load_named
 from groupwise.tasks.task import Task
 from groupwise.types import Group, Problem, Score, Verdict
 from groupwise.workers import Answer, Limits, Outcome, Pool, WorkerPool, num_cores, usual_workers
+
+T = TypeVar("T")
 
 PoolMaker = Callable[["ScoreFunction", int, Limits], Pool]
 ScorerMaker = Callable[[Task, VerifierConfig], "Scorer"]
@@ -55,9 +58,7 @@ class ScoreFunction:
 
     def score(self, problem: Problem, completion: str) -> Score:
         score = score_completion(self.task, problem, completion)
-        if not self.process or score.is_error:
-            return score
-        return _with_process(score, self.process, completion)
+        return score if score.is_error or not self.process else _with_process(score, self.process, completion)
 
 
 class LocalScorer:
@@ -124,17 +125,12 @@ def make_scorer(task: Task, config: VerifierConfig, make_pool: PoolMaker = Worke
     function = ScoreFunction(task, config.process)
     if config.workers == 0:
         return LocalScorer(function)
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # set by torchrun
+    num_workers = usual_workers(num_cores(), ranks_here) if config.workers == "auto" else config.workers
     limits = Limits(config.seconds, config.wall_seconds, config.memory_mb)
-    scorer = PooledScorer(function, _num_workers(config.workers), limits, make_pool)
+    scorer = PooledScorer(function, num_workers, limits, make_pool)
     scorer.start()
     return scorer
-
-
-def _num_workers(workers: int | Literal["auto"]) -> int:
-    if workers != "auto":
-        return workers
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # set by torchrun
-    return usual_workers(num_cores(), ranks_here)
 
 
 def verifier_version(task: Task, process: str) -> str:
@@ -169,6 +165,16 @@ class ScoringBatch:
             places = [self._asked[group.prompt.problem.id, rollout.text] for rollout in group.rollouts]
             result.append(tuple(found[ticket][position] for ticket, position in places))
         return result
+
+
+def delayed(items: Iterable[T], count: int) -> Iterator[T]:
+    """Yield the items in order, `count` items late: a score is collected long after its completion was submitted."""
+    waiting: deque[T] = deque()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) >= count:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def score_completion(task: Task, problem: Problem, completion: str) -> Score:

@@ -8,13 +8,13 @@ answer, which is no fault of the verifier.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from groupwise.config import ConfigError
-from groupwise.scoring.scorer import PooledScorer, ScoreFunction
+from groupwise.scoring.scorer import PooledScorer, ScoreFunction, delayed
 from groupwise.tasks.task import Demonstrator, GoldWriter, Task
 from groupwise.types import Problem, Score, Verdict
 from groupwise.workers import Limits
@@ -82,19 +82,14 @@ class _Case:
 def validate(task: Task, *, limit: int, workers: int, limits: Limits) -> Validation:
     """Test the first `limit` problems of each split; 0: all."""
     failures: list[GoldFailure] = []
-    num_problems = num_gold = num_wrong = 0
-    waiting: deque[_Case] = deque()
+    num_problems = num_gold = num_tried = 0
     with PooledScorer(ScoreFunction(task), workers, limits) as scorer:
-        for case in _cases(task, scorer, limit):
+        for case in delayed(_cases(task, scorer, limit), PROBLEMS_AHEAD):
             num_problems += 1
             num_gold += "gold" in case.completions
-            num_wrong += len(case.completions) - ("gold" in case.completions)
-            waiting.append(case)
-            if len(waiting) >= PROBLEMS_AHEAD:
-                failures += _failures(scorer, waiting.popleft())
-        for case in waiting:
+            num_tried += len(case.completions)
             failures += _failures(scorer, case)
-    return Validation(num_problems, num_gold, num_wrong, tuple(failures))
+    return Validation(num_problems, num_gold, num_tried - num_gold, tuple(failures))
 
 
 def gold_completion(task: Task, problem: Problem) -> str | None:
