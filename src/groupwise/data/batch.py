@@ -1,4 +1,4 @@
-"""Microbatches from completions: token weights, one denominator per update, and the model's inputs.
+"""The data of a step: examples, updates with token weights and one denominator, and microbatches for the model.
 
 Shapes: B rows, T tokens, N completion tokens of a microbatch back to back, row by row.
 
@@ -13,15 +13,17 @@ right, so all completions start in the same column and the model computes logits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import overload
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from groupwise.base.seeds import shuffled
 from groupwise.data.pack import Pack, fill, make_pack, pack_rows, send, whole_numbers
+from groupwise.runs.records import group_from_json, group_to_json
+from groupwise.types import ScoredGroup, UpdateStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,18 @@ class Example:
     ref_logprobs: Tensor | None = None
     is_learned: bool = True
     """False: it counts in the denominator but adds nothing (a zero-variance group), so the model skips it."""
+
+
+@dataclass(slots=True)
+class StepBatch:
+    groups: tuple[ScoredGroup, ...]
+    examples: list[Example]
+    metrics: dict[str, float]
+    """Metrics of sampling and scoring."""
+    num_tokens: int
+    """Number of tokens that were sampled for it."""
+    updates: list[UpdateStats] = field(default_factory=list)
+    """Updates done so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +180,29 @@ def make_microbatches(
         batches = pack_rows([(example.prompt_ids, example.completion_ids) for example in examples], max_tokens)
     else:
         batches = _rectangle_rows(examples, max_tokens)
-    return Microbatches(batches, lambda rows: _make_microbatch(examples, token_weights, rows, device, is_packed))
+
+    def make(rows: Sequence[int]) -> Microbatch:
+        chosen = [examples[row] for row in rows]
+        lengths = torch.tensor([len(example.completion_ids) for example in chosen])
+        weights = torch.tensor([token_weights[row] for row in rows])
+        if is_packed:
+            inputs: Rectangle | Pack = make_pack([(one.prompt_ids, one.completion_ids) for one in chosen], device)
+        else:
+            inputs = _pad(chosen, device)
+        return Microbatch(
+            inputs=inputs,
+            completion_ids=send(whole_numbers(example.completion_ids for example in chosen), device),
+            lengths=tuple(lengths.tolist()),
+            weights=send(weights.repeat_interleave(lengths), device),
+            sequence=send(torch.arange(len(chosen)).repeat_interleave(lengths), device),
+            advantages=_join([example.advantages for example in chosen], device),
+            rollout_logprobs=_join([example.rollout_logprobs for example in chosen], device),
+            old_logprobs=_join([example.old_logprobs for example in chosen], device),
+            ref_logprobs=_join([example.ref_logprobs for example in chosen], device),
+            example_indices=tuple(rows),
+        )
+
+    return Microbatches(batches, make)
 
 
 def _rectangle_rows(examples: Sequence[Example], max_tokens: int) -> list[list[int]]:
@@ -177,34 +213,6 @@ def _rectangle_rows(examples: Sequence[Example], max_tokens: int) -> list[list[i
 
     order = sorted(range(len(examples)), key=lambda row: (-sum(lengths[row]), row))
     return fill(order, num_cells, max_tokens)
-
-
-def _make_microbatch(
-    examples: Sequence[Example],
-    token_weights: Sequence[float],
-    rows: Sequence[int],
-    device: torch.device,
-    is_packed: bool,
-) -> Microbatch:
-    chosen = [examples[row] for row in rows]
-    lengths = torch.tensor([len(example.completion_ids) for example in chosen])
-    weights = torch.tensor([token_weights[row] for row in rows])
-    if is_packed:
-        inputs: Rectangle | Pack = make_pack([(one.prompt_ids, one.completion_ids) for one in chosen], device)
-    else:
-        inputs = _pad(chosen, device)
-    return Microbatch(
-        inputs=inputs,
-        completion_ids=send(whole_numbers(example.completion_ids for example in chosen), device),
-        lengths=tuple(lengths.tolist()),
-        weights=send(weights.repeat_interleave(lengths), device),
-        sequence=send(torch.arange(len(chosen)).repeat_interleave(lengths), device),
-        advantages=_join([example.advantages for example in chosen], device),
-        rollout_logprobs=_join([example.rollout_logprobs for example in chosen], device),
-        old_logprobs=_join([example.old_logprobs for example in chosen], device),
-        ref_logprobs=_join([example.ref_logprobs for example in chosen], device),
-        example_indices=tuple(rows),
-    )
 
 
 def _pad(examples: Sequence[Example], device: torch.device) -> Rectangle:
@@ -229,3 +237,39 @@ def _pad(examples: Sequence[Example], device: torch.device) -> Rectangle:
 def _join(tensors: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
     present = [tensor for tensor in tensors if tensor is not None]
     return send(torch.cat(present).float(), device) if len(present) == len(tensors) else None
+
+
+def batch_to_json(batch: StepBatch) -> dict[str, Any]:
+    """Convert to JSON values. Floats survive: JSON writes a float32 as a double that reads back unchanged."""
+    return {
+        "groups": [group_to_json(scored) for scored in batch.groups],
+        "examples": [_example_to_json(example) for example in batch.examples],
+        "metrics": batch.metrics,
+        "num_tokens": batch.num_tokens,
+        "updates": [asdict(stats) for stats in batch.updates],
+    }
+
+
+def batch_from_json(table: Mapping[str, Any]) -> StepBatch:
+    return StepBatch(
+        groups=tuple(group_from_json(entry) for entry in table["groups"]),
+        examples=[_example_from_json(entry) for entry in table["examples"]],
+        metrics=dict(table["metrics"]),
+        num_tokens=table["num_tokens"],
+        updates=[UpdateStats(**entry) for entry in table["updates"]],
+    )
+
+
+def _example_to_json(example: Example) -> dict[str, Any]:
+    values = {spec.name: getattr(example, spec.name) for spec in fields(example)}
+    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
+def _example_from_json(entry: Mapping[str, Any]) -> Example:
+    values = dict(entry)
+    for name in ("prompt_ids", "completion_ids"):
+        values[name] = tuple(values[name])
+    for name in ("advantages", "rollout_logprobs", "old_logprobs", "ref_logprobs"):
+        if values[name] is not None:
+            values[name] = torch.tensor(values[name], dtype=torch.float32)
+    return Example(**values)
