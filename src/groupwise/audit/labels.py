@@ -77,8 +77,7 @@ def merge_labels(run_dir: Path, file: Path) -> int:
     newest = _read_all(run_dir)
     fresh = []
     for label in _read_export(file, run.name):
-        kept = newest.get(label.chain)
-        if kept is None or label.moment > kept.moment:
+        if label.chain not in newest or label.moment > newest[label.chain].moment:
             newest[label.chain] = label
             fresh.append(label)
     if fresh:
@@ -97,8 +96,7 @@ def _read_all(run_dir: Path) -> dict[str, Label]:
     newest: dict[str, Label] = {}
     for number, table in read_lines(path):
         label = _label(table, f"{path}, line {number}")
-        kept = newest.get(label.chain)
-        if kept is None or label.moment >= kept.moment:
+        if label.chain not in newest or label.moment >= newest[label.chain].moment:
             newest[label.chain] = label
     return newest
 
@@ -115,12 +113,12 @@ def _read_export(file: Path, run_name: str) -> list[Label]:
         raise
     except (ValueError, RecursionError) as error:
         raise LabelError(f"{file} is not JSON ({error}): export the labels again from the page") from error
-    if not isinstance(table, dict) or table.get("format") != FORMAT:
-        found = table.get("format") if isinstance(table, dict) else type(table).__name__
-        raise LabelError(f"{file}: format = {found!r:.80}, expected {FORMAT!r}; give the file that the page exported")
-    if table.get("run") != run_name:
-        raise LabelError(f"{file}: run = {table.get('run')!r:.80}, but this run is {run_name!r}; give its own labels")
-    labels = table.get("labels")
+    found = table if isinstance(table, dict) else {}
+    for key, expected in (("format", FORMAT), ("run", run_name)):
+        if found.get(key) != expected:
+            why = f"{key} = {found.get(key)!r:.80}, expected {expected!r}"
+            raise LabelError(f"{file}: {why}; give the file that this run's page exported")
+    labels = found.get("labels")
     if not isinstance(labels, list):
         raise LabelError(f"{file}: labels = {labels!r:.80}, expected a list")
     return [_label(entry, f"{file}, labels[{number}]") for number, entry in enumerate(labels)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable
 from dataclasses import dataclass
+from operator import add, mul, sub
 from typing import ClassVar, Literal
 
 from groupwise.config.build import require
@@ -15,6 +16,7 @@ from groupwise.tasks.rows import stable_id
 from groupwise.tasks.task import GeneratedTask, TaggedInteger, check_share
 from groupwise.types import Message, Problem, Score
 
+OPERATIONS = {"+": add, "-": sub, "*": mul}
 # Distinct problems per level; a + b and b + a are one problem. Differences are never negative before level 5.
 NUM_POSSIBLE = {
     1: 10 * 11 // 2,
@@ -81,19 +83,15 @@ def _draw_one_operator(generator: random.Random, level: int) -> tuple[Hashable, 
     b = generator.randint(2 if level == 4 else low, high)
     if operator == "-":
         a, b = max(a, b), min(a, b)
-    value = _apply(operator, a, b)
-    return (operator, min(a, b), max(a, b)), f"{a}{operator}{b}", value
+    return (operator, min(a, b), max(a, b)), f"{a}{operator}{b}", OPERATIONS[operator](a, b)
 
 
 def _draw_two_operators(generator: random.Random) -> tuple[Hashable, str, int]:
     a, b, c = (generator.randint(2, 20) for _ in range(3))
     first, second = generator.choice("+-*"), generator.choice("+-*")
+    apply_first, apply_second = OPERATIONS[first], OPERATIONS[second]
     if generator.random() < 0.5:
-        expression, value = f"({a}{first}{b}){second}{c}", _apply(second, _apply(first, a, b), c)
+        expression, value = f"({a}{first}{b}){second}{c}", apply_second(apply_first(a, b), c)
     else:
-        expression, value = f"{a}{first}({b}{second}{c})", _apply(first, a, _apply(second, b, c))
+        expression, value = f"{a}{first}({b}{second}{c})", apply_first(a, apply_second(b, c))
     return expression, expression, value
-
-
-def _apply(operator: str, a: int, b: int) -> int:
-    return a + b if operator == "+" else a - b if operator == "-" else a * b

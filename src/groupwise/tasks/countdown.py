@@ -67,10 +67,7 @@ class Countdown(GeneratedTask):
             return self._held_out()
         drawn = super().problems("train") if self.train is None else self._load(self.train, "train", "train")
         held_out = {problem.id for problem in self._held_out()} if self.train or self.held_out else set()
-        kept = [problem for problem in drawn if problem.id not in held_out]
-        if self.train is not None and self.num_train:
-            kept = kept[: self.num_train]
-        return kept
+        return [problem for problem in drawn if problem.id not in held_out][: self.num_train or None]
 
     def _held_out(self) -> Sequence[Problem]:
         if self.held_out is not None:

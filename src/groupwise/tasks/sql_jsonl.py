@@ -86,10 +86,13 @@ class SqlJsonl(DataTask):
         except EmptyGoldError:
             fix = f"check that the databases ({self.database_key!r} or task.options.database) belong to the queries"
             raise SkippedRow(f"{self.gold_key!r} returns no rows", fix) from None
-        if self.schema_key is not None:
-            schema = row.text(self.schema_key)
-        else:
-            schema = _schema_of(row, databases[0], self.max_schema_chars)
+        try:
+            if self.schema_key is None:
+                schema = schema_text(databases[0], self.max_schema_chars)
+            else:
+                schema = row.text(self.schema_key)
+        except DatabaseError as error:
+            raise row.error(str(error)) from None
         prompt = f"{schema.strip()}\n\n{question.strip()}\n{self.instruction}".strip()
         identifier = stable_id("sql", plain_text(question), names)
         return Problem(identifier, (Message("user", prompt),), gold, {"databases": databases})
@@ -154,10 +157,3 @@ def _names(row: Row, key: str, value: Any) -> list[str]:
     if len(set(names)) < len(names):
         raise row.error(f"{key!r} names a file twice: {value!r:.60}")
     return names
-
-
-def _schema_of(row: Row, database: str, max_chars: int) -> str:
-    try:
-        return schema_text(database, max_chars)
-    except DatabaseError as error:
-        raise row.error(str(error)) from None
