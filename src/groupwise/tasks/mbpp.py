@@ -73,14 +73,10 @@ class Mbpp(CodeTask):
 
     def _problem(self, row: Row, is_held_out: bool) -> Problem:
         code, setup = row.text("code"), row.optional_text("test_setup_code")
-        tests = _texts(row, "test_list")
-        if len(tests) <= self.hidden_tests:
-            raise row.error(
-                f"'test_list' has {len(tests)} tests, and hidden_tests = {self.hidden_tests} would hide all"
-            )
-        scored = (
-            [*tests, *_texts(row, "challenge_test_list")] if is_held_out else tests[: NUM_TESTS - self.hidden_tests]
-        )
+        tests, hidden = _texts(row, "test_list"), self.hidden_tests
+        if len(tests) <= hidden:
+            raise row.error(f"'test_list' has {len(tests)} tests, and hidden_tests = {hidden} would hide all")
+        scored = [*tests, *_texts(row, "challenge_test_list")] if is_held_out else tests[: NUM_TESTS - hidden]
         with bad_tests_at(row):
             spec = CodeSpec(tuple(scored), infer_entry_points(scored, code, setup), setup=setup)
             read_plan(spec.to_text())
