@@ -256,7 +256,8 @@ class _Survey:
             tally.total += 1
             if evidence := check.evidence(subject):
                 tally.count += 1
-                tally.examples.offer(partial(_make_example, step, problem_id, number, subject, evidence, text))
+                shown = (subject.score.verdict.value, excerpt(evidence, EXCERPT_CHARS), excerpt(text, EXCERPT_CHARS))
+                tally.examples.offer(partial(AuditExample, step, problem_id, number, *shown))
 
     def other_problem(self, text: str, problem_id: str) -> str:
         if len(text) < MIN_SHARED_CHARS:
@@ -290,13 +291,6 @@ class _Survey:
 
     def _order(self, chain: Chain) -> bytes:
         return hashlib.sha256(f"{self.seed}/{chain.id}".encode()).digest()
-
-
-def _make_example(
-    step: int, problem_id: str, number: int, subject: AuditSubject, evidence: str, completion: str
-) -> AuditExample:
-    shown = (excerpt(evidence, EXCERPT_CHARS), excerpt(completion, EXCERPT_CHARS))
-    return AuditExample(step, problem_id, number, subject.score.verdict.value, *shown)
 
 
 def spread_evenly(total: int, available: Sequence[int]) -> list[int]:

@@ -89,7 +89,9 @@ class ProblemSampler:
             pool = "new" if rate is None else "hard" if rate < low else "easy" if rate > high else "active"
             pools[pool].append(problem)
         num_explore = round(count * self._curriculum.explore_share)
-        explore = _interleave(pools["new"], pools["hard"], pools["easy"])
+        # One of each pool in turn, so that every pool is used.
+        turns = zip_longest(pools["new"], pools["hard"], pools["easy"])
+        explore = [problem for turn in turns for problem in turn if problem is not None]
         chosen = pools["active"][: count - num_explore]
         chosen += explore[: count - len(chosen)]
         # Nothing left to explore: fill up from the active pool.
@@ -110,8 +112,3 @@ class ProblemSampler:
                 )
             levels[problem.id] = float(level)
         return levels
-
-
-def _interleave(*pools: list[Problem]) -> list[Problem]:
-    """Take one from each pool in turn until all are empty, so every pool is used."""
-    return [problem for turn in zip_longest(*pools) for problem in turn if problem is not None]

@@ -29,11 +29,7 @@ file."""
 
 
 class SkippedRow(Exception):
-    """A row that cannot be checked: why, and what to change if there are many."""
-
-    def __init__(self, why: str, fix: str) -> None:
-        super().__init__(why)
-        self.fix = fix
+    """A row that cannot be checked. Its arguments: the reason, and what to change if there are many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +72,10 @@ class Row:
 
     def whole_number(self, key: str) -> int:
         """Return an integer, also from a string."""
-        value = self.get(key)
-        if isinstance(value, str) and re.fullmatch(r"\s*[-+]?[0-9]{1,300}\s*", value):
-            return int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.error(f"{key!r} is {value!r:.60}, expected an integer")
-        return value
+        text = self.answer(key)
+        if not re.fullmatch(r"\s*[-+]?[0-9]{1,300}\s*", text):
+            raise self.error(f"{key!r} is {text!r:.60}, expected an integer")
+        return int(text)
 
     def optional(self, key: str) -> Any:
         """Return a value, or None where it is missing, null or empty."""
@@ -119,20 +113,20 @@ def read_distinct(
     Repeated problems and rows for which `read` raises `SkippedRow` are counted in the log.
     """
     problems: dict[str, Problem] = {}
-    skipped: list[tuple[Row, SkippedRow]] = []
+    skipped: list[tuple[Row, str, str]] = []
     num_repeated = 0
     for row in rows:
         try:
             problem = read(row)
         except SkippedRow as error:
-            skipped.append((row, error))
+            skipped.append((row, *error.args))
             continue
         if problem is not None and problems.setdefault(problem.id, problem) is not problem:
             num_repeated += 1
     if skipped:
-        row, why = skipped[0]
+        row, why, fix = skipped[0]
         if len(skipped) > max(MAX_SKIPPED, max_skipped_share * len(rows)):
-            raise row.error(f"{why}, as in {len(skipped)} of {len(rows)} rows; {why.fix}")
+            raise row.error(f"{why}, as in {len(skipped)} of {len(rows)} rows; {fix}")
         logger.warning("%s: skipped %d rows: %s", source, len(skipped), why)
     if num_repeated:
         logger.warning("%s: skipped %d rows that repeat a problem", source, num_repeated)

@@ -27,15 +27,12 @@ class Task(Protocol):
     @property
     def verifier(self) -> str:
         """Name and version of the scoring rule, as in "countdown/1"; a changed rule needs a new version."""
-        ...
 
     def problems(self, split: Split) -> Sequence[Problem]:
         """Return all problems of a split in a fixed order. The two splits share no problem."""
-        ...
 
     def score(self, problem: Problem, completion: str) -> Score:
         """Judge one completion. Raise only when the verifier itself fails: the caller turns that into an error."""
-        ...
 
 
 @runtime_checkable
@@ -51,7 +48,6 @@ class RowScorer(Protocol):
 
     def bare_problem(self, row: Row) -> Problem:
         """Build a problem from a row with the fields that scoring needs; the prompt is optional."""
-        ...
 
 
 @runtime_checkable
@@ -60,7 +56,6 @@ class GoldWriter(Protocol):
 
     def gold_completion(self, problem: Problem) -> str | None:
         """Return a completion that must be judged correct; None for a problem without a gold answer."""
-        ...
 
 
 @dataclass(frozen=True)
