@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -23,7 +24,7 @@ from groupwise.audit.survey import Chain, Source, groups_at, make_chain
 from groupwise.base.stats import wilson_interval
 from groupwise.runs.files import append_line, encode_line, read_lines, repair_tail, write_failure
 from groupwise.runs.reader import Run
-from groupwise.types import ScoredGroup, Verdict
+from groupwise.types import Verdict
 
 FOLDER = "audit"
 LABELS = "labels.jsonl"
@@ -58,17 +59,14 @@ class Label:
         return cast(Source, source), step, group_number, number
 
     @property
-    def is_empty(self) -> bool:
-        return self.verdict is None and self.reasoning is None and not self.note
-
-    @property
     def moment(self) -> datetime.datetime:
         return datetime.datetime.fromisoformat(self.time)
 
 
 def read_labels(run_dir: Path) -> dict[str, Label]:
     """Return the current labels by chain, without those that were withdrawn."""
-    return {chain: label for chain, label in _read_all(run_dir).items() if not label.is_empty}
+    labels = _read_all(run_dir)
+    return {chain: label for chain, label in labels.items() if label.verdict or label.reasoning or label.note}
 
 
 def merge_labels(run_dir: Path, file: Path) -> int:
@@ -216,12 +214,10 @@ def _share(name: str, answers: list[str | None]) -> AgreementShare:
 def _find_chains(run: Run, labels: Mapping[str, Label]) -> dict[str, Chain]:
     """Return the labelled chains that the run still has with the same text, by id."""
     found: dict[str, Chain] = {}
-    groups: dict[tuple[Source, int], list[ScoredGroup]] = {}
+    groups = cache(partial(groups_at, run))
     for name, label in labels.items():
         source, step, group_number, number = label.place
-        if (source, step) not in groups:
-            groups[source, step] = groups_at(run, source, step)
-        members = groups[source, step]
+        members = groups(source, step)
         if group_number < len(members) and number < len(members[group_number].scores):
             chain = make_chain(source, step, group_number, members[group_number], number)
             if chain.id == name:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from typing import Any, overload
 
 import torch
@@ -141,11 +142,10 @@ def split_updates(
     """Distribute the problems of a step over `num_updates` updates, in an order that `order_key` determines."""
     order = shuffled(num_problems, *order_key)
     size, extra = divmod(num_problems, num_updates)
-    updates, start = [], 0
-    for index in range(num_updates):
-        stop = start + size + (index < extra)
+    bounds = [index * size + min(index, extra) for index in range(num_updates + 1)]
+    updates = []
+    for start, stop in pairwise(bounds):
         chosen = set(order[start:stop])
-        start = stop
         members = [example for example in examples if example.problem_index in chosen]
         updates.append(weigh(members, weight_rule, constant_length))
     return updates

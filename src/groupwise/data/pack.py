@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 
 import numpy
 import torch
@@ -101,23 +102,21 @@ def make_pack(pairs: Sequence[TokenPair], device: torch.device) -> Pack:
     segments: list[Segment] = []
     pieces: list[tuple[int, ...]] = []
     predicts: list[range] = []
-    end, index = 0, 0
-    while index < len(pairs):
-        prompt = pairs[index][0]
+    end = 0
+    for prompt, continued in groupby(pairs, key=itemgetter(0)):
         prompt_start, prompt_end = end, end + len(prompt)
         pieces.append(prompt)
         end = prompt_end
         members: list[Segment] = []
-        while index < len(pairs) and pairs[index][0] == prompt:
-            completion = pairs[index][1][:-1]
-            if pairs[index][1]:
+        for _, whole in continued:
+            completion = whole[:-1]
+            if whole:
                 # The prompt's last token predicts the first of each completion.
                 predicts += [range(prompt_end - 1, prompt_end), range(end, end + len(completion))]
             if completion:
                 members.append(Segment(end, len(completion), prompt_start, len(prompt), end + len(completion)))
                 pieces.append(completion)
                 end += len(completion)
-            index += 1
         segments += [Segment(prompt_start, len(prompt), 0, 0, end), *members]
     positions = [range(part.prompt_length, part.prompt_length + part.length) for part in segments]
     return Pack(
