@@ -86,12 +86,11 @@ class PooledScorer:
         self._verifier = function.task.verifier
         self._pool = make_pool(function, num_workers, limits)
 
-    def start(self) -> None:
+    def start(self) -> PooledScorer:
         self._pool.start()
-
-    def __enter__(self) -> PooledScorer:
-        self.start()
         return self
+
+    __enter__ = start
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -128,9 +127,7 @@ def make_scorer(task: Task, config: VerifierConfig, make_pool: PoolMaker = Worke
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # set by torchrun
     num_workers = usual_workers(num_cores(), ranks_here) if config.workers == "auto" else config.workers
     limits = Limits(config.seconds, config.wall_seconds, config.memory_mb)
-    scorer = PooledScorer(function, num_workers, limits, make_pool)
-    scorer.start()
-    return scorer
+    return PooledScorer(function, num_workers, limits, make_pool).start()
 
 
 def verifier_version(task: Task, process: str) -> str:

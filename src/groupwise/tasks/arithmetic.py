@@ -69,11 +69,10 @@ class Arithmetic(TaggedInteger, GeneratedTask):
     def score(self, problem: Problem, completion: str) -> Score:
         found = last_tag(completion)
         value = None if found is None else parse_number(found.text)
-        is_right = value is not None and value == int(problem.answer)
+        is_right = None if value is None else value == int(problem.answer)
         parts = {"correct": 1.0 if is_right else 0.0, "format": 0.0 if found is None else self.format_bonus}
-        verdict = verdict_of(None if value is None else is_right)
         detail = "no <answer> element" if found is None else excerpt(found.text)
-        return Score(sum(parts.values()), verdict, parts, self.verifier, detail)
+        return Score(sum(parts.values()), verdict_of(is_right), parts, self.verifier, detail)
 
 
 def _draw_one_operator(generator: random.Random, level: int) -> tuple[Hashable, str, int]:
