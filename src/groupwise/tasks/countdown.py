@@ -128,8 +128,7 @@ class Countdown(GeneratedTask):
 
     def bare_problem(self, row: Row) -> Problem:
         """Read a row {numbers, target}; `nums`, as in the published data set, is accepted for `numbers`."""
-        values = row.values if "nums" in row.values else {**row.values, "nums": row.get("numbers")}
-        return self._problem(*_read(Row(values, row.where)))
+        return self._problem(*_read(row, "nums" if "nums" in row.values else "numbers"))
 
     def gold_completion(self, problem: Problem) -> str | None:
         solution = solve(problem.meta["nums"], problem.meta["target"])
@@ -143,10 +142,10 @@ class Countdown(GeneratedTask):
         return f"{reasoning}<answer>{solution.expression}</answer>"
 
 
-def _read(row: Row) -> tuple[list[int], int]:
-    nums, target = row.get("nums"), row.get("target")
+def _read(row: Row, key: str = "nums") -> tuple[list[int], int]:
+    nums, target = row.get(key), row.get("target")
     if not isinstance(nums, list) or not 2 <= len(nums) <= 6 or not all(_is_number(number) for number in nums):
-        raise row.error(f"'nums' is {str(nums)[:60]}, expected 2 to 6 integers from 0 to 10^9")
+        raise row.error(f"{key!r} is {str(nums)[:60]}, expected 2 to 6 integers from 0 to 10^9")
     if not _is_number(target):
         raise row.error(f"'target' is {str(target)[:60]}, expected an integer from 0 to 10^9")
     return nums, target

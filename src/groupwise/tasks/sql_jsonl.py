@@ -138,8 +138,7 @@ class SqlJsonl(DataTask):
     def gold_completion(self, problem: Problem) -> str:
         return f"```sql\n{problem.answer.strip()}\n```"
 
-    def demonstrate(self, problem: Problem) -> str:
-        return self.gold_completion(problem)
+    demonstrate = gold_completion
 
 
 def query_form(query: str) -> str:
