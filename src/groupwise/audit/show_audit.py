@@ -36,7 +36,7 @@ def show_audit(audit: Audit, console: Console) -> None:
             place = f"step {example.step}, {example.problem_id}, rollout {example.rollout_number}, {example.verdict}"
             console.print(_text(f"  {place}: ", "dim") + _text(example.evidence, "yellow"))
             console.print(_text(f"    {example.excerpt}"))
-    for gain in audit.gains:
+    for gain in audit.held_out_gains:
         reward = f"reward {gain.reward_first:.3f} → {gain.reward_last:.3f}"
         reward += f" (gain {gain.reward_gain_low:+.3f} to {gain.reward_gain_high:+.3f})"
         held_out = f"held-out pass@1 {gain.held_out_first:.1%} → {gain.held_out_last:.1%}"

@@ -10,7 +10,7 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -114,19 +114,14 @@ class Audit:
     verdicts: dict[str, int]
     """Number of rollouts with each verdict."""
     findings: tuple[AuditFinding, ...]
-    gains: tuple[HeldOutGain, ...]
+    held_out_gains: tuple[HeldOutGain, ...]
     chains: tuple[Chain, ...]
     """For people to label, in a random order."""
 
     def to_json(self) -> dict[str, Any]:
-        names = ("run", "source", "seed", "first_step", "last_step", "num_rollouts", "num_problems", "verdicts")
-        return {
-            "format": FORMAT,
-            **{name: getattr(self, name) for name in names},
-            "findings": [finding.to_json() for finding in self.findings],
-            "held_out_gains": [gain.to_json() for gain in self.gains],
-            "chains": [chain.to_json() for chain in self.chains],
-        }
+        table = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        lists = {name: [entry.to_json() for entry in table[name]] for name in ("findings", "held_out_gains", "chains")}
+        return {"format": FORMAT} | table | lists
 
 
 def audit_run(
@@ -158,7 +153,7 @@ def audit_run(
         num_problems=len(survey.problems),
         verdicts=verdicts,
         findings=survey.findings(),
-        gains=held_out_gains(run.steps(), run.evals(), evaluates_greedily(run.recipe_if_any)),
+        held_out_gains=held_out_gains(run.steps(), run.evals(), evaluates_greedily(run.recipe_if_any)),
         chains=survey.chains(),
     )
 

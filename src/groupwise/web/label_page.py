@@ -64,7 +64,7 @@ def render_page(audit: Audit, labels: Mapping[str, Label]) -> str:
 
 def _findings(audit: Audit) -> str:
     rows = "\n".join(map(_finding, audit.findings))
-    gains = "".join(map(_gain, audit.gains))
+    gains = "".join(map(_gain, audit.held_out_gains))
     head = '<th>finding<th class="number">count<th>of<th class="number">share<th>95 % interval'
     return (
         '<details class="findings" open><summary>Findings</summary>\n<div class="scroll"><table>\n'
