@@ -174,7 +174,7 @@ class _Term:
 
 
 def solve(nums: Sequence[int], target: int) -> Solution | None:
-    """Search all ways to combine the numbers in pairs; return a solution, or None where there is none.
+    """Search all ways to combine the numbers in pairs; return a solution, or None if there is none.
 
     Solutions whose steps are all positive integers are tried first, since they are the ones worth imitating. Each
     further number multiplies the work by about fifty.

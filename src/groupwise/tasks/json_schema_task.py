@@ -11,8 +11,6 @@ from groupwise.tasks.rows import Row, plain_text, stable_id
 from groupwise.tasks.task import DataTask, check_share
 from groupwise.types import Message, Problem, Score, Verdict
 
-SCHEMA_MARK = "{schema}"
-
 
 @dataclass(frozen=True)
 class JsonSchema(DataTask):
@@ -44,7 +42,7 @@ class JsonSchema(DataTask):
         prompt = row.text(self.prompt_key)
         schema = _read_schema(row, self.schema_key)
         answer = "" if self.answer_key is None else _read_answer(row, self.answer_key, schema)
-        instruction = self.instruction.replace(SCHEMA_MARK, schema)
+        instruction = self.instruction.replace("{schema}", schema)
         message = Message("user", f"{prompt.strip()}\n{instruction}".strip())
         return Problem(stable_id("json-schema", plain_text(prompt), schema), (message,), answer, {"schema": schema})
 

@@ -106,7 +106,8 @@ class GeneratedTask:
                 f"task.options: num_train + num_held_out = {self.num_train} + {self.num_held_out} = {total}, but "
                 f"{limit} distinct problems; lower the counts, or {self.fix}"
             )
-        return list(found.values())[0 if split == "held_out" else self.num_held_out :]
+        problems = list(found.values())
+        return problems if split == "held_out" else problems[self.num_held_out :]
 
 
 class TaggedInteger:
