@@ -143,7 +143,7 @@ def test_a_prompt_may_be_a_conversation(tmp_path: Any) -> None:
         (f"{HERE}no_such_function", "has no 'no_such_function'"),
         (f"{HERE}COUNTDOWN", "not a function"),
         ("local:mine", r"pass it again, as in groupwise.resume\(run, reward=mine\)"),
-        ({"task": 1.0, "tests.unit.tasks.test_functions:task": 1.0}, "cannot import|has no 'task'"),
+        ({"task": 1.0, "tests.unit.tasks.test_functions:task": 1.0}, "has no 'task'"),
     ],
 )
 def test_what_cannot_be_a_reward_function_is_refused_with_the_fix(reward: Any, message: str) -> None:
