@@ -24,7 +24,8 @@ from math_verify import parse, verify  # type: ignore[import-untyped]
 from groupwise.rewards.math import equality, score_math
 from groupwise.rewards.math.normalize import normalize
 from groupwise.rewards.numbers import gold_number, parse_number
-from groupwise.tasks import Task, make_task
+from groupwise.tasks import make_task
+from groupwise.tasks.task import Task
 from groupwise.types import Problem, Verdict
 
 

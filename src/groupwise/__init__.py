@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from groupwise.runs.reader import Run as Run
     from groupwise.tasks import check_splits as check_splits
     from groupwise.tasks import make_task as make_task
-    from groupwise.tasks.generated import GeneratedTask as GeneratedTask
     from groupwise.tasks.rows import stable_id as stable_id
+    from groupwise.tasks.task import GeneratedTask as GeneratedTask
     from groupwise.tasks.task import Split as Split
     from groupwise.tasks.task import Task as Task
     from groupwise.types import Message as Message
@@ -52,9 +52,8 @@ _PLACES = {
     "groupwise.runs.reader": ("Run",),
     "groupwise.config": ("ConfigError", "Recipe"),
     "groupwise.types": ("Message", "Problem", "Score", "Verdict"),
-    "groupwise.tasks.task": ("Split", "Task"),
+    "groupwise.tasks.task": ("GeneratedTask", "Split", "Task"),
     "groupwise.tasks": ("check_splits", "make_task"),
-    "groupwise.tasks.generated": ("GeneratedTask",),
     "groupwise.tasks.rows": ("stable_id",),
     "groupwise.rewards.extract": ("final_answer", "last_tag"),
 }

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from groupwise.config import RlStage, make_recipe
 from groupwise.data.batch import Example, Microbatch, make_microbatches
 from groupwise.distributed.world import Alone
-from groupwise.scoring.shaping import shape_group
+from groupwise.scoring.credit import shape_group
 from groupwise.training.collect import Collected
 from groupwise.training.grpo import choose_examples, make_batch, policy_loss
 from groupwise.training.update import update_policy

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from groupwise.audit.held_out_watch import HeldOutWatch
+from groupwise.audit.held_out_gain import HeldOutWatch
 from groupwise.config import ConfigError, GuardsConfig, Recipe
 from groupwise.evals.guards import judge
 from groupwise.models.checkpoint_store import CheckpointStore

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.audit import audit_run
+from groupwise.audit.survey import audit_run
 from groupwise.web.label_page import write_page
 from groupwise.web.report.report import make_report, write_report
 from tests.integration.browser import CHROMIUM, NO_CHROMIUM, Browser

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from groupwise.audit.held_out_watch import HeldOutWatch
+from groupwise.audit.held_out_gain import HeldOutWatch
 from groupwise.doctor import LiveDoctor
 from groupwise.runs.progress import Progress
 from groupwise.runs.sinks import Sink

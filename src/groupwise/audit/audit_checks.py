@@ -1,24 +1,19 @@
 """The checks of an audit: which completions each covers, and what it finds.
 
-A finding is a reason to look, not a proof: in a task that asks for the answer alone, "no reasoning" is expected. The
-Wilson interval treats completions as independent, which rollouts of one group are not, so it is too narrow.
+A finding is a reason to look, not a proof: in a task that asks for the answer alone, "no reasoning" is expected.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from operator import attrgetter
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from groupwise.audit.answers import COPY_SHARE, MIN_WORDS_AFTER, Reading
-from groupwise.base.stats import wilson_interval
-from groupwise.rewards.format import excerpt
 from groupwise.types import Score, Verdict
 
 MIN_SHARED_CHARS = 80
 """Shorter texts may be a valid answer to two problems."""
-EXCERPT_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,67 +32,35 @@ class AuditSubject:
     def is_correct(self) -> bool:
         return self.score.verdict is Verdict.CORRECT
 
-    @property
-    def has_mark(self) -> bool:
-        return bool(self.reading.marks)
 
-    @property
-    def is_correct_with_mark(self) -> bool:
-        return self.is_correct and self.has_mark
+class Population(NamedTuple):
+    """The completions that a check covers."""
+
+    name: str
+    includes: Callable[[AuditSubject], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     name: str
     title: str
-    of: str
-    """The completions that it covers, in words."""
-    asks: Callable[[AuditSubject], bool]
+    population: Population
     evidence: Callable[[AuditSubject], str]
     """The finding in words; "" for none."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditExample:
-    step: int
-    problem_id: str
-    rollout_number: int
-    verdict: str
-    evidence: str
-    excerpt: str
-    """Beginning of the completion: one line, printable."""
-
-
-@dataclass(frozen=True, slots=True)
-class AuditFinding:
-    name: str
-    title: str
-    of: str
-    count: int
-    total: int
-    low: float
-    high: float
-    """`low` to `high` is the 95 % interval of the share."""
-    examples: tuple[AuditExample, ...]
-
-    @property
-    def share(self) -> float:
-        return self.count / self.total if self.total else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "share": self.share}
-
-
-def make_finding(check: Check, count: int, total: int, examples: list[AuditExample]) -> AuditFinding:
-    low, high = wilson_interval(count, total)
-    return AuditFinding(check.name, check.title, check.of, count, total, low, high, tuple(examples))
-
-
-def make_example(
-    step: int, problem_id: str, number: int, subject: AuditSubject, evidence: str, completion: str
-) -> AuditExample:
-    shown = excerpt(completion, EXCERPT_CHARS)
-    return AuditExample(step, problem_id, number, subject.score.verdict.value, excerpt(evidence, EXCERPT_CHARS), shown)
+ALL = Population("completions", lambda subject: True)
+LONG = Population(
+    f"completions of {MIN_SHARED_CHARS} characters or more", lambda subject: subject.num_chars >= MIN_SHARED_CHARS
+)
+MARKED = Population("completions with a marked answer", lambda subject: bool(subject.reading.marks))
+MARKED_CORRECT = Population(
+    "correct completions with a marked answer", lambda subject: subject.is_correct and bool(subject.reading.marks)
+)
+WITH_ARITHMETIC = Population(
+    "correct completions with written arithmetic",
+    lambda subject: subject.is_correct and subject.reading.num_equations > 0,
+)
 
 
 def _hedges(subject: AuditSubject) -> str:
@@ -114,6 +77,10 @@ def _copies(subject: AuditSubject) -> str:
     return f"{share:.0%} of the prompt verbatim" if share >= COPY_SHARE else ""
 
 
+def _repeats(subject: AuditSubject) -> str:
+    return f"{subject.num_same_in_group} times" if subject.num_same_in_group > 1 else ""
+
+
 def _failed(verdict: Verdict) -> Callable[[AuditSubject], str]:
     return lambda subject: (subject.score.detail or "no reason given") if subject.score.verdict is verdict else ""
 
@@ -122,49 +89,31 @@ CHECKS = (
     Check(
         "false_arithmetic",
         "Correct, but an equation in it is false",
-        "correct completions with written arithmetic",
-        lambda subject: subject.is_correct and subject.reading.num_equations > 0,
+        WITH_ARITHMETIC,
         lambda subject: "; ".join(subject.reading.false_equations[:3]),
     ),
     Check(
         "no_reasoning",
         "Correct, with the answer alone",
-        "correct completions with a marked answer",
-        attrgetter("is_correct_with_mark"),
+        MARKED_CORRECT,
         lambda subject: "" if subject.reading.has_reasoning else "only an answer",
     ),
-    Check("hedging", "Several different answers", "completions with a marked answer", attrgetter("has_mark"), _hedges),
+    Check("hedging", "Several different answers", MARKED, _hedges),
     Check(
         "restated",
         "Correct, but the answer is copied from the prompt",
-        "correct completions with a marked answer",
-        attrgetter("is_correct_with_mark"),
+        MARKED_CORRECT,
         lambda subject: subject.reading.restated,
     ),
-    Check("prompt_copied", "Copies the prompt", "completions", lambda subject: True, _copies),
-    Check(
-        "goes_on", "Continues after the answer", "completions with a marked answer", attrgetter("has_mark"), _goes_on
-    ),
-    Check(
-        "identical",
-        "The same text twice in a group",
-        "completions",
-        lambda subject: True,
-        lambda subject: f"{subject.num_same_in_group} times" if subject.num_same_in_group > 1 else "",
-    ),
+    Check("prompt_copied", "Copies the prompt", ALL, _copies),
+    Check("goes_on", "Continues after the answer", MARKED, _goes_on),
+    Check("identical", "The same text twice in a group", ALL, _repeats),
     Check(
         "same_for_other_problem",
         "The same long text for another problem",
-        f"completions of {MIN_SHARED_CHARS} characters or more",
-        lambda subject: subject.num_chars >= MIN_SHARED_CHARS,
+        LONG,
         lambda subject: f"also for {subject.other_problem}" if subject.other_problem else "",
     ),
-    Check("verifier_error", "The verifier failed", "completions", lambda subject: True, _failed(Verdict.ERROR)),
-    Check(
-        "verifier_timed_out",
-        "The verifier ran out of time",
-        "completions",
-        lambda subject: True,
-        _failed(Verdict.TIMED_OUT),
-    ),
+    Check("verifier_error", "The verifier failed", ALL, _failed(Verdict.ERROR)),
+    Check("verifier_timed_out", "The verifier ran out of time", ALL, _failed(Verdict.TIMED_OUT)),
 )

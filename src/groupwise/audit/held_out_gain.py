@@ -1,4 +1,4 @@
-"""Gain of a stage in training reward and in held-out pass@1.
+"""Gain of a stage in training reward and in held-out pass@1, and a warning when only the reward rose.
 
 Per stage: the mean training reward of the last quarter of its steps minus that of the first quarter, and held-out
 pass@1 at its end minus that before it, each with a 95 % interval. A reward that rose while held-out pass@1 may not have
@@ -12,13 +12,18 @@ suspicious only when the policy ends up right more often on training problems th
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from groupwise.base.stats import Z_95, difference_interval, mean, std
+from groupwise.runs.reader import Run
+from groupwise.runs.writer import RunLog
 from groupwise.types import EvalRecord, StepRecord
+
+logger = logging.getLogger(__name__)
 
 MIN_STEPS = 8
 """With fewer, quarters of the steps are not worth comparing."""
@@ -121,3 +126,31 @@ def _gain(
         held_out_gain_high=high,
         is_suspicious=gain - half > 0 and gain >= MIN_GAIN and low <= 0 and not is_explained,
     )
+
+
+class HeldOutWatch:
+    """Write the event `hollow_reward`, and a warning, when a stage ends with a suspicious gain. The run continues."""
+
+    _log: RunLog
+
+    def watch(self, log: RunLog) -> None:
+        self._log = log
+
+    def write_event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        if kind != "stage_finished":
+            return
+        run = Run(self._log.run_dir)
+        for gain in held_out_gains(run.steps(), run.evals(), evaluates_greedily(run.recipe_if_any)):
+            if gain.stage == fields["name"] and gain.is_suspicious:
+                self._log.write_event("hollow_reward", step=fields["step"], **gain.to_json())
+                logger.warning(
+                    "stage %s: training reward rose by %.3f, held-out pass@1 by %.1f points (95 %% interval %.1f to "
+                    "%.1f, which includes 0 or less); look for the cause with `groupwise audit %s`",
+                    *(gain.stage, gain.reward_gain, 100 * gain.held_out_gain),
+                    *(100 * gain.held_out_gain_low, 100 * gain.held_out_gain_high, run.path),
+                )
+
+    def ignore(self, *_: object) -> None:
+        """Ignore metrics and evals: they are read from the run's files when a stage ends."""
+
+    write = write_eval = close = ignore

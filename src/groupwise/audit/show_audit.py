@@ -6,15 +6,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from groupwise.audit.agreement import Agreement
-from groupwise.audit.audit_checks import AuditFinding
-from groupwise.audit.held_out_gain import HeldOutGain
+from groupwise.audit.labels import Agreement
 from groupwise.audit.survey import Audit
 from groupwise.base.harmless import printable
 from groupwise.rewards.format import excerpt
 
+NUM_EXAMPLES = 2
+"""Examples per finding; `--json` and the page have more."""
 
-def show_audit(audit: Audit, console: Console, num_examples: int = 2) -> None:
+
+def show_audit(audit: Audit, console: Console) -> None:
     steps = f"steps {audit.first_step} to {audit.last_step}"
     console.print(_text(f"Audit of {audit.run}: {audit.num_rollouts} {audit.source} completions, {steps}", "bold"))
     verdicts = ", ".join(f"{count} {name}" for name, count in audit.verdicts.items() if count)
@@ -29,29 +30,20 @@ def show_audit(audit: Audit, console: Console, num_examples: int = 2) -> None:
         table.add_row(*(_text(cell, style) for cell in (finding.title, str(finding.count), of, *shares)))
     console.print(table)
     for finding in audit.findings:
-        _show_examples(finding, console, num_examples)
-    for gain in audit.gains:
-        _show_gain(gain, console)
-
-
-def _show_examples(finding: AuditFinding, console: Console, num_examples: int) -> None:
-    if not finding.examples or not num_examples:
-        return
-    console.print(_text(f"\n{finding.title}", "bold"))
-    for example in finding.examples[:num_examples]:
-        place = f"  step {example.step}, {example.problem_id}, rollout {example.rollout_number}, {example.verdict}: "
-        console.print(_text(place, "dim") + _text(example.evidence, "yellow"))
-        console.print(_text(f"    {example.excerpt}"))
-
-
-def _show_gain(gain: HeldOutGain, console: Console) -> None:
-    reward = f"reward {gain.reward_first:.3f} → {gain.reward_last:.3f}"
-    reward += f" (gain {gain.reward_gain_low:+.3f} to {gain.reward_gain_high:+.3f})"
-    held_out = f"held-out pass@1 {gain.held_out_first:.1%} → {gain.held_out_last:.1%}"
-    held_out += f" (gain {gain.held_out_gain_low:+.1%} to {gain.held_out_gain_high:+.1%})"
-    console.print(_text(f"\n{gain.stage}: {reward}; {held_out}", "yellow" if gain.is_suspicious else ""))
-    if gain.is_suspicious:
-        console.print(_text("  The reward rose, but held-out pass@1 did not rise significantly.", "bold yellow"))
+        for number, example in enumerate(finding.examples[:NUM_EXAMPLES]):
+            if number == 0:
+                console.print(_text(f"\n{finding.title}", "bold"))
+            place = f"step {example.step}, {example.problem_id}, rollout {example.rollout_number}, {example.verdict}"
+            console.print(_text(f"  {place}: ", "dim") + _text(example.evidence, "yellow"))
+            console.print(_text(f"    {example.excerpt}"))
+    for gain in audit.held_out_gains:
+        reward = f"reward {gain.reward_first:.3f} → {gain.reward_last:.3f}"
+        reward += f" (gain {gain.reward_gain_low:+.3f} to {gain.reward_gain_high:+.3f})"
+        held_out = f"held-out pass@1 {gain.held_out_first:.1%} → {gain.held_out_last:.1%}"
+        held_out += f" (gain {gain.held_out_gain_low:+.1%} to {gain.held_out_gain_high:+.1%})"
+        console.print(_text(f"\n{gain.stage}: {reward}; {held_out}", "yellow" if gain.is_suspicious else ""))
+        if gain.is_suspicious:
+            console.print(_text("  The reward rose, but held-out pass@1 did not rise significantly.", "bold yellow"))
 
 
 def show_agreement(result: Agreement, console: Console) -> None:

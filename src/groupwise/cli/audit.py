@@ -27,7 +27,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from groupwise.audit import agreement, audit_run, merge_labels, show_agreement, show_audit
+    from groupwise.audit.labels import agreement, merge_labels
+    from groupwise.audit.show_audit import show_agreement, show_audit
+    from groupwise.audit.survey import audit_run
     from groupwise.web.label_page import write_page
 
     console = Console()

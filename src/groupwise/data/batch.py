@@ -1,4 +1,4 @@
-"""Microbatches from completions: token weights, one denominator per update, and the model's inputs.
+"""The data of a step: examples, updates with token weights and one denominator, and microbatches for the model.
 
 Shapes: B rows, T tokens, N completion tokens of a microbatch back to back, row by row.
 
@@ -13,16 +13,18 @@ right, so all completions start in the same column and the model computes logits
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import overload
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from groupwise.base.seeds import shuffled
-from groupwise.data.columns import send, whole_numbers
-from groupwise.data.pack import Pack, make_pack, pack_rows
+from groupwise.data.pack import Pack, fill, make_pack, pack_rows, send, whole_numbers
+from groupwise.runs.records import group_from_json, group_to_json
+from groupwise.types import ScoredGroup, UpdateStats
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,18 @@ class Example:
     ref_logprobs: Tensor | None = None
     is_learned: bool = True
     """False: it counts in the denominator but adds nothing (a zero-variance group), so the model skips it."""
+
+
+@dataclass(slots=True)
+class StepBatch:
+    groups: tuple[ScoredGroup, ...]
+    examples: list[Example]
+    metrics: dict[str, float]
+    """Metrics of sampling and scoring."""
+    num_tokens: int
+    """Number of tokens that were sampled for it."""
+    updates: list[UpdateStats] = field(default_factory=list)
+    """Updates done so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +142,10 @@ def split_updates(
     """Distribute the problems of a step over `num_updates` updates, in an order that `order_key` determines."""
     order = shuffled(num_problems, *order_key)
     size, extra = divmod(num_problems, num_updates)
-    updates, start = [], 0
-    for index in range(num_updates):
-        stop = start + size + (index < extra)
+    bounds = [index * size + min(index, extra) for index in range(num_updates + 1)]
+    updates = []
+    for start, stop in pairwise(bounds):
         chosen = set(order[start:stop])
-        start = stop
         members = [example for example in examples if example.problem_index in chosen]
         updates.append(weigh(members, weight_rule, constant_length))
     return updates
@@ -167,54 +180,39 @@ def make_microbatches(
         batches = pack_rows([(example.prompt_ids, example.completion_ids) for example in examples], max_tokens)
     else:
         batches = _rectangle_rows(examples, max_tokens)
-    return Microbatches(batches, lambda rows: _make_microbatch(examples, token_weights, rows, device, is_packed))
+
+    def make(rows: Sequence[int]) -> Microbatch:
+        chosen = [examples[row] for row in rows]
+        lengths = torch.tensor([len(example.completion_ids) for example in chosen])
+        weights = torch.tensor([token_weights[row] for row in rows])
+        if is_packed:
+            inputs: Rectangle | Pack = make_pack([(one.prompt_ids, one.completion_ids) for one in chosen], device)
+        else:
+            inputs = _pad(chosen, device)
+        return Microbatch(
+            inputs=inputs,
+            completion_ids=send(whole_numbers(example.completion_ids for example in chosen), device),
+            lengths=tuple(lengths.tolist()),
+            weights=send(weights.repeat_interleave(lengths), device),
+            sequence=send(torch.arange(len(chosen)).repeat_interleave(lengths), device),
+            advantages=_join([example.advantages for example in chosen], device),
+            rollout_logprobs=_join([example.rollout_logprobs for example in chosen], device),
+            old_logprobs=_join([example.old_logprobs for example in chosen], device),
+            ref_logprobs=_join([example.ref_logprobs for example in chosen], device),
+            example_indices=tuple(rows),
+        )
+
+    return Microbatches(batches, make)
 
 
 def _rectangle_rows(examples: Sequence[Example], max_tokens: int) -> list[list[int]]:
-    order = sorted(range(len(examples)), key=lambda index: (-_length(examples[index]), index))
-    batches: list[list[int]] = []
-    for index in order:
-        if not batches or _num_cells([examples[row] for row in [*batches[-1], index]]) > max_tokens:
-            batches.append([])
-        batches[-1].append(index)
-    return batches
+    lengths = [(len(example.prompt_ids), len(example.completion_ids)) for example in examples]
 
+    def num_cells(rows: Sequence[int]) -> int:
+        return len(rows) * (max(lengths[row][0] for row in rows) + max(lengths[row][1] for row in rows))
 
-def _length(example: Example) -> int:
-    return len(example.prompt_ids) + len(example.completion_ids)
-
-
-def _num_cells(examples: Sequence[Example]) -> int:
-    widest = max(len(e.prompt_ids) for e in examples) + max(len(e.completion_ids) for e in examples)
-    return len(examples) * widest
-
-
-def _make_microbatch(
-    examples: Sequence[Example],
-    token_weights: Sequence[float],
-    rows: Sequence[int],
-    device: torch.device,
-    is_packed: bool,
-) -> Microbatch:
-    chosen = [examples[row] for row in rows]
-    lengths = torch.tensor([len(example.completion_ids) for example in chosen])
-    weights = torch.tensor([token_weights[row] for row in rows])
-    if is_packed:
-        inputs: Rectangle | Pack = make_pack([(one.prompt_ids, one.completion_ids) for one in chosen], device)
-    else:
-        inputs = _pad(chosen, device)
-    return Microbatch(
-        inputs=inputs,
-        completion_ids=send(whole_numbers(example.completion_ids for example in chosen), device),
-        lengths=tuple(lengths.tolist()),
-        weights=send(weights.repeat_interleave(lengths), device),
-        sequence=send(torch.arange(len(chosen)).repeat_interleave(lengths), device),
-        advantages=_join([example.advantages for example in chosen], device),
-        rollout_logprobs=_join([example.rollout_logprobs for example in chosen], device),
-        old_logprobs=_join([example.old_logprobs for example in chosen], device),
-        ref_logprobs=_join([example.ref_logprobs for example in chosen], device),
-        example_indices=tuple(rows),
-    )
+    order = sorted(range(len(examples)), key=lambda row: (-sum(lengths[row]), row))
+    return fill(order, num_cells, max_tokens)
 
 
 def _pad(examples: Sequence[Example], device: torch.device) -> Rectangle:
@@ -239,3 +237,39 @@ def _pad(examples: Sequence[Example], device: torch.device) -> Rectangle:
 def _join(tensors: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
     present = [tensor for tensor in tensors if tensor is not None]
     return send(torch.cat(present).float(), device) if len(present) == len(tensors) else None
+
+
+def batch_to_json(batch: StepBatch) -> dict[str, Any]:
+    """Convert to JSON values. Floats survive: JSON writes a float32 as a double that reads back unchanged."""
+    return {
+        "groups": [group_to_json(scored) for scored in batch.groups],
+        "examples": [_example_to_json(example) for example in batch.examples],
+        "metrics": batch.metrics,
+        "num_tokens": batch.num_tokens,
+        "updates": [asdict(stats) for stats in batch.updates],
+    }
+
+
+def batch_from_json(table: Mapping[str, Any]) -> StepBatch:
+    return StepBatch(
+        groups=tuple(group_from_json(entry) for entry in table["groups"]),
+        examples=[_example_from_json(entry) for entry in table["examples"]],
+        metrics=dict(table["metrics"]),
+        num_tokens=table["num_tokens"],
+        updates=[UpdateStats(**entry) for entry in table["updates"]],
+    )
+
+
+def _example_to_json(example: Example) -> dict[str, Any]:
+    values = {spec.name: getattr(example, spec.name) for spec in fields(example)}
+    return {name: value.tolist() if isinstance(value, Tensor) else value for name, value in values.items()}
+
+
+def _example_from_json(entry: Mapping[str, Any]) -> Example:
+    values = dict(entry)
+    for name in ("prompt_ids", "completion_ids"):
+        values[name] = tuple(values[name])
+    for name in ("advantages", "rollout_logprobs", "old_logprobs", "ref_logprobs"):
+        if values[name] is not None:
+            values[name] = torch.tensor(values[name], dtype=torch.float32)
+    return Example(**values)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from groupwise.config import ConfigError
 from groupwise.runs.reader import Run
 from groupwise.tasks import prompt_text
-from groupwise.tasks.rows import Row, load_rows, stable_id
+from groupwise.tasks.rows import load_rows, stable_id
 from groupwise.tasks.task import Demonstrator, Task
 from groupwise.types import Demonstration, Finish, Message, Problem, Rollout, Verdict
 
@@ -47,7 +47,9 @@ def from_file(path: str) -> list[Demonstration]:
     """
     demonstrations = {}
     for row in load_rows(path, "train", key="stages.file"):
-        messages, completion = _messages(row), row.text("completion")
+        completion = row.text("completion")
+        has_messages = "messages" in row.values
+        messages = row.messages("messages") if has_messages else (Message("user", row.text("prompt")),)
         identity = stable_id("demonstration", *((message.role, message.content) for message in messages))
         problem = Problem(identity, messages, answer="")
         demonstrations[identity, completion] = Demonstration(problem, completion)
@@ -64,15 +66,3 @@ def refuse_held_out(demonstrations: Sequence[Demonstration], held_out: Sequence[
                 f"{source} has a demonstration of the held-out problem {questions[question]}; remove it, or the "
                 "evaluation would measure memorization"
             )
-
-
-def _messages(row: Row) -> tuple[Message, ...]:
-    if "messages" not in row.values:
-        return (Message("user", row.text("prompt")),)
-    messages = row.get("messages")
-    is_list = isinstance(messages, list) and bool(messages)
-    if not is_list or not all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages
-    ):
-        raise row.error("`messages` must be a list of tables with `role` and `content`; fix or remove the row")
-    return tuple(Message(m["role"], m["content"]) for m in messages)

@@ -10,13 +10,15 @@ predicts nothing that is trained on, so it is left out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, groupby
+from operator import itemgetter
 
+import numpy
 import torch
 from torch import Tensor
-
-from groupwise.data.columns import send, whole_numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +58,11 @@ def pack_rows(pairs: Sequence[TokenPair], max_tokens: int) -> list[list[int]]:
     by_prompt: dict[tuple[int, ...], list[int]] = {}
     for row in sorted(range(len(pairs)), key=lambda row: (-len(pairs[row][1]), row)):
         by_prompt.setdefault(pairs[row][0], []).append(row)
-    bundles = [part for rows in by_prompt.values() for part in _split(pairs, rows, max_tokens)]
-    bundles.sort(key=lambda bundle: (-_num_tokens(pairs, bundle), bundle[0]))
-    sizes = [_num_tokens(pairs, bundle) for bundle in bundles]
+    size = partial(_num_tokens, pairs)
+    # Completions of one prompt that are too many for one pack are split.
+    bundles = [part for rows in by_prompt.values() for part in fill(rows, size, max_tokens)]
+    bundles.sort(key=lambda bundle: (-size(bundle), bundle[0]))
+    sizes = list(map(size, bundles))
     count = max(1, -(-sum(sizes) // max_tokens))
     while (packs := _deal(sizes, count, max_tokens)) is None:
         count += 1
@@ -78,14 +82,14 @@ def _deal(sizes: Sequence[int], count: int, max_tokens: int) -> list[list[int]] 
     return [packs[place] for place in sorted(range(count), key=lambda place: -loads[place])]
 
 
-def _split(pairs: Sequence[TokenPair], rows: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Split completions of one prompt that are too many for one pack."""
-    parts: list[list[int]] = []
+def fill(rows: Iterable[int], size: Callable[[Sequence[int]], int], max_size: int) -> list[list[int]]:
+    """Cut rows, in their order, into runs of at most `max_size`, with at least one row each."""
+    runs: list[list[int]] = []
     for row in rows:
-        if not parts or _num_tokens(pairs, [*parts[-1], row]) > max_tokens:
-            parts.append([])
-        parts[-1].append(row)
-    return parts
+        if not runs or size([*runs[-1], row]) > max_size:
+            runs.append([])
+        runs[-1].append(row)
+    return runs
 
 
 def _num_tokens(pairs: Sequence[TokenPair], rows: Sequence[int]) -> int:
@@ -98,23 +102,21 @@ def make_pack(pairs: Sequence[TokenPair], device: torch.device) -> Pack:
     segments: list[Segment] = []
     pieces: list[tuple[int, ...]] = []
     predicts: list[range] = []
-    end, index = 0, 0
-    while index < len(pairs):
-        prompt = pairs[index][0]
+    end = 0
+    for prompt, continued in groupby(pairs, key=itemgetter(0)):
         prompt_start, prompt_end = end, end + len(prompt)
         pieces.append(prompt)
         end = prompt_end
         members: list[Segment] = []
-        while index < len(pairs) and pairs[index][0] == prompt:
-            completion = pairs[index][1][:-1]
-            if pairs[index][1]:
+        for _, whole in continued:
+            completion = whole[:-1]
+            if whole:
                 # The prompt's last token predicts the first of each completion.
                 predicts += [range(prompt_end - 1, prompt_end), range(end, end + len(completion))]
             if completion:
                 members.append(Segment(end, len(completion), prompt_start, len(prompt), end + len(completion)))
                 pieces.append(completion)
                 end += len(completion)
-            index += 1
         segments += [Segment(prompt_start, len(prompt), 0, 0, end), *members]
     positions = [range(part.prompt_length, part.prompt_length + part.length) for part in segments]
     return Pack(
@@ -123,3 +125,15 @@ def make_pack(pairs: Sequence[TokenPair], device: torch.device) -> Pack:
         predicts=send(whole_numbers(predicts), device),
         segments=tuple(segments),
     )
+
+
+def whole_numbers(pieces: Iterable[Iterable[int]]) -> Tensor:
+    """Return all pieces back to back, [N] int64. (`torch.tensor` takes ten times as long.)"""
+    return torch.from_numpy(numpy.fromiter(chain.from_iterable(pieces), dtype=numpy.int64))
+
+
+def send(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to the device without blocking: from pinned memory, the copy is queued."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)

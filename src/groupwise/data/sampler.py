@@ -8,6 +8,7 @@ JSON and goes into checkpoints.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from groupwise.base.seeds import shuffled
@@ -88,7 +89,9 @@ class ProblemSampler:
             pool = "new" if rate is None else "hard" if rate < low else "easy" if rate > high else "active"
             pools[pool].append(problem)
         num_explore = round(count * self._curriculum.explore_share)
-        explore = _interleave(pools["new"], pools["hard"], pools["easy"])
+        # One of each pool in turn, so that every pool is used.
+        turns = zip_longest(pools["new"], pools["hard"], pools["easy"])
+        explore = [problem for turn in turns for problem in turn if problem is not None]
         chosen = pools["active"][: count - num_explore]
         chosen += explore[: count - len(chosen)]
         # Nothing left to explore: fill up from the active pool.
@@ -109,9 +112,3 @@ class ProblemSampler:
                 )
             levels[problem.id] = float(level)
         return levels
-
-
-def _interleave(*pools: list[Problem]) -> list[Problem]:
-    """Take one from each pool in turn until all are empty, so every pool is used."""
-    longest = max(map(len, pools))
-    return [pool[index] for index in range(longest) for pool in pools if index < len(pool)]

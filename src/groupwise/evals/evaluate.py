@@ -34,8 +34,8 @@ from groupwise.runs.files import plain
 from groupwise.runs.lock import RunLock
 from groupwise.runs.results import Result, append_group, data_fingerprint, write_result
 from groupwise.scoring.scorer import make_scorer
-from groupwise.tasks import Task
 from groupwise.tasks.functions import is_local, task_of
+from groupwise.tasks.task import Task
 from groupwise.types import Problem, Prompt, SamplingParams, ScoredGroup
 
 ProgressCallback = Callable[[int, int], None]

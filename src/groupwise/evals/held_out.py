@@ -16,9 +16,9 @@ from groupwise.engines.engine import Engine
 from groupwise.evals.draw import make_requests, scored_group
 from groupwise.models.chat import Prompts
 from groupwise.models.policy import Policy
+from groupwise.scoring.credit import is_truncated
 from groupwise.scoring.rollouts import Clock, sample_and_score
 from groupwise.scoring.scorer import Scorer
-from groupwise.scoring.shaping import is_truncated
 from groupwise.types import EvalRecord, Problem, SamplingParams, ScoredGroup, Verdict
 
 

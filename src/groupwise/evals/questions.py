@@ -8,7 +8,8 @@ from typing import Any
 
 from groupwise.config import ConfigError, Recipe, apply_override
 from groupwise.evals.held_out import eval_max_new_tokens
-from groupwise.tasks import Split, task_class
+from groupwise.tasks import task_class
+from groupwise.tasks.task import Split
 from groupwise.types import SamplingParams
 
 MAX_NEW_TOKENS = 1024

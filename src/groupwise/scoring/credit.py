@@ -1,6 +1,11 @@
-"""Advantages per token from the rewards of a step.
+"""From scores to rewards, and from rewards to advantages per token.
 
-Applies the rules of `algo/advantages` to groups with errors, rewards in several parts and a KL penalty in the reward.
+A reward is a sum of named terms, so the terms always add up to it:
+
+    (1 - w) × (weighted parts, format parts annealed) + w × process + format bonus - length costs, then clipped
+
+Advantages apply the rules of `algo/advantages` to groups with errors, rewards in several parts and a KL penalty in the
+reward.
 """
 
 from __future__ import annotations
@@ -10,13 +15,71 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from groupwise.algo.advantages import GROUP_RULES, batch_mean_std, returns_to_go
-from groupwise.config import RlStage
-from groupwise.scoring.shaping import shape_parts
-from groupwise.types import ScoredGroup
+from groupwise.algo.advantages import GROUP_RULES, batch_mean_std, returns_to_go, soft_length_penalty
+from groupwise.algo.schedules import falling
+from groupwise.config import RewardConfig, RlStage
+from groupwise.rewards.format import has_elements
+from groupwise.types import Finish, Group, Rollout, Score, ScoredGroup, Verdict
 
 Member = tuple[int, int]
 """(index of the group in the step, index of the rollout in the group)."""
+
+
+def shape_group(
+    group: Group, scores: Sequence[Score], config: RewardConfig, stage_step: int, limit: int
+) -> ScoredGroup:
+    """Combine the parts of each score into a reward. Advantages follow when all groups of the step are complete."""
+    parts = [
+        shape_parts(rollout, score, config, stage_step, limit)
+        for rollout, score in zip(group.rollouts, scores, strict=True)
+    ]
+    rewards = tuple(sum(terms.values()) for terms in parts)
+    # Groups compare their rewards or, where parts are normalized separately, the parts.
+    compared: list[object] = list(parts) if config.normalize_parts else list(rewards)
+    valid = [value for value, score in zip(compared, scores, strict=True) if not score.is_error]
+    has_signal = any(value != valid[0] for value in valid)
+    return ScoredGroup(group, tuple(scores), rewards, (0.0,) * len(rewards), has_signal)
+
+
+def shape_parts(rollout: Rollout, score: Score, config: RewardConfig, stage_step: int, limit: int) -> dict[str, float]:
+    """Return the named terms whose sum is the reward."""
+    format_scale = falling(stage_step, config.format_anneal_steps)
+    process_weight = 0.0 if score.process is None else config.process_weight
+    terms = {}
+    for name, value in (score.parts or {"reward": score.reward}).items():
+        scale = format_scale if name in config.format_parts else 1.0
+        terms[name] = value * config.part_weights.get(name, 1.0) * scale * (1 - process_weight)
+    # Add instead of set: a task may have a part of any of these names.
+    for name, value in _extra_terms(rollout, score, config, format_scale, process_weight, limit).items():
+        terms[name] = terms.get(name, 0.0) + value
+    total = sum(terms.values())
+    clipped = min(max(total, config.min_reward), config.max_reward)
+    if clipped != total:
+        terms["clip"] = terms.get("clip", 0.0) + clipped - total
+    return terms
+
+
+def _extra_terms(
+    rollout: Rollout, score: Score, config: RewardConfig, format_scale: float, process_weight: float, limit: int
+) -> dict[str, float]:
+    extra = {}
+    if process_weight and score.process is not None:
+        extra["process"] = process_weight * score.process
+    if config.format_tags:
+        extra["format_bonus"] = config.format_bonus * format_scale * has_elements(rollout.text, config.format_tags)
+    num_tokens, penalty = len(rollout.token_ids), 0.0
+    buffer = round(config.overlong_buffer_share * limit)
+    if buffer:
+        penalty += soft_length_penalty(num_tokens, limit, buffer, config.overlong_penalty)
+    if config.length_cost and score.verdict is Verdict.CORRECT:
+        penalty -= config.length_cost * num_tokens / limit
+    if buffer or config.length_cost:
+        extra["length_penalty"] = penalty
+    return extra
+
+
+def is_truncated(rollout: Rollout) -> bool:
+    return rollout.finish is Finish.LENGTH
 
 
 def assign_advantages(
@@ -26,24 +89,21 @@ def assign_advantages(
 
     `penalties` holds β·KL per token where the penalty is part of the reward.
     """
-    members = [
-        (group, number)
+    lengths = {
+        (group, number): len(scored.group.rollouts[number].token_ids)
         for group, scored in enumerate(groups)
         for number, score in enumerate(scored.scores)
         if not score.is_error
-    ]
-    lengths = {(group, number): len(groups[group].group.rollouts[number].token_ids) for group, number in members}
+    }
+    penalties = {member: penalties.get(member, torch.zeros(length)) for member, length in lengths.items()}
     if stage.loss.advantage == "batch_mean_std":
-        returns = [
-            returns_to_go(groups[group].rewards[number], _penalty(penalties, (group, number), lengths))
-            for group, number in members
-        ]
-        return dict(zip(members, batch_mean_std(returns), strict=True))
-    total = dict.fromkeys(members, 0.0)
-    for rewards in _reward_terms(stage, groups, members, penalties, stage_step):
+        returns = [returns_to_go(groups[group].rewards[number], penalties[group, number]) for group, number in lengths]
+        return dict(zip(lengths, batch_mean_std(returns), strict=True))
+    total = dict.fromkeys(lengths, 0.0)
+    for rewards in _reward_terms(stage, groups, penalties, stage_step):
         for member, advantage in _compare(stage.loss.advantage, rewards).items():
             total[member] += advantage
-    return {member: torch.full((lengths[member],), total[member], dtype=torch.float64) for member in members}
+    return {member: torch.full((length,), total[member], dtype=torch.float64) for member, length in lengths.items()}
 
 
 def _compare(rule: str, rewards: Mapping[Member, float]) -> dict[Member, float]:
@@ -61,25 +121,17 @@ def _compare(rule: str, rewards: Mapping[Member, float]) -> dict[Member, float]:
 
 
 def _reward_terms(
-    stage: RlStage,
-    groups: Sequence[ScoredGroup],
-    members: Sequence[Member],
-    penalties: Mapping[Member, Tensor],
-    stage_step: int,
+    stage: RlStage, groups: Sequence[ScoredGroup], penalties: Mapping[Member, Tensor], stage_step: int
 ) -> list[dict[Member, float]]:
     """Return the values to compare: the whole reward, or each of its parts separately (normalize_parts)."""
-    off = {member: float(penalties[member].double().sum()) if member in penalties else 0.0 for member in members}
+    off = {member: float(penalty.double().sum()) for member, penalty in penalties.items()}
     if not stage.reward.normalize_parts:
-        return [{(group, number): groups[group].rewards[number] - off[group, number] for group, number in members}]
+        return [{(group, number): groups[group].rewards[number] - off[group, number] for group, number in off}]
     parts = {}
-    for group, number in members:
+    for group, number in off:
         rollout, score = groups[group].group.rollouts[number], groups[group].scores[number]
         terms = shape_parts(rollout, score, stage.reward, stage_step, stage.sampling.max_new_tokens)
         # Add instead of set: a task may have a part of that name.
         parts[group, number] = terms | {"kl_penalty": terms.get("kl_penalty", 0.0) - off[group, number]}
     names = sorted({name for terms in parts.values() for name in terms})
     return [{member: terms.get(name, 0.0) for member, terms in parts.items()} for name in names]
-
-
-def _penalty(penalties: Mapping[Member, Tensor], member: Member, lengths: Mapping[Member, int]) -> Tensor:
-    return penalties[member] if member in penalties else torch.zeros(lengths[member])

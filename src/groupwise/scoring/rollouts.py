@@ -27,39 +27,29 @@ def sample_and_score(
     mine = world.share(range(len(requests)))
     batch = ScoringBatch(scorer)
     sampled: dict[int, Group] = {}
-    clock.start()
+    clock.lap()
     for place, group in engine.generate([requests[index] for index in mine], sampling, policy_version):
-        clock.sampled()
+        clock.sample_s += clock.lap()
         batch.add(group)
         sampled[mine[place]] = group
-        clock.scored()
-    clock.sampled()
+        clock.score_s += clock.lap()
+    clock.sample_s += clock.lap()
     scored = [
         (index, group.rollouts, scores) for (index, group), scores in zip(sampled.items(), batch.scores(), strict=True)
     ]
     found = {index: (rollouts, scores) for part in world.gather(scored) for index, rollouts, scores in part}
-    clock.scored()
+    clock.score_s += clock.lap()
     return [(Group(request.prompt, found[index][0]), found[index][1]) for index, request in enumerate(requests)]
 
 
 class Clock:
-    """A timer that splits a step between sampling and scoring, which alternate."""
+    """The seconds of sampling and of scoring, which alternate within a step."""
 
     def __init__(self) -> None:
-        self.sample_s = 0.0
-        self.score_s = 0.0
-        self._last = 0.0
+        self.sample_s = self.score_s = self._last = 0.0
 
-    def start(self) -> None:
-        self._last = time.perf_counter()
-
-    def sampled(self) -> None:
-        self.sample_s += self._lap()
-
-    def scored(self) -> None:
-        self.score_s += self._lap()
-
-    def _lap(self) -> float:
+    def lap(self) -> float:
+        """Return the seconds since the last call."""
         now = time.perf_counter()
         lap, self._last = now - self._last, now
         return lap

@@ -11,20 +11,24 @@ Workers import this module, so nothing here imports torch.
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol, TypeVar
 
-from groupwise.config import ConfigError, VerifierConfig
+from groupwise.config import VerifierConfig
+from groupwise.config.build import require
 from groupwise.rewards.process.score_process import ProcessScorer, arithmetic_score, split_steps
 from groupwise.runs.records import score_from_json, score_to_json
+from groupwise.tasks import load_named
 from groupwise.tasks.task import Task
 from groupwise.types import Group, Problem, Score, Verdict
 from groupwise.workers import Answer, Limits, Outcome, Pool, WorkerPool, num_cores, usual_workers
+
+T = TypeVar("T")
 
 PoolMaker = Callable[["ScoreFunction", int, Limits], Pool]
 ScorerMaker = Callable[[Task, VerifierConfig], "Scorer"]
@@ -54,9 +58,7 @@ class ScoreFunction:
 
     def score(self, problem: Problem, completion: str) -> Score:
         score = score_completion(self.task, problem, completion)
-        if not self.process or score.is_error:
-            return score
-        return _with_process(score, self.process, completion)
+        return score if score.is_error or not self.process else _with_process(score, self.process, completion)
 
 
 class LocalScorer:
@@ -84,12 +86,11 @@ class PooledScorer:
         self._verifier = function.task.verifier
         self._pool = make_pool(function, num_workers, limits)
 
-    def start(self) -> None:
+    def start(self) -> PooledScorer:
         self._pool.start()
-
-    def __enter__(self) -> PooledScorer:
-        self.start()
         return self
+
+    __enter__ = start
 
     def __exit__(self, *exception: object) -> None:
         self.close()
@@ -123,17 +124,10 @@ def make_scorer(task: Task, config: VerifierConfig, make_pool: PoolMaker = Worke
     function = ScoreFunction(task, config.process)
     if config.workers == 0:
         return LocalScorer(function)
-    limits = Limits(config.seconds, config.wall_seconds, config.memory_mb)
-    scorer = PooledScorer(function, _num_workers(config.workers), limits, make_pool)
-    scorer.start()
-    return scorer
-
-
-def _num_workers(workers: int | Literal["auto"]) -> int:
-    if workers != "auto":
-        return workers
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # set by torchrun
-    return usual_workers(num_cores(), ranks_here)
+    num_workers = usual_workers(num_cores(), ranks_here) if config.workers == "auto" else config.workers
+    limits = Limits(config.seconds, config.wall_seconds, config.memory_mb)
+    return PooledScorer(function, num_workers, limits, make_pool).start()
 
 
 def verifier_version(task: Task, process: str) -> str:
@@ -168,6 +162,16 @@ class ScoringBatch:
             places = [self._asked[group.prompt.problem.id, rollout.text] for rollout in group.rollouts]
             result.append(tuple(found[ticket][position] for ticket, position in places))
         return result
+
+
+def delayed(items: Iterable[T], count: int) -> Iterator[T]:
+    """Yield the items in order, `count` items late: a score is collected long after its completion was submitted."""
+    waiting: deque[T] = deque()
+    for item in items:
+        waiting.append(item)
+        if len(waiting) >= count:
+            yield waiting.popleft()
+    yield from waiting
 
 
 def score_completion(task: Task, problem: Problem, completion: str) -> Score:
@@ -219,18 +223,11 @@ def load_process_scorer(name: str) -> ProcessScorer | None:
         return None
     if name == "arithmetic":
         return arithmetic_score
-    module_name, _, function_name = name.partition(":")
     where = f"verifier.process = {name!r}"
-    if not function_name:
-        known = ", ".join(PROCESS_SCORERS)
-        raise ConfigError(f"{where}: expected one of {known}, or module:function for your own")
-    try:
-        found = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise ConfigError(f"{where}: cannot be imported: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"{where}: not callable; it takes the steps of a completion and returns 0 to 1, or None")
-    scorer: ProcessScorer = found
+    known = ", ".join(PROCESS_SCORERS)
+    require(":" in name, f"{where}: expected one of {known}, or module:function for your own")
+    scorer: ProcessScorer = load_named(name, where)
+    require(callable(scorer), f"{where}: not callable; it takes the steps of a completion and returns 0 to 1, or None")
     return scorer
 
 

@@ -8,13 +8,13 @@ answer, which is no fault of the verifier.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from groupwise.config import ConfigError
-from groupwise.scoring.scorer import PooledScorer, ScoreFunction
+from groupwise.scoring.scorer import PooledScorer, ScoreFunction, delayed
 from groupwise.tasks.task import Demonstrator, GoldWriter, Task
 from groupwise.types import Problem, Score, Verdict
 from groupwise.workers import Limits
@@ -82,48 +82,39 @@ class _Case:
 def validate(task: Task, *, limit: int, workers: int, limits: Limits) -> Validation:
     """Test the first `limit` problems of each split; 0: all."""
     failures: list[GoldFailure] = []
-    num_problems = num_gold = num_wrong = 0
-    waiting: deque[_Case] = deque()
+    num_problems = num_gold = num_tried = 0
     with PooledScorer(ScoreFunction(task), workers, limits) as scorer:
-        for case in _cases(task, scorer, limit):
+        for case in delayed(_cases(task, scorer, limit), PROBLEMS_AHEAD):
             num_problems += 1
             num_gold += "gold" in case.completions
-            num_wrong += len(case.completions) - ("gold" in case.completions)
-            waiting.append(case)
-            if len(waiting) >= PROBLEMS_AHEAD:
-                failures += _failures(scorer, waiting.popleft())
-        for case in waiting:
+            num_tried += len(case.completions)
             failures += _failures(scorer, case)
-    return Validation(num_problems, num_gold, num_wrong, tuple(failures))
-
-
-def gold_completion(task: Task, problem: Problem) -> str | None:
-    if isinstance(task, GoldWriter):
-        return task.gold_completion(problem)
-    return task.demonstrate(problem) if isinstance(task, Demonstrator) else None
+    return Validation(num_problems, num_gold, num_tried - num_gold, tuple(failures))
 
 
 def _cases(task: Task, scorer: PooledScorer, limit: int) -> Iterator[_Case]:
-    if not isinstance(task, (GoldWriter, Demonstrator)):
+    if isinstance(task, GoldWriter):
+        write_gold: Callable[[Problem], str | None] = task.gold_completion
+    elif isinstance(task, Demonstrator):
+        write_gold = task.demonstrate
+    else:
         raise ConfigError(
             f"{type(task).__name__} has neither gold_completion(problem) nor demonstrate(problem), so there is no gold "
             "answer to test its verifier with; add one of them (see groupwise.tasks.task)"
         )
     for split in ("train", "held_out"):
         problems: Sequence[Problem] = task.problems(split)[: limit or None]
-        golds = [gold_completion(task, problem) for problem in problems]
+        golds = [write_gold(problem) for problem in problems]
         for index, (problem, gold) in enumerate(zip(problems, golds, strict=True)):
-            tried = dict(WRONG_ANSWERS)
-            if problem.messages:
-                tried["the prompt"] = problem.question
             other = _other(problems, golds, index)
-            if other is not None:
-                tried["another problem's answer"] = golds[other] or ""
-            if gold is not None:
-                tried["gold"] = gold
+            own = {
+                "the prompt": problem.question if problem.messages else None,
+                "another problem's answer": None if other is None else golds[other],
+                "gold": gold,
+            }
+            tried = WRONG_ANSWERS | {kind: text for kind, text in own.items() if text is not None}
             swapped = None if other is None or gold is None else scorer.submit(problems[other], [gold])
-            ticket = scorer.submit(problem, list(tried.values()))
-            yield _Case(problem, split, tried, ticket, swapped)
+            yield _Case(problem, split, tried, scorer.submit(problem, list(tried.values())), swapped)
 
 
 def _other(problems: Sequence[Problem], golds: Sequence[str | None], index: int) -> int | None:

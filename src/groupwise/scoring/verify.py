@@ -7,8 +7,8 @@ the reason; the others are still scored.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +16,8 @@ from typing import Any
 
 from groupwise.config import ConfigError
 from groupwise.runs.records import score_to_json
-from groupwise.scoring.scorer import PooledScorer, ScoreFunction, failed_score
-from groupwise.tasks.rows import Row, parse_json
+from groupwise.scoring.scorer import PooledScorer, ScoreFunction, delayed, failed_score
+from groupwise.tasks.rows import Row, as_row, parse_json
 from groupwise.tasks.task import RowScorer, Task
 from groupwise.types import Problem, Score, Verdict
 from groupwise.workers import Limits
@@ -43,25 +43,23 @@ class RowResult:
         return shown | score_to_json(self.score) | {"seconds": self.seconds}
 
 
-class Problems:
+class _Problems:
     """Lookup of a row's problem by its own fields, or by the id of one of the task's problems."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
 
-    def of(self, row: Row) -> Problem:
-        if not isinstance(self._task, RowScorer):
-            return self._by_id(row, "this task scores rows by id only (it has no bare_problem)")
-        try:
-            return self._task.bare_problem(row)
-        except ConfigError as error:
-            if "id" not in row.values:
-                raise
-            return self._by_id(row, str(error))
-
-    def _by_id(self, row: Row, why_not_bare: str) -> Problem:
+    def find(self, row: Row) -> Problem:
+        why_not_bare = "this task scores rows by id only (it has no bare_problem)"
+        if isinstance(self._task, RowScorer):
+            try:
+                return self._task.bare_problem(row)
+            except ConfigError as error:
+                if "id" not in row.values:
+                    raise
+                why_not_bare = str(error)
         identifier = row.get("id")
-        if identifier not in self._known:
+        if not isinstance(identifier, (str, int)) or identifier not in self._known:
             raise row.error(f"no problem of the task has id {identifier!r:.80}; and {why_not_bare}")
         return self._known[identifier]
 
@@ -76,48 +74,31 @@ def verify_file(task: Task, path: Path, *, workers: int, limits: Limits, process
         file = path.open("rb")
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    with file:
-        yield from verify_lines(task, file, str(path), workers=workers, limits=limits, process=process)
+    problems = _Problems(task)
+    with file, PooledScorer(ScoreFunction(task, process), workers, limits) as scorer:
+        lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+        submitted = ((number, *_submit(scorer, problems, line, f"{path}, row {number}")) for number, line in lines)
+        for number, identifier, ticket in delayed(submitted, ROWS_AHEAD):
+            if isinstance(ticket, ConfigError):
+                score = failed_score(task.verifier, str(ticket))
+                yield RowResult(number, identifier, score, 0.0, is_read=False)
+            else:
+                ((score, seconds),) = scorer.timed_scores(ticket)
+                yield RowResult(number, identifier, score, seconds, is_read=True)
 
 
-def verify_lines(
-    task: Task, lines: Iterable[bytes], name: str, *, workers: int, limits: Limits, process: str = ""
-) -> Iterator[RowResult]:
-    problems = Problems(task)
-    waiting: deque[tuple[int, Any, Any]] = deque()  # (row, id, ticket or the score of a row that cannot be read)
-    with PooledScorer(ScoreFunction(task, process), workers, limits) as scorer:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            waiting.append((number, *_submit(task, scorer, problems, line, f"{name}, row {number}")))
-            if len(waiting) >= ROWS_AHEAD:
-                yield _collect(scorer, waiting.popleft())
-        while waiting:
-            yield _collect(scorer, waiting.popleft())
-
-
-def _submit(task: Task, scorer: PooledScorer, problems: Problems, line: bytes, where: str) -> tuple[Any, Any]:
+def _submit(scorer: PooledScorer, problems: _Problems, line: bytes, where: str) -> tuple[Any, Any]:
+    """Return the row's own id, and its ticket or the error of a row that cannot be read."""
     identifier = None
     try:
-        values = parse_json(line, where)
-        if not isinstance(values, Mapping):
-            raise ConfigError(f"{where}: expected an object, got {type(values).__name__}")
-        identifier = values.get("id")
-        row = Row(values, where)
+        row = as_row(parse_json(line, where), where)
+        identifier = row.values.get("id")
         completion = row.get("completion")
         if not isinstance(completion, str):
             raise row.error(f"'completion' is {completion!r:.60}, expected a string")
-        return identifier, scorer.submit(problems.of(row), [completion])
+        return identifier, scorer.submit(problems.find(row), [completion])
     except ConfigError as error:
-        return identifier, failed_score(task.verifier, str(error))
-
-
-def _collect(scorer: PooledScorer, entry: tuple[int, Any, Any]) -> RowResult:
-    row, identifier, ticket = entry
-    if isinstance(ticket, Score):
-        return RowResult(row, identifier, ticket, 0.0, is_read=False)
-    ((score, seconds),) = scorer.timed_scores(ticket)
-    return RowResult(row, identifier, score, seconds, is_read=True)
+        return identifier, error
 
 
 @dataclass(slots=True)

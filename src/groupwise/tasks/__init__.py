@@ -13,22 +13,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.config.build import ConfigError, build, nearest
+from groupwise.config.build import ConfigError, build, nearest, require
+from groupwise.rewards.format import excerpt
 from groupwise.tasks.rows import plain_text
-from groupwise.tasks.task import Demonstrator, Split, Task
+from groupwise.tasks.task import Task
 from groupwise.types import Problem
-
-__all__ = [
-    "TASKS",
-    "Demonstrator",
-    "Split",
-    "Task",
-    "check_splits",
-    "list_tasks",
-    "make_task",
-    "prompt_text",
-    "task_class",
-]
 
 TASKS = {
     "arithmetic": "groupwise.tasks.arithmetic:Arithmetic",
@@ -68,30 +57,23 @@ def check_splits(task: Task) -> tuple[Sequence[Problem], Sequence[Problem]]:
     """Load (train, held-out); raise ConfigError for an empty split, repeated ids or a problem in both."""
     train, held_out = task.problems("train"), task.problems("held_out")
     for split, problems in (("train", train), ("held_out", held_out)):
-        if not problems:
-            raise ConfigError(f"task: the {split} split has no problems; check its source, filters and counts")
-        _refuse_repeated_ids(split, problems)
+        require(len(problems) > 0, f"task: the {split} split has no problems; check its source, filters and counts")
+        first: dict[str, int] = {}
+        repeated = [one for place, one in enumerate(problems) if first.setdefault(one.id, place) != place]
+        require(
+            not repeated,
+            f"task: the {split} split has {len(repeated)} problems with a repeated id: {_shown(repeated)}. "
+            "Remove the repeated rows; different problems need different ids",
+        )
     held_out_ids = {problem.id for problem in held_out}
     held_out_texts = {prompt_text(problem) for problem in held_out}
     shared = [problem for problem in train if problem.id in held_out_ids or prompt_text(problem) in held_out_texts]
-    if shared:
-        shown = "; ".join(f"{problem.id} {_shown(problem)}" for problem in shared[:3])
-        raise ConfigError(
-            f"task: {len(shared)} of {len(train)} training problems are also held out, so held-out scores would "
-            f"include training problems: {shown}. Remove them from one of the sources, or hold out other rows"
-        )
+    require(
+        not shared,
+        f"task: {len(shared)} of {len(train)} training problems are also held out, so held-out scores would include "
+        f"training problems: {_shown(shared)}. Remove them from one of the sources, or hold out other rows",
+    )
     return train, held_out
-
-
-def _refuse_repeated_ids(split: str, problems: Sequence[Problem]) -> None:
-    first: dict[str, int] = {}
-    repeated = [problem for place, problem in enumerate(problems) if first.setdefault(problem.id, place) != place]
-    if repeated:
-        shown = "; ".join(f"{problem.id} {_shown(problem)}" for problem in repeated[:3])
-        raise ConfigError(
-            f"task: the {split} split has {len(repeated)} problems with a repeated id: {shown}. "
-            "Remove the repeated rows; different problems need different ids"
-        )
 
 
 def prompt_text(problem: Problem) -> str:
@@ -99,35 +81,37 @@ def prompt_text(problem: Problem) -> str:
     return plain_text(problem.prompt_text)
 
 
-def _shown(problem: Problem) -> str:
-    text = plain_text(problem.question)
-    return repr(text if len(text) <= 60 else text[:59] + "…")
+def _shown(problems: Sequence[Problem]) -> str:
+    return "; ".join(f"{one.id} {excerpt(plain_text(one.question), 60)!r}" for one in problems[:3])
 
 
 def _load_class(target: str) -> type[Any]:
-    module_name, _, class_name = target.partition(":")
     where = f"task.name = {target!r}"
-    try:
-        module = _import(module_name)
-    except (ImportError, SyntaxError, TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: cannot import {module_name!r}: {error}") from error
-    found = getattr(module, class_name, None)
-    if found is None:
-        classes = [name for name, value in vars(module).items() if isinstance(value, type)]
-        raise ConfigError(f"{where}: {module_name!r} has no {class_name!r}; {nearest(class_name, classes)}")
+    found = load_named(target, where)
     if not isinstance(found, type) or not dataclasses.is_dataclass(found):
         raise ConfigError(
             f"{where}: not a dataclass; put @dataclass(frozen=True) above the class, whose fields are the options"
         )
-    missing = [member for member in ("problems", "score", "verifier") if not _has_member(found, member)]
+    # A field without a default is not an attribute of the class, although every instance has it.
+    members = {*dir(found), *(field.name for field in dataclasses.fields(found))}
+    missing = [member for member in ("problems", "score", "verifier") if member not in members]
     if missing:
         raise ConfigError(f"{where}: the class lacks {', '.join(missing)}; see groupwise.tasks.task.Task")
     return found
 
 
-def _has_member(cls: type[Any], name: str) -> bool:
-    # A field without a default is not an attribute of the class, although every instance has it.
-    return hasattr(cls, name) or name in {field.name for field in dataclasses.fields(cls)}
+def load_named(target: str, where: str) -> Any:
+    """Import "module:name", also from the current folder. `where` begins the messages of errors."""
+    module_name, _, name = target.partition(":")
+    try:
+        module = _import(module_name)
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: cannot import {module_name!r}: {error}") from error
+    found = getattr(module, name, None)
+    if found is None:
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        raise ConfigError(f"{where}: {module_name!r} has no {name!r}; {nearest(name, own)}")
+    return found
 
 
 def _import(module_name: str) -> Any:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable
 from dataclasses import dataclass
+from operator import add, mul, sub
 from typing import ClassVar, Literal
 
-from groupwise.config.build import ConfigError
+from groupwise.config.build import require
 from groupwise.rewards.extract import last_tag
 from groupwise.rewards.format import excerpt, verdict_of
 from groupwise.rewards.numbers import parse_number
-from groupwise.tasks.generated import GeneratedTask, TaggedInteger
 from groupwise.tasks.rows import stable_id
+from groupwise.tasks.task import GeneratedTask, TaggedInteger, check_share
 from groupwise.types import Message, Problem, Score
 
+OPERATIONS = {"+": add, "-": sub, "*": mul}
 # Distinct problems per level; a + b and b + a are one problem. Differences are never negative before level 5.
 NUM_POSSIBLE = {
     1: 10 * 11 // 2,
@@ -46,10 +48,9 @@ class Arithmetic(TaggedInteger, GeneratedTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.levels or len(set(self.levels)) < len(self.levels) or not set(self.levels) <= set(NUM_POSSIBLE):
-            raise ConfigError(f"levels = {list(self.levels)}: expected different levels from 1 to 5")
-        if not 0.0 <= self.format_bonus < 1.0:
-            raise ConfigError(f"format_bonus = {self.format_bonus}: expected at least 0 and below the answer's 1.0")
+        are_valid = len(set(self.levels)) == len(self.levels) > 0 and set(self.levels) <= set(NUM_POSSIBLE)
+        require(are_valid, f"levels = {list(self.levels)}: expected different levels from 1 to 5")
+        check_share("format_bonus", self.format_bonus)
 
     @property
     def num_possible(self) -> int:
@@ -68,11 +69,10 @@ class Arithmetic(TaggedInteger, GeneratedTask):
     def score(self, problem: Problem, completion: str) -> Score:
         found = last_tag(completion)
         value = None if found is None else parse_number(found.text)
-        is_right = value is not None and value == int(problem.answer)
+        is_right = None if value is None else value == int(problem.answer)
         parts = {"correct": 1.0 if is_right else 0.0, "format": 0.0 if found is None else self.format_bonus}
-        verdict = verdict_of(None if value is None else is_right)
         detail = "no <answer> element" if found is None else excerpt(found.text)
-        return Score(sum(parts.values()), verdict, parts, self.verifier, detail)
+        return Score(sum(parts.values()), verdict_of(is_right), parts, self.verifier, detail)
 
 
 def _draw_one_operator(generator: random.Random, level: int) -> tuple[Hashable, str, int]:
@@ -82,19 +82,15 @@ def _draw_one_operator(generator: random.Random, level: int) -> tuple[Hashable, 
     b = generator.randint(2 if level == 4 else low, high)
     if operator == "-":
         a, b = max(a, b), min(a, b)
-    value = _apply(operator, a, b)
-    return (operator, min(a, b), max(a, b)), f"{a}{operator}{b}", value
+    return (operator, min(a, b), max(a, b)), f"{a}{operator}{b}", OPERATIONS[operator](a, b)
 
 
 def _draw_two_operators(generator: random.Random) -> tuple[Hashable, str, int]:
     a, b, c = (generator.randint(2, 20) for _ in range(3))
     first, second = generator.choice("+-*"), generator.choice("+-*")
+    apply_first, apply_second = OPERATIONS[first], OPERATIONS[second]
     if generator.random() < 0.5:
-        expression, value = f"({a}{first}{b}){second}{c}", _apply(second, _apply(first, a, b), c)
+        expression, value = f"({a}{first}{b}){second}{c}", apply_second(apply_first(a, b), c)
     else:
-        expression, value = f"{a}{first}({b}{second}{c})", _apply(first, a, _apply(second, b, c))
+        expression, value = f"{a}{first}({b}{second}{c})", apply_first(a, apply_second(b, c))
     return expression, expression, value
-
-
-def _apply(operator: str, a: int, b: int) -> int:
-    return a + b if operator == "+" else a - b if operator == "-" else a * b

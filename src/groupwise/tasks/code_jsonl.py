@@ -1,13 +1,58 @@
-"""Your own programming problems: any .jsonl file or hub data set with prompts and tests."""
+"""Programming problems: the base class, and your own from any .jsonl file or hub data set with prompts and tests."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from groupwise.tasks.code_task import CodeTask, fenced, problem_from, spec_from
-from groupwise.tasks.data_task import DataTask
+from groupwise.config.build import ConfigError
+from groupwise.rewards.code.score_code import CodeLimits, check_options, score_code, shared_sandbox
+from groupwise.rewards.code.unit_tests import BadTests, CodeSpec, defines, infer_entry_points, read_plan
 from groupwise.tasks.rows import Row, plain_text, stable_id
-from groupwise.types import Message, Problem
+from groupwise.tasks.task import DataTask
+from groupwise.types import Message, Problem, Score
+
+
+@dataclass(frozen=True)
+class CodeTask:
+    """Options of every programming task."""
+
+    seconds: float = 4.0
+    """CPU time for all tests of a problem together; a program that exceeds it fails the remaining tests."""
+    memory_mb: int = 512
+    """Memory of a program in MiB, on top of what Python itself takes."""
+    isolation: str = "auto"
+    """How programs are isolated: `namespaces`, `landlock`, or `auto`: the first of them that this machine offers."""
+
+    verifier: ClassVar[str] = "code/1"
+
+    def __post_init__(self) -> None:
+        check_options(self.seconds, self.memory_mb, self.isolation)
+
+    def score(self, problem: Problem, completion: str) -> Score:
+        limits = CodeLimits(self.seconds, self.memory_mb)
+        return score_code(problem.answer, completion, self.verifier, limits, shared_sandbox(self.isolation))
+
+    def demonstrate(self, problem: Problem) -> str:
+        """Return the data set's own solution."""
+        completion = self.gold_completion(problem)
+        if completion is None:
+            raise ConfigError(f"problem {problem.id}: its row has no solution to demonstrate; add one or remove it")
+        return completion
+
+    def gold_completion(self, problem: Problem) -> str | None:
+        solution = problem.meta.get("solution")
+        return fenced(solution) if isinstance(solution, str) else None
+
+    def bare_problem(self, row: Row) -> Problem:
+        """Read a row {tests} (text or a list), optionally with hidden_tests, entry_point, setup, prompt, solution.
+
+        A prompt that is Python and defines the entry point, as in HumanEval, goes before the program.
+        """
+        spec = spec_from(row, row.get("tests"), hidden=row.optional("hidden_tests"))
+        return problem_from(row, str(row.values.get("id", row.where)), (), spec)
 
 
 @dataclass(frozen=True)
@@ -51,3 +96,54 @@ class CodeJsonl(DataTask, CodeTask):
         messages = (*system, Message("user", f"{shown}\n{hint}{self.instruction}".strip()))
         meta = {} if self.level_key is None else {"level": row.get(self.level_key)}
         return problem_from(row, stable_id("code", plain_text(prompt)), messages, spec, **meta)
+
+
+def fenced(code: str) -> str:
+    return f"```python\n{code.rstrip()}\n```"
+
+
+@contextlib.contextmanager
+def bad_tests_at(row: Row) -> Iterator[None]:
+    """Turn `BadTests` into an error of the row."""
+    try:
+        yield
+    except BadTests as error:
+        raise row.error(str(error)) from None
+
+
+def spec_from(row: Row, tests: Any, *, hidden: Any = None, prompt_key: str = "prompt") -> CodeSpec:
+    """Read and check the tests of a row whose other fields are named as in `CodeTask.bare_problem`."""
+    with bad_tests_at(row):
+        all_tests = (*_listed(tests, "tests"), *_listed(hidden, "hidden_tests"))
+        setup, solution = row.optional_text("setup"), row.optional_text("solution")
+        prompt = row.values.get(prompt_key)
+        prompt = prompt if isinstance(prompt, str) else ""
+        entry_points = _entry_points(row) or infer_entry_points(all_tests, solution, setup)
+        preamble = prompt if entry_points and defines(prompt, entry_points[0]) else ""
+        spec = CodeSpec(all_tests, entry_points, preamble=preamble, helpers=preamble, setup=setup)
+        read_plan(spec.to_text())
+    return spec
+
+
+def problem_from(row: Row, identifier: str, messages: Sequence[Message], spec: CodeSpec, **meta: Any) -> Problem:
+    solution = row.optional_text("solution")
+    extra = {"solution": solution} if solution else {}
+    return Problem(identifier, tuple(messages), spec.to_text(), {**meta, **extra})
+
+
+def _entry_points(row: Row) -> tuple[str, ...]:
+    given = row.optional("entry_point") or []
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise row.error(f"'entry_point' is {given!r:.60}, expected a name or a list of names")
+    return tuple(names)
+
+
+def _listed(tests: Any, key: str) -> tuple[Any, ...]:
+    if tests is None:
+        return ()
+    if isinstance(tests, str):
+        return (tests,)
+    if not isinstance(tests, list):
+        raise BadTests(f"{key!r} is {tests!r:.60}: expected Python text or a list of tests")
+    return tuple(tests)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
 from typing import ClassVar, Literal
 
-from groupwise.config.build import ConfigError
+from groupwise.config.build import ConfigError, require, require_at_least
 from groupwise.rewards.expression import score_countdown
-from groupwise.tasks.countdown_solver import solve
-from groupwise.tasks.generated import GeneratedTask, check_counts
-from groupwise.tasks.rows import Row, load_rows, share_of, stable_id
-from groupwise.tasks.task import Split
+from groupwise.tasks.rows import Row, load_rows, read_distinct, share_of, stable_id
+from groupwise.tasks.task import GeneratedTask, Split
 from groupwise.types import Message, Problem, Score
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -54,27 +51,23 @@ class Countdown(GeneratedTask):
     fix: ClassVar[str] = "widen the range of the numbers or of the targets"
 
     def __post_init__(self) -> None:
-        check_counts(self.num_train or int(self.train is not None), self.num_held_out or int(self.held_out is not None))
-        if not 2 <= self.min_numbers <= self.max_numbers <= 4:
-            raise ConfigError(
-                f"min_numbers = {self.min_numbers}, max_numbers = {self.max_numbers}: expected 2 <= min <= max <= 4"
-            )
-        for name, low, high in (
-            ("number", self.min_number, self.max_number),
-            ("target", self.min_target, self.max_target),
-        ):
-            if not 1 <= low <= high <= 10**9:
-                raise ConfigError(f"min_{name} = {low}, max_{name} = {high}: expected 1 <= min <= max <= 10^9")
+        require_at_least(0 if self.train else 1, self, "num_train")
+        require_at_least(0 if self.held_out else 1, self, "num_held_out")
+        require(
+            2 <= self.min_numbers <= self.max_numbers <= 4,
+            f"min_numbers = {self.min_numbers}, max_numbers = {self.max_numbers}: expected 2 <= min <= max <= 4",
+        )
+        for name in ("number", "target"):
+            low, high = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
+            is_range = 1 <= low <= high <= 10**9
+            require(is_range, f"min_{name} = {low}, max_{name} = {high}: expected 1 <= min <= max <= 10^9")
 
     def problems(self, split: Split) -> Sequence[Problem]:
         if split == "held_out":
             return self._held_out()
         drawn = super().problems("train") if self.train is None else self._load(self.train, "train", "train")
         held_out = {problem.id for problem in self._held_out()} if self.train or self.held_out else set()
-        kept = [problem for problem in drawn if problem.id not in held_out]
-        if self.train is not None and self.num_train:
-            kept = kept[: self.num_train]
-        return kept
+        return [problem for problem in drawn if problem.id not in held_out][: self.num_train or None]
 
     def _held_out(self) -> Sequence[Problem]:
         if self.held_out is not None:
@@ -128,21 +121,14 @@ class Countdown(GeneratedTask):
     def _load(self, source: str, split: str, key: str) -> list[Problem]:
         """Return the distinct puzzles in the order of the data; the published data set repeats some."""
         rows = load_rows(source, split, key=f"task.options.{key}")
-        problems: dict[str, Problem] = {}
-        for row in rows:
-            problem = self._problem(*_read(row))
-            problems.setdefault(problem.id, problem)
-        if len(problems) < len(rows):
-            logger.warning("%s: dropped %d rows that repeat a puzzle", source, len(rows) - len(problems))
-        return list(problems.values())
+        return read_distinct(source, rows, lambda row: self._problem(*_read(row)))
 
     def score(self, problem: Problem, completion: str) -> Score:
         return score_countdown(problem.meta["nums"], problem.meta["target"], completion, self.verifier)
 
     def bare_problem(self, row: Row) -> Problem:
         """Read a row {numbers, target}; `nums`, as in the published data set, is accepted for `numbers`."""
-        values = row.values if "nums" in row.values else {**row.values, "nums": row.get("numbers")}
-        return self._problem(*_read(Row(values, row.where)))
+        return self._problem(*_read(row, "nums" if "nums" in row.values else "numbers"))
 
     def gold_completion(self, problem: Problem) -> str | None:
         solution = solve(problem.meta["nums"], problem.meta["target"])
@@ -156,10 +142,10 @@ class Countdown(GeneratedTask):
         return f"{reasoning}<answer>{solution.expression}</answer>"
 
 
-def _read(row: Row) -> tuple[list[int], int]:
-    nums, target = row.get("nums"), row.get("target")
+def _read(row: Row, key: str = "nums") -> tuple[list[int], int]:
+    nums, target = row.get(key), row.get("target")
     if not isinstance(nums, list) or not 2 <= len(nums) <= 6 or not all(_is_number(number) for number in nums):
-        raise row.error(f"'nums' is {str(nums)[:60]}, expected 2 to 6 integers from 0 to 10^9")
+        raise row.error(f"{key!r} is {str(nums)[:60]}, expected 2 to 6 integers from 0 to 10^9")
     if not _is_number(target):
         raise row.error(f"'target' is {str(target)[:60]}, expected an integer from 0 to 10^9")
     return nums, target
@@ -167,3 +153,59 @@ def _read(row: Row) -> tuple[list[int], int]:
 
 def _is_number(value: object) -> bool:
     return type(value) is int and 0 <= value <= 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    expression: str
+    """ "(44+19)+35": every inner operation is in parentheses."""
+    steps: tuple[str, ...]
+    """One operation each: ("44+19=63", "63+35=98")."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    value: Fraction
+    expression: str
+
+    @property
+    def inner(self) -> str:
+        return self.expression if self.expression.isdecimal() else f"({self.expression})"
+
+
+def solve(nums: Sequence[int], target: int) -> Solution | None:
+    """Search all ways to combine the numbers in pairs; return a solution, or None if there is none.
+
+    Solutions whose steps are all positive integers are tried first, since they are the ones worth imitating. Each
+    further number multiplies the work by about fifty.
+    """
+    terms = [_Term(Fraction(number), str(number)) for number in nums]
+    return _search(terms, Fraction(target), True, set()) or _search(terms, Fraction(target), False, set())
+
+
+def _search(terms: list[_Term], target: Fraction, is_natural: bool, dead: set[tuple[Fraction, ...]]) -> Solution | None:
+    if len(terms) == 1:
+        return Solution(terms[0].expression, ()) if terms[0].value == target else None
+    state = tuple(sorted(term.value for term in terms))
+    if state in dead:  # these values, reached in another order, had no solution
+        return None
+    for i, j in combinations(range(len(terms)), 2):
+        others = [term for position, term in enumerate(terms) if position not in (i, j)]
+        for operator, a, b, value in _operations(terms[i], terms[j], is_natural):
+            combined = _Term(value, f"{a.inner}{operator}{b.inner}")
+            found = _search([combined, *others], target, is_natural, dead)
+            if found is not None:
+                return Solution(found.expression, (f"{a.value}{operator}{b.value}={value}", *found.steps))
+    dead.add(state)
+    return None
+
+
+def _operations(a: _Term, b: _Term, is_natural: bool) -> Iterator[tuple[str, _Term, _Term, Fraction]]:
+    yield "+", a, b, a.value + b.value
+    for first, second in ((a, b), (b, a)):
+        if not is_natural or first.value > second.value:
+            yield "-", first, second, first.value - second.value
+    yield "*", a, b, a.value * b.value
+    for first, second in ((a, b), (b, a)):
+        if second.value != 0 and (not is_natural or (first.value / second.value).denominator == 1):
+            yield "/", first, second, first.value / second.value

@@ -6,10 +6,10 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from groupwise.config.build import ConfigError
+from groupwise.config.build import require
 from groupwise.rewards.format import score_copy
-from groupwise.tasks.generated import GeneratedTask, TaggedInteger
 from groupwise.tasks.rows import stable_id
+from groupwise.tasks.task import GeneratedTask, TaggedInteger
 from groupwise.types import Message, Problem, Score
 
 
@@ -34,10 +34,10 @@ class FormatCopy(TaggedInteger, GeneratedTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.min_digits <= self.max_digits <= 18:
-            raise ConfigError(
-                f"min_digits = {self.min_digits}, max_digits = {self.max_digits}: expected 1 <= min <= max <= 18"
-            )
+        require(
+            1 <= self.min_digits <= self.max_digits <= 18,
+            f"min_digits = {self.min_digits}, max_digits = {self.max_digits}: expected 1 <= min <= max <= 18",
+        )
 
     @property
     def num_possible(self) -> int:

@@ -11,16 +11,17 @@ pass@1: a number of 1 or more is correct. The name "task" stands for the task's 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from groupwise.config import ConfigError, TaskConfig
-from groupwise.tasks import make_task
+from groupwise.config import TaskConfig
+from groupwise.config.build import require
+from groupwise.tasks import load_named, make_task
 from groupwise.tasks.jsonl_task import Jsonl
 from groupwise.tasks.task import Task
 from groupwise.types import Problem, Score, Verdict
@@ -66,16 +67,13 @@ class WithRewards:
 
     def score(self, problem: Problem, completion: str) -> Score:
         scores = [self._one(function, problem, completion) for function in self.functions]
-        if len(scores) == 1 and self.functions[0].weight == 1:
-            return replace(scores[0], verifier=self.verifier)
-        failed = next((score for score in scores if score.is_error), None)
-        if failed is not None:
-            return replace(failed, verifier=self.verifier)
-        parts = {
-            function.name: function.weight * score.reward
-            for function, score in zip(self.functions, scores, strict=True)
-        }
-        return replace(scores[0], reward=sum(parts.values()), parts=parts, verifier=self.verifier)
+        decisive = next((score for score in scores if score.is_error), scores[0])
+        is_plain = len(scores) == 1 and self.functions[0].weight == 1
+        if not decisive.is_error and not is_plain:
+            pairs = zip(self.functions, scores, strict=True)
+            parts = {function.name: function.weight * score.reward for function, score in pairs}
+            decisive = replace(decisive, reward=sum(parts.values()), parts=parts)
+        return replace(decisive, verifier=self.verifier)
 
     def _one(self, function: RewardFunction, problem: Problem, completion: str) -> Score:
         if function.call is None:
@@ -90,16 +88,13 @@ class WithRewards:
 
 
 def row_of(problem: Problem) -> dict[str, Any]:
-    """The row of data that a reward function sees, as a copy that it may change."""
+    """Return the row of data that a reward function sees, as a copy that it may change."""
     kept = problem.meta.get("row")
-    if kept is not None:
-        return dict(kept)
-    prompt = problem.messages[-1].content if problem.messages else ""
-    return {**problem.meta, "prompt": prompt, "answer": problem.answer}
+    return {**problem.meta, "prompt": problem.question, "answer": problem.answer} if kept is None else dict(kept)
 
 
 def is_local(config: TaskConfig) -> bool:
-    """Whether the task, or a reward function of it, was passed as an object and cannot be imported."""
+    """Return whether the task, or a reward function of it, was passed as an object and cannot be imported."""
     names = [config.reward] if isinstance(config.reward, str) else config.reward or ()
     return any(name.startswith(f"{LOCAL}:") for name in (config.name, *names))
 
@@ -109,19 +104,19 @@ def task_of(config: TaskConfig, given: Mapping[str, Reward] | None = None, task:
 
     `given` holds functions that cannot be imported, by name. `task` replaces the task that the recipe names.
     """
-    if task is None and config.name.startswith(f"{LOCAL}:"):
-        raise ConfigError(
+    if task is None:
+        require(
+            not config.name.startswith(f"{LOCAL}:"),
             f"task.name = {config.name!r}: this task was passed to groupwise.train as an object and cannot be "
-            "imported; pass it again, as in groupwise.resume(run, task=my_task)"
+            "imported; pass it again, as in groupwise.resume(run, task=my_task)",
         )
-    task = make_task(config.name, config.options) if task is None else task
+        task = make_task(config.name, config.options)
     if not config.reward:
         return task
     weights = {config.reward: 1.0} if isinstance(config.reward, str) else config.reward
     functions = tuple(_load(name, weight, given or {}) for name, weight in weights.items())
-    names = [function.name for function in functions]
-    if len(set(names)) < len(names):
-        raise ConfigError(f"task.reward: two functions are called {max(names, key=names.count)!r}; rename one")
+    [(name, count)] = Counter(function.name for function in functions).most_common(1)
+    require(count == 1, f"task.reward: two functions are called {name!r}; rename one")
     # The functions judge, so rows need no answer, and the functions see all columns.
     return WithRewards(replace(task, keep_row=True) if isinstance(task, Jsonl) else task, functions)
 
@@ -131,23 +126,18 @@ def _load(name: str, weight: float, given: Mapping[str, Reward]) -> RewardFuncti
         return RewardFunction(OWN, None, weight)
     module_name, _, function_name = name.partition(":")
     where = f"task.reward = {name!r}"
-    if not function_name:
-        raise ConfigError(f"{where}: expected module:function for your own, or {OWN!r} for the task's own verifier")
-    if module_name == LOCAL:
-        if function_name not in given:
-            raise ConfigError(
-                f"{where}: this function was passed to groupwise.train as an object and cannot be imported; pass it "
-                f"again, as in groupwise.resume(run, reward={function_name}). The run directory keeps its source in "
-                f"rewards/{function_name}.py"
-            )
-        found = given[function_name]
-    else:
-        try:
-            found = getattr(importlib.import_module(module_name), function_name)
-        except (ImportError, AttributeError, SyntaxError, ValueError) as error:
-            raise ConfigError(f"{where}: cannot be imported: {error}") from error
-    if not callable(found):
-        raise ConfigError(f"{where}: not a function; it takes (completion, row) and returns a number or a Score")
+    require(
+        bool(function_name),
+        f"{where}: expected module:function for your own, or {OWN!r} for the task's own verifier",
+    )
+    require(
+        module_name != LOCAL or function_name in given,
+        f"{where}: this function was passed to groupwise.train as an object and cannot be imported; pass it again, as "
+        f"in groupwise.resume(run, reward={function_name}). The run directory keeps its source in "
+        f"rewards/{function_name}.py",
+    )
+    found = given[function_name] if module_name == LOCAL else load_named(name, where)
+    require(callable(found), f"{where}: not a function; it takes (completion, row) and returns a number or a Score")
     return RewardFunction(function_name, found, weight, f"{function_name}/{version_of(found)}")
 
 
@@ -161,7 +151,7 @@ def name_of(thing: Any) -> str:
 
 
 def source_of(thing: Any) -> str:
-    """The source text of a function or callable object; of one without source, what it was compiled to."""
+    """Return the source text of a function or callable object; if it has none, what it was compiled to."""
     target = thing if hasattr(thing, "__code__") or isinstance(thing, type) else type(thing)
     try:
         return inspect.getsource(target)
@@ -170,7 +160,7 @@ def source_of(thing: Any) -> str:
 
 
 def version_of(thing: Any) -> str:
-    """A hash that changes with the source. The source of a lambda is its whole line, so it counts as compiled."""
+    """Return a hash of the source. The source of a lambda is its whole line, so what it was compiled to counts."""
     is_lambda = getattr(thing, "__name__", "") == "<lambda>"
     return hashlib.sha256((_compiled(thing) if is_lambda else source_of(thing)).encode()).hexdigest()[:8]
 
@@ -181,6 +171,6 @@ def _compiled(thing: Any) -> str:
 
 
 def _plain_code(code: types.CodeType) -> tuple[Any, ...]:
-    """What a function computes, without file names, line numbers and addresses."""
+    """Return what a function computes, without file names, line numbers and addresses."""
     constants = [_plain_code(one) if isinstance(one, types.CodeType) else one for one in code.co_consts]
     return code.co_code.hex(), constants, code.co_names

@@ -10,9 +10,8 @@ from typing import ClassVar
 from groupwise.rewards.extract import AnswerMark, after_hashes, describe_missing, final_answer
 from groupwise.rewards.format import excerpt, score_correct
 from groupwise.rewards.numbers import parse_number, same_number
-from groupwise.tasks.data_task import PublishedTask
 from groupwise.tasks.rows import Row, plain_text, stable_id
-from groupwise.tasks.task import Split
+from groupwise.tasks.task import PublishedTask, Split
 from groupwise.types import Message, Problem, Score
 
 _CALCULATOR = re.compile(r"<<[^<>\n]*>>")

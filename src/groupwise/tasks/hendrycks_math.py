@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from groupwise.config.build import ConfigError, nearest
+from groupwise.config.build import nearest, require
 from groupwise.rewards.extract import last_boxed
 from groupwise.rewards.math.score_math import score_math
-from groupwise.tasks.data_task import PublishedTask
-from groupwise.tasks.rows import Row, plain_text, stable_id
-from groupwise.tasks.task import Split
+from groupwise.tasks.rows import Row, SkippedRow, plain_text, read_distinct, stable_id
+from groupwise.tasks.task import PublishedTask, Split
 from groupwise.types import Message, Problem, Score
 
 logger = logging.getLogger(__name__)
@@ -22,10 +21,8 @@ SUBJECTS = (
     *("Algebra", "Counting & Probability", "Geometry", "Intermediate Algebra", "Number Theory", "Prealgebra"),
     "Precalculus",
 )
-MAX_SKIPPED = 4
-"""The published training rows have two without an answer and two without a level; more skipped rows than this,
-and than MAX_SKIPPED_SHARE, mean a broken file."""
 MAX_SKIPPED_SHARE = 0.01
+"""The published training rows have two without an answer and two without a level."""
 
 _LEVEL = re.compile(r"(?:Level )?([1-5])")
 
@@ -51,11 +48,10 @@ class HendrycksMath(PublishedTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.levels or not set(self.levels) <= {1, 2, 3, 4, 5}:
-            raise ConfigError(f"levels = {list(self.levels)}: expected levels from 1 to 5")
-        for subject in self.subjects:
-            if subject not in SUBJECTS:
-                raise ConfigError(f"subjects: {subject!r} is not a subject of MATH; {nearest(subject, SUBJECTS)}")
+        is_known = bool(self.levels) and set(self.levels) <= {1, 2, 3, 4, 5}
+        require(is_known, f"levels = {list(self.levels)}: expected levels from 1 to 5")
+        for one in self.subjects:
+            require(one in SUBJECTS, f"subjects: {one!r} is not a subject of MATH; {nearest(one, SUBJECTS)}")
 
     def problems(self, split: Split) -> Sequence[Problem]:
         held_out = self._load("held_out")
@@ -70,29 +66,16 @@ class HendrycksMath(PublishedTask):
         return kept
 
     def _load(self, split: Split) -> list[Problem]:
-        rows = self.rows(split)
-        problems: dict[str, Problem] = {}
-        num_repeated, skipped = 0, []
-        for row in rows:
-            answer, level = _read_answer(row), _read_level(row)
-            if not answer or level is None:
-                skipped.append(row)
-                continue
-            subject = row.text("subject" if "subject" in row.values else "type")
-            if level in self.levels and (not self.subjects or subject in self.subjects):
-                problem = self._problem(row, answer, level, subject)
-                num_repeated += problem.id in problems
-                problems.setdefault(problem.id, problem)
-        if len(skipped) > max(MAX_SKIPPED, MAX_SKIPPED_SHARE * len(rows)):
-            raise skipped[0].error(f"no answer or no level, as in {len(skipped)} of {len(rows)} rows")
-        if skipped or num_repeated:
-            logger.warning(
-                "%s: skipped %d rows without an answer or a level and %d that repeat a problem",
-                *(self.train if split == "train" else self.held_out, len(skipped), num_repeated),
-            )
-        return list(problems.values())
+        source = self.train if split == "train" else self.held_out
+        return read_distinct(source, self.rows(split), self._problem, MAX_SKIPPED_SHARE)
 
-    def _problem(self, row: Row, answer: str, level: int, subject: str) -> Problem:
+    def _problem(self, row: Row) -> Problem | None:
+        answer, level = _read_answer(row), _read_level(row)
+        if not answer or level is None:
+            raise SkippedRow("no answer or no level", "add them, or remove the rows")
+        subject = row.text("subject" if "subject" in row.values else "type")
+        if level not in self.levels or (self.subjects and subject not in self.subjects):
+            return None
         text = row.text("problem")
         meta = {"level": level, "subject": subject, "solution": row.text("solution")}
         return Problem(stable_id("math", plain_text(text)), self.messages(text), answer, meta)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from groupwise.config.build import require
 from groupwise.rewards.code.unit_tests import CodeSpec, read_plan
-from groupwise.tasks.code_task import CodeTask, bad_tests_at, fenced
-from groupwise.tasks.data_task import check_share, take_share
+from groupwise.tasks.code_jsonl import CodeTask, bad_tests_at, fenced
 from groupwise.tasks.rows import Row, load_rows
-from groupwise.tasks.task import Split
+from groupwise.tasks.task import Split, take_share
 from groupwise.types import Message, Problem
 
 
@@ -32,12 +32,12 @@ class HumanEval(CodeTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_share("held_out_share", self.held_out_share, may_be_zero=False)
+        share = self.held_out_share
+        require(0.0 < share < 1.0, f"held_out_share = {share}: expected above 0 and below 1")
 
     def problems(self, split: Split) -> Sequence[Problem]:
         rows = load_rows(self.source, self.source_split, key="task.options.source")
-        problems = [self._problem(row) for row in rows]
-        return take_share(problems, self.held_out_share, split == "held_out", [problem.id for problem in problems])
+        return take_share([self._problem(row) for row in rows], self.held_out_share, split)
 
     def bare_problem(self, row: Row) -> Problem:
         return super().bare_problem(row) if "tests" in row.values else self._problem(row)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from groupwise.rewards.json.json_text import NotJsonError, parse_json
 from groupwise.rewards.json.score_json import SchemaError, compile_schema, score_document, score_json
-from groupwise.tasks.data_task import DataTask, check_share
 from groupwise.tasks.rows import Row, plain_text, stable_id
+from groupwise.tasks.task import DataTask, check_share
 from groupwise.types import Message, Problem, Score, Verdict
-
-SCHEMA_MARK = "{schema}"
 
 
 @dataclass(frozen=True)
@@ -45,14 +42,13 @@ class JsonSchema(DataTask):
         prompt = row.text(self.prompt_key)
         schema = _read_schema(row, self.schema_key)
         answer = "" if self.answer_key is None else _read_answer(row, self.answer_key, schema)
-        instruction = self.instruction.replace(SCHEMA_MARK, schema)
+        instruction = self.instruction.replace("{schema}", schema)
         message = Message("user", f"{prompt.strip()}\n{instruction}".strip())
         return Problem(stable_id("json-schema", plain_text(prompt), schema), (message,), answer, {"schema": schema})
 
     def score(self, problem: Problem, completion: str) -> Score:
-        return score_json(
-            problem.meta["schema"], problem.answer, completion, self.verifier, paths_reward=self.paths_reward
-        )
+        schema = problem.meta["schema"]
+        return score_json(schema, problem.answer, completion, self.verifier, paths_reward=self.paths_reward)
 
     def bare_problem(self, row: Row) -> Problem:
         """Read a row {schema} (an object or its JSON text), optionally with `answer`."""
@@ -67,12 +63,9 @@ class JsonSchema(DataTask):
 def _read_schema(row: Row, key: str) -> str:
     """Return the schema's JSON text after checking that it compiles."""
     value = row.get(key)
-    if isinstance(value, str):
-        schema = value.strip()
-    elif isinstance(value, dict):
-        schema = _to_text(value)
-    else:
+    if not isinstance(value, (str, dict)):
         raise row.error(f"{key!r} is {value!r:.60}, expected a JSON schema: an object, or a string with its JSON")
+    schema = value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     try:
         compile_schema(schema)
     except SchemaError as error:
@@ -82,18 +75,8 @@ def _read_schema(row: Row, key: str) -> str:
 
 def _read_answer(row: Row, key: str, schema: str) -> str:
     """Return the answer's JSON text after checking that it would be scored as correct."""
-    answer = _to_text(row.get(key))
-    try:
-        parse_json(answer)
-    except NotJsonError as error:
-        raise row.error(f"{key!r} cannot be used: {error}") from None
+    answer = json.dumps(row.get(key), ensure_ascii=False)
     score = score_document(schema, answer, answer, "")
     if score.verdict is not Verdict.CORRECT:
-        raise row.error(
-            f"{key!r} does not validate against the schema: {score.detail}; give the value itself, not its JSON text"
-        )
+        raise row.error(f"{key!r} cannot be used: {score.detail}; give the value itself, not its JSON text")
     return answer
-
-
-def _to_text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

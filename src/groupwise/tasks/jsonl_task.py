@@ -10,8 +10,8 @@ from groupwise.rewards.extract import AnswerMark, check_marks, describe_missing,
 from groupwise.rewards.format import excerpt, score_correct
 from groupwise.rewards.math.score_math import is_right_answer
 from groupwise.rewards.numbers import parse_number, same_number
-from groupwise.tasks.data_task import DataTask
 from groupwise.tasks.rows import Row, plain_text, stable_id
+from groupwise.tasks.task import DataTask
 from groupwise.types import Message, Problem, Score
 
 Match = Literal["exact", "number", "boxed", "math"]
@@ -25,7 +25,7 @@ class Jsonl(DataTask):
     """
 
     prompt_key: str = "prompt"
-    """Column of the prompt."""
+    """Column of the prompt: a text, or a conversation as a list of {role, content}."""
     answer_key: str = "answer"
     """Column of the answer: a string or a number."""
     system: str = ""
@@ -56,7 +56,10 @@ class Jsonl(DataTask):
         return self.answer_marks or _MARKS[self.match]
 
     def problem(self, row: Row, is_held_out: bool) -> Problem:
-        messages = self._messages(row)
+        if isinstance(row.get(self.prompt_key), list):
+            messages = row.messages(self.prompt_key)
+        else:
+            messages = (Message("user", row.text(self.prompt_key)),)
         needs_answer = not self.keep_row or self.answer_key in row.values
         answer = self._answer(row) if needs_answer else ""
         meta: dict[str, Any] = {"row": dict(row.values)} if self.keep_row else {}
@@ -68,25 +71,11 @@ class Jsonl(DataTask):
         asked = [plain_text(message.content) for message in messages]
         return Problem(stable_id("jsonl", *asked), (*system, *messages), answer, meta)
 
-    def _messages(self, row: Row) -> tuple[Message, ...]:
-        """The prompt: a text, or a conversation as a list of {"role", "content"}."""
-        given = row.get(self.prompt_key)
-        if not isinstance(given, list):
-            return (Message("user", row.text(self.prompt_key)),)
-        entries = [entry for entry in given if isinstance(entry, dict)]
-        messages = tuple(Message(entry.get("role"), entry.get("content")) for entry in entries)  # type: ignore[arg-type]
-        texts = [text for message in messages for text in (message.role, message.content)]
-        if not messages or len(entries) < len(given) or not all(isinstance(text, str) and text for text in texts):
-            raise row.error(f"{self.prompt_key!r} is a list, but not one of messages with a role and a content")
-        return messages
-
     def _answer(self, row: Row) -> str:
-        answer = row.get(self.answer_key)
-        if isinstance(answer, bool) or not isinstance(answer, (str, int, float)) or not str(answer).strip():
-            raise row.error(f"{self.answer_key!r} is {answer!r:.60}, expected a string with text or a number")
-        if self.match == "number" and parse_number(str(answer)) is None:
+        answer = row.answer(self.answer_key).strip()
+        if self.match == "number" and parse_number(answer) is None:
             raise row.error(f"{self.answer_key!r} is {answer!r:.60}, which is not a number; use another `match`")
-        return str(answer).strip()
+        return answer
 
     def bare_problem(self, row: Row) -> Problem:
         """Read a row with the answer; the prompt is optional."""

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from groupwise.config.build import ConfigError
+from groupwise.config.build import require
 from groupwise.rewards.code.unit_tests import CodeSpec, infer_entry_points, read_plan
-from groupwise.tasks.code_task import CodeTask, bad_tests_at
+from groupwise.tasks.code_jsonl import CodeTask, bad_tests_at
 from groupwise.tasks.rows import Row, load_rows, plain_text
 from groupwise.tasks.task import Split
 from groupwise.types import Message, Problem
@@ -45,15 +45,12 @@ class Mbpp(CodeTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.hidden_tests < NUM_TESTS:
-            raise ConfigError(
-                f"hidden_tests = {self.hidden_tests}: expected 0 to {NUM_TESTS - 1}, of {NUM_TESTS} tests"
-            )
-        if not 0 <= self.show_tests <= NUM_TESTS - self.hidden_tests:
-            raise ConfigError(
-                f"show_tests = {self.show_tests}: expected 0 to {NUM_TESTS - self.hidden_tests}, so that none of the "
-                f"hidden_tests = {self.hidden_tests} is shown"
-            )
+        hidden, shown, num_used = self.hidden_tests, self.show_tests, NUM_TESTS - self.hidden_tests
+        require(0 <= hidden < NUM_TESTS, f"hidden_tests = {hidden}: expected 0 to {NUM_TESTS - 1}")
+        require(
+            0 <= shown <= num_used,
+            f"show_tests = {shown}: expected 0 to {num_used}, so that none of the hidden_tests = {hidden} is shown",
+        )
 
     def problems(self, split: Split) -> Sequence[Problem]:
         held_out = self._rows(self.held_out)
@@ -76,14 +73,10 @@ class Mbpp(CodeTask):
 
     def _problem(self, row: Row, is_held_out: bool) -> Problem:
         code, setup = row.text("code"), row.optional_text("test_setup_code")
-        tests = _texts(row, "test_list")
-        if len(tests) <= self.hidden_tests:
-            raise row.error(
-                f"'test_list' has {len(tests)} tests, and hidden_tests = {self.hidden_tests} would hide all"
-            )
-        scored = (
-            [*tests, *_texts(row, "challenge_test_list")] if is_held_out else tests[: NUM_TESTS - self.hidden_tests]
-        )
+        tests, hidden = _texts(row, "test_list"), self.hidden_tests
+        if len(tests) <= hidden:
+            raise row.error(f"'test_list' has {len(tests)} tests, and hidden_tests = {hidden} would hide all")
+        scored = [*tests, *_texts(row, "challenge_test_list")] if is_held_out else tests[: NUM_TESTS - hidden]
         with bad_tests_at(row):
             spec = CodeSpec(tuple(scored), infer_entry_points(scored, code, setup), setup=setup)
             read_plan(spec.to_text())

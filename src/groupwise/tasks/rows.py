@@ -2,22 +2,34 @@
 
 A source is a path if it exists or cannot be a hub name (see base/hub). Anything else is a hub name, read with the
 optional `datasets` package. Every mistake is a `ConfigError` that names the recipe's key, the file and the row (from 1:
-the line of a .jsonl, the item of a .json, the row of a hub split). Bad rows are never dropped here; a task with known
-bad rows in its data drops and counts them itself.
+the line of a .jsonl, the item of a .json, the row of a hub split). A bad row is never dropped silently: `read_distinct`
+counts those that a published data set is known to have.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from groupwise.base.hub import hub_or_cache, is_hub_name
-from groupwise.config.build import ConfigError
+from groupwise.config.build import ConfigError, require
+from groupwise.types import Message, Problem
+
+logger = logging.getLogger(__name__)
+
+MAX_SKIPPED = 4
+"""Published data sets have a few rows that cannot be checked; more, and more than a share of all rows, mean a broken
+file."""
+
+
+class SkippedRow(Exception):
+    """A row that cannot be checked. Its arguments: the reason, and what to change if there are many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,30 +46,36 @@ class Row:
             raise self.error(f"no key {key!r}; it has {', '.join(sorted(self.values)) or 'no keys'}")
         return self.values[key]
 
-    def text(self, key: str) -> str:
+    def text(self, key: str, expected: str = "a string") -> str:
         """Return a string that is not blank."""
         value = self.get(key)
         if not isinstance(value, str):
-            raise self.error(f"{key!r} is {_kind(value)}, expected a string")
+            raise self.error(f"{key!r} is {_kind(value)}, expected {expected}")
         if not value.strip():
             raise self.error(f"{key!r} is empty")
         return value
 
+    def messages(self, key: str) -> tuple[Message, ...]:
+        """Return a conversation: a list of {"role", "content"}."""
+        entries = self.get(key)
+        if isinstance(entries, list) and entries and all(isinstance(entry, dict) for entry in entries):
+            pairs = [(entry.get("role"), entry.get("content")) for entry in entries]
+            if pairs[-1][1] and all(role and isinstance(role, str) and isinstance(text, str) for role, text in pairs):
+                return tuple(Message(role, text) for role, text in pairs)
+        raise self.error(f"{key!r} is {_kind(entries)}, but not one of messages with a role and a content")
+
     def answer(self, key: str) -> str:
         """Return a string that is not blank, or a number as text."""
         value = self.get(key)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return str(value)
-        return self.text(key)
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return str(value) if is_number else self.text(key, "a string or a number")
 
     def whole_number(self, key: str) -> int:
         """Return an integer, also from a string."""
-        value = self.get(key)
-        if isinstance(value, str) and re.fullmatch(r"\s*[-+]?[0-9]{1,300}\s*", value):
-            return int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.error(f"{key!r} is {value!r:.60}, expected an integer")
-        return value
+        text = self.answer(key)
+        if not re.fullmatch(r"\s*[-+]?[0-9]{1,300}\s*", text):
+            raise self.error(f"{key!r} is {text!r:.60}, expected an integer")
+        return int(text)
 
     def optional(self, key: str) -> Any:
         """Return a value, or None where it is missing, null or empty."""
@@ -68,20 +86,51 @@ class Row:
         return "" if self.optional(key) is None else self.text(key)
 
 
+def as_row(values: Any, where: str) -> Row:
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where}: expected an object, got {_kind(values)}")
+    return Row(values, where)
+
+
 def load_rows(source: str, split: str, name: str | None = None, *, key: str = "task.options.train") -> list[Row]:
     """Return all rows of `source` in order.
 
     `split` and `name` (the data set's configuration) apply to the hub only. `key` is the recipe's key for the source.
     """
-    path = Path(source).expanduser()
-    if path.exists() or not is_hub_name(source):
-        rows = _read_file(path, f"{key} = {source!r}")
-    else:
-        rows = _read_hub(source, split, name, f"{key} = {source!r}")
-    found = [Row(values, f"{key}: {source}, row {number}") for number, values in rows]
-    if not found:
-        raise ConfigError(f"{key} = {source!r}: no rows; give a source that has some")
-    return found
+    path, where = Path(source).expanduser(), f"{key} = {source!r}"
+    is_file = path.exists() or not is_hub_name(source)
+    numbered = _read_file(path, where) if is_file else enumerate(_read_hub(source, split, name, where), start=1)
+    rows = [as_row(values, f"{key}: {source}, row {number}") for number, values in numbered]
+    require(bool(rows), f"{where}: no rows; give a source that has some")
+    return rows
+
+
+def read_distinct(
+    source: str, rows: Sequence[Row], read: Callable[[Row], Problem | None], max_skipped_share: float = 0.0
+) -> list[Problem]:
+    """Return the problems of `rows` in order, each once; `read` returns None for a row that the options leave out.
+
+    Repeated problems and rows for which `read` raises `SkippedRow` are counted in the log.
+    """
+    problems: dict[str, Problem] = {}
+    skipped: list[tuple[Row, str, str]] = []
+    num_repeated = 0
+    for row in rows:
+        try:
+            problem = read(row)
+        except SkippedRow as error:
+            skipped.append((row, *error.args))
+            continue
+        if problem is not None and problems.setdefault(problem.id, problem) is not problem:
+            num_repeated += 1
+    if skipped:
+        row, why, fix = skipped[0]
+        if len(skipped) > max(MAX_SKIPPED, max_skipped_share * len(rows)):
+            raise row.error(f"{why}, as in {len(skipped)} of {len(rows)} rows; {fix}")
+        logger.warning("%s: skipped %d rows: %s", source, len(skipped), why)
+    if num_repeated:
+        logger.warning("%s: skipped %d rows that repeat a problem", source, num_repeated)
+    return list(problems.values())
 
 
 def stable_id(prefix: str, *parts: Any) -> str:
@@ -100,24 +149,22 @@ def plain_text(text: str) -> str:
     return " ".join(text.split())
 
 
-def _read_file(path: Path, where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    if not path.exists():
-        raise ConfigError(f"{where}: no such file ({path.absolute()}); correct the path or use a hub name")
-    if not path.is_file() or path.suffix not in (".jsonl", ".json"):
-        raise ConfigError(f"{where}: expected a .jsonl file, or a .json file with a list")
+def _read_file(path: Path, where: str) -> Iterator[tuple[int, Any]]:
+    require(path.exists(), f"{where}: no such file ({path.absolute()}); correct the path or use a hub name")
+    is_known = path.is_file() and path.suffix in (".jsonl", ".json")
+    require(is_known, f"{where}: expected a .jsonl file, or a .json file with a list")
     try:
         content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
     except OSError as error:
         raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
     if path.suffix == ".json":
         items = parse_json(content, where)
-        if not isinstance(items, list):
-            raise ConfigError(f"{where}: expected a list of objects, got {_kind(items)}")
-        yield from _objects(enumerate(items, start=1), where)
+        require(isinstance(items, list), f"{where}: expected a list of objects, got {_kind(items)}")
+        yield from enumerate(items, start=1)
     else:
-        lines = enumerate(content.split(b"\n"), start=1)
-        numbered = ((number, parse_json(line, f"{where}, row {number}")) for number, line in lines if line.strip())
-        yield from _objects(numbered, where)
+        for number, line in enumerate(content.split(b"\n"), start=1):
+            if line.strip():
+                yield number, parse_json(line, f"{where}, row {number}")
 
 
 def parse_json(content: bytes, where: str) -> Any:
@@ -134,14 +181,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _objects(rows: Iterable[tuple[int, Any]], where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for number, values in rows:
-        if not isinstance(values, Mapping):
-            raise ConfigError(f"{where}, row {number}: expected an object, got {_kind(values)}")
-        yield number, values
-
-
-def _read_hub(source: str, split: str, name: str | None, where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _read_hub(source: str, split: str, name: str | None, where: str) -> Iterable[Any]:
     try:
         from datasets import load_dataset
     except ImportError:
@@ -151,10 +191,10 @@ def _read_hub(source: str, split: str, name: str | None, where: str) -> Iterator
         ) from None
     try:
         with hub_or_cache(source):
-            rows: Sequence[Mapping[str, Any]] = load_dataset(source, name, split=split)
+            rows: Iterable[Any] = load_dataset(source, name, split=split)
     except (OSError, ValueError) as error:  # not found, no network, no such split or configuration
         raise ConfigError(f"{where}: could not load split {split!r} from the hub: {error}") from None
-    yield from _objects(enumerate(rows, start=1), where)
+    return rows
 
 
 def _kind(value: Any) -> str:

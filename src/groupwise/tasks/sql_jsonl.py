@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from groupwise.config.build import ConfigError
+from groupwise.config.build import require, require_at_least
 from groupwise.rewards.sql.score_sql import EmptyGoldError, GoldError, gold_results, score_sql
 from groupwise.rewards.sql.sqlite_reader import DatabaseError, QueryLimits, schema_text
-from groupwise.tasks.data_task import DataTask, check_share
-from groupwise.tasks.rows import Row, load_rows, plain_text, stable_id
+from groupwise.tasks.rows import Row, SkippedRow, load_rows, plain_text, read_distinct, stable_id
+from groupwise.tasks.task import DataTask, check_share
 from groupwise.types import Message, Problem, Score
 
-logger = logging.getLogger(__name__)
-
 MAX_EMPTY_SHARE = 0.1
-"""Published sets have some gold queries that return nothing (GeoQuery: 21 of 595); a larger share, and more than
-MAX_SKIPPED rows, mean a broken file."""
-MAX_SKIPPED = 4
+"""Published sets have some gold queries that return nothing (GeoQuery: 21 of 595)."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +59,12 @@ class SqlJsonl(DataTask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.split_by == "query" and not self.held_out_share:
-            raise ConfigError('split_by = "query": only works with held_out_share; set that, or remove split_by')
+        require(
+            self.split_by != "query" or self.held_out_share > 0,
+            'split_by = "query": only works with held_out_share; set that, or remove split_by',
+        )
         check_share("executes_reward", self.executes_reward)
-        for key in ("max_operations", "max_rows", "max_schema_chars"):
-            if getattr(self, key) < 1:
-                raise ConfigError(f"{key} = {getattr(self, key)}: expected at least 1")
+        require_at_least(1, self, "max_operations", "max_rows", "max_schema_chars")
 
     @property
     def _limits(self) -> QueryLimits:
@@ -82,35 +77,22 @@ class SqlJsonl(DataTask):
         rows = load_rows(source, hub_split, key=key)
         path = Path(source).expanduser()
         folder = path.parent if path.exists() else Path()
-        problems: dict[str, Problem] = {}
-        num_repeated, empty = 0, []
-        for row in rows:
-            try:
-                problem = self._problem(row, folder)
-            except EmptyGoldError:
-                empty.append(row)
-                continue
-            num_repeated += problem.id in problems
-            problems.setdefault(problem.id, problem)
-        if len(empty) > max(MAX_SKIPPED, MAX_EMPTY_SHARE * len(rows)):
-            raise empty[0].error(
-                f"{self.gold_key!r} returns no rows, as in {len(empty)} of {len(rows)} rows; "
-                f"check that the databases ({self.database_key!r} or task.options.database) belong to the queries"
-            )
-        if empty or num_repeated:
-            logger.warning(
-                "%s: skipped %d rows whose gold query returns no rows and %d that repeat a question",
-                *(source, len(empty), num_repeated),
-            )
-        return list(problems.values())
+        return read_distinct(source, rows, lambda row: self._problem(row, folder), MAX_EMPTY_SHARE)
 
     def _problem(self, row: Row, folder: Path) -> Problem:
         question = row.text(self.question_key)
-        gold, names, databases = self._verifiable(row, self.gold_key, self.database_key, folder)
-        if self.schema_key is not None:
-            schema = row.text(self.schema_key)
-        else:
-            schema = _schema_of(row, databases[0], self.max_schema_chars)
+        try:
+            gold, names, databases = self._verifiable(row, self.gold_key, self.database_key, folder)
+        except EmptyGoldError:
+            fix = f"check that the databases ({self.database_key!r} or task.options.database) belong to the queries"
+            raise SkippedRow(f"{self.gold_key!r} returns no rows", fix) from None
+        try:
+            if self.schema_key is None:
+                schema = schema_text(databases[0], self.max_schema_chars)
+            else:
+                schema = row.text(self.schema_key)
+        except DatabaseError as error:
+            raise row.error(str(error)) from None
         prompt = f"{schema.strip()}\n\n{question.strip()}\n{self.instruction}".strip()
         identifier = stable_id("sql", plain_text(question), names)
         return Problem(identifier, (Message("user", prompt),), gold, {"databases": databases})
@@ -156,8 +138,7 @@ class SqlJsonl(DataTask):
     def gold_completion(self, problem: Problem) -> str:
         return f"```sql\n{problem.answer.strip()}\n```"
 
-    def demonstrate(self, problem: Problem) -> str:
-        return self.gold_completion(problem)
+    demonstrate = gold_completion
 
 
 def query_form(query: str) -> str:
@@ -175,10 +156,3 @@ def _names(row: Row, key: str, value: Any) -> list[str]:
     if len(set(names)) < len(names):
         raise row.error(f"{key!r} names a file twice: {value!r:.60}")
     return names
-
-
-def _schema_of(row: Row, database: str, max_chars: int) -> str:
-    try:
-        return schema_text(database, max_chars)
-    except DatabaseError as error:
-        raise row.error(str(error)) from None

@@ -16,7 +16,7 @@ import numpy
 import torch
 
 from groupwise.config import ConfigError
-from groupwise.data.step_batch import batch_from_json, batch_to_json
+from groupwise.data.batch import batch_from_json, batch_to_json
 from groupwise.models.checkpoint_store import checkpoint_name
 from groupwise.training.position import Position
 

@@ -16,9 +16,9 @@ from groupwise.data.sampler import ProblemSampler
 from groupwise.distributed.world import World
 from groupwise.engines.engine import Engine, Request
 from groupwise.models.chat import Prompts
+from groupwise.scoring.credit import shape_group
 from groupwise.scoring.rollouts import Clock, sample_and_score
 from groupwise.scoring.scorer import Scorer
-from groupwise.scoring.shaping import shape_group
 from groupwise.types import Problem, SamplingParams, ScoredGroup
 
 

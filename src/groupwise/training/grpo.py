@@ -25,12 +25,10 @@ from groupwise.algo.losses import SURROGATES, SurrogateInputs, importance_weight
 from groupwise.algo.schedules import kl_coefficient, seek_target
 from groupwise.base.seeds import seed_of
 from groupwise.config import RlStage
-from groupwise.data.batch import Example, Microbatch, Update, split_updates
+from groupwise.data.batch import Example, Microbatch, StepBatch, Update, split_updates
 from groupwise.data.sampler import ProblemSampler
-from groupwise.data.step_batch import StepBatch
 from groupwise.models.policy import Policy
-from groupwise.scoring.credit import Member, assign_advantages
-from groupwise.scoring.shaping import is_truncated
+from groupwise.scoring.credit import Member, assign_advantages, is_truncated
 from groupwise.training.collect import Collected, Collector
 from groupwise.training.metrics import rollout_metrics, update_metrics
 from groupwise.training.position import Position

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from groupwise.algo.schedules import falling
 from groupwise.base.stats import mean, std
 from groupwise.config import RewardConfig
-from groupwise.scoring.shaping import is_truncated
+from groupwise.scoring.credit import is_truncated
 from groupwise.types import ScoredGroup, UpdateStats, Verdict
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from groupwise.algo.losses import kl_estimate
-from groupwise.data.batch import Example
-from groupwise.data.step_batch import StepBatch
+from groupwise.data.batch import Example, StepBatch
 from groupwise.models.chat import Pieces
 from groupwise.models.policy import Policy
 from groupwise.types import GroupTrace, TokenTrace

@@ -16,7 +16,7 @@ from typing import Any
 
 from groupwise.base.signals import StopControl
 from groupwise.config import Recipe, RlStage, Stage
-from groupwise.data.step_batch import StepBatch
+from groupwise.data.batch import StepBatch
 from groupwise.engines.engine import Engine
 from groupwise.evals.guards import judge, read_guards
 from groupwise.evals.held_out import evaluate

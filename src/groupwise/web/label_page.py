@@ -13,11 +13,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from groupwise.audit.audit_checks import AuditFinding
-from groupwise.audit.chains import Chain
 from groupwise.audit.held_out_gain import HeldOutGain
 from groupwise.audit.labels import FOLDER, FORMAT, MAX_NOTE_CHARS, Label, read_labels
-from groupwise.audit.survey import Audit
+from groupwise.audit.survey import Audit, AuditFinding, Chain
 from groupwise.base.harmless import escape
 from groupwise.web.bundle import bundle_script, bundle_style, content_policy, fill_page
 from groupwise.web.report.gains import percent, points
@@ -66,7 +64,7 @@ def render_page(audit: Audit, labels: Mapping[str, Label]) -> str:
 
 def _findings(audit: Audit) -> str:
     rows = "\n".join(map(_finding, audit.findings))
-    gains = "".join(map(_gain, audit.gains))
+    gains = "".join(map(_gain, audit.held_out_gains))
     head = '<th>finding<th class="number">count<th>of<th class="number">share<th>95 % interval'
     return (
         '<details class="findings" open><summary>Findings</summary>\n<div class="scroll"><table>\n'

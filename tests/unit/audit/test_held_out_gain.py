@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.audit import audit_run
 from groupwise.audit.held_out_gain import held_out_gains
+from groupwise.audit.survey import audit_run
 from groupwise.runs import RunLog
 from groupwise.types import Verdict
 
@@ -70,4 +70,4 @@ def test_it_is_part_of_the_audit(make_run: Callable[..., Path], records: Any) ->
         log.write_step(record)
     for step in (0, 16):
         log.write_eval(records.eval(step, "rl", 0.5, 0.4, 0.6), [])
-    assert [gain.is_suspicious for gain in audit_run(run_dir).gains] == [True]
+    assert [gain.is_suspicious for gain in audit_run(run_dir).held_out_gains] == [True]

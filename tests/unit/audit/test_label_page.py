@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from groupwise.audit import agreement, audit_run, merge_labels, show_agreement, show_audit
+from groupwise.audit.labels import agreement, merge_labels
+from groupwise.audit.show_audit import show_agreement, show_audit
+from groupwise.audit.survey import audit_run
 from groupwise.runs import RunLogError
 from groupwise.types import Verdict
 from groupwise.web.label_page import write_page

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.audit import LabelError, agreement, audit_run, merge_labels, read_labels
+from groupwise.audit.labels import LabelError, agreement, merge_labels, read_labels
+from groupwise.audit.survey import audit_run
 from groupwise.base.stats import wilson_interval
 from groupwise.types import Verdict
 
@@ -78,7 +79,7 @@ GOOD_ID = "train-1-0-0-0123456789ab"
     ("changes", "message"),
     [
         ({"format": "other/1"}, "format = 'other/1'"),
-        ({"run": "another"}, "run = 'another', but this run is 'run'"),
+        ({"run": "another"}, "run = 'another', expected 'run'"),
         ({"labels": {}}, r"labels = \{\}, expected a list"),
         ({"labels": ["x"]}, r"labels\[0\]: 'x', expected an object"),
         ({"labels": [label("../../etc")]}, r"chain = '\.\./\.\./etc'"),

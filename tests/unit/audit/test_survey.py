@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.audit import Audit, AuditError, audit_run
 from groupwise.audit.audit_checks import CHECKS
-from groupwise.audit.chains import Reservoir, spread_evenly
+from groupwise.audit.survey import Audit, AuditError, Reservoir, audit_run, spread_evenly
 from groupwise.base.stats import wilson_interval
 from groupwise.runs import RunReadError
 from groupwise.types import Verdict

@@ -8,8 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data.batch import Example
-from groupwise.data.step_batch import StepBatch, batch_from_json, batch_to_json
+from groupwise.data.batch import Example, StepBatch, batch_from_json, batch_to_json
 from groupwise.types import (
     Finish,
     Group,

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from groupwise.config import RlStage, make_recipe
-from groupwise.scoring.credit import Member, assign_advantages
-from groupwise.scoring.shaping import shape_group
+from groupwise.scoring.credit import Member, assign_advantages, shape_group
 from groupwise.types import Finish, Group, Problem, Prompt, Rollout, Score, ScoredGroup, Verdict
 
 

@@ -199,8 +199,8 @@ def test_the_process_score_is_kept_beside_the_outcome() -> None:
 def test_a_process_scorer_that_is_not_there_is_refused() -> None:
     for name, message in (
         ("arithmetics", "expected one of arithmetic, or module:function"),
-        ("no_such_module:f", "cannot be imported"),
-        ("math:no_such_function", "cannot be imported"),
+        ("no_such_module:f", "cannot import 'no_such_module'"),
+        ("math:no_such_function", "'math' has no 'no_such_function'"),
         ("math:pi", "not callable"),
     ):
         with pytest.raises(ConfigError, match=message):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from groupwise.config import RewardConfig
-from groupwise.scoring.shaping import is_truncated, shape_group, shape_parts
+from groupwise.scoring.credit import is_truncated, shape_group, shape_parts
 from groupwise.training.metrics import rollout_metrics
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, Verdict
 

@@ -90,9 +90,10 @@ def test_rows_by_id(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
         {"completion": "2", "id": "nobody"},
         {"completion": "spin", "id": "train-0"},
         {"completion": "1", "id": "held_out-1"},
+        {"completion": "1", "id": ["held_out-1"]},
     ]
     lines = verify(capsys, tmp_path, BY_ID, rows, "--seconds", "0.2")
-    assert [line["verdict"] for line in lines] == ["correct", "wrong", "error", "timed_out", "correct"]
+    assert [line["verdict"] for line in lines] == ["correct", "wrong", "error", "timed_out", "correct", "error"]
     assert "no problem of the task has id 'nobody'" in lines[2]["detail"]
     assert [line["id"] for line in lines] == [row["id"] for row in rows]
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from groupwise.rewards.expression import score_countdown
 from groupwise.rewards.math.score_math import score_math
-from groupwise.tasks import Task, make_task
+from groupwise.tasks import make_task
+from groupwise.tasks.task import Task
 from groupwise.types import Problem, Verdict
 
 CHEATS = [

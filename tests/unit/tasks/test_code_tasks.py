@@ -13,10 +13,10 @@ from groupwise.config.build import ConfigError
 from groupwise.rewards.code.score_code import shared_sandbox
 from groupwise.rewards.code.unit_tests import read_plan
 from groupwise.sandbox import SandboxUnavailable
-from groupwise.tasks import Demonstrator, Task, check_splits, make_task
+from groupwise.tasks import check_splits, make_task
 from groupwise.tasks.mbpp import IDS
 from groupwise.tasks.rows import Row
-from groupwise.tasks.task import GoldWriter, RowScorer
+from groupwise.tasks.task import Demonstrator, GoldWriter, RowScorer, Task
 from groupwise.types import Problem, Verdict
 from tests.real_data import FULL, SHIPPED, needs_full_data, read_rows
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from groupwise.config.build import ConfigError
 from groupwise.rewards.expression import score_countdown
 from groupwise.tasks import check_splits, make_task
-from groupwise.tasks.countdown import Countdown
-from groupwise.tasks.countdown_solver import solve
+from groupwise.tasks.countdown import Countdown, solve
 from groupwise.types import Verdict
 
 
@@ -94,7 +93,7 @@ def test_data_instead_of_generated_puzzles(tmp_path: Path, caplog: pytest.LogCap
     source = _write(tmp_path / "a.jsonl", [*rows, {"nums": [3, 2, 10], "target": 15}])
     with caplog.at_level(logging.WARNING):
         train, held_out = check_splits(make_task("countdown", {"train": source, "num_train": 0, "num_held_out": 5}))
-    assert "dropped 1 rows that repeat a puzzle" in caplog.text
+    assert "skipped 1 rows that repeat a problem" in caplog.text
     assert (len(train), len(held_out)) == (25, 5)
     # The choice is by hash: the order of the data does not matter.
     other = _write(tmp_path / "b.jsonl", rows[::-1])

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from groupwise.config.build import ConfigError
-from groupwise.tasks import Demonstrator, Task, check_splits, make_task
+from groupwise.tasks import check_splits, make_task
 from groupwise.tasks.rows import Row
-from groupwise.tasks.task import GoldWriter, RowScorer
+from groupwise.tasks.task import Demonstrator, GoldWriter, RowScorer, Task
 from groupwise.types import Message, Problem, Verdict
 
 
@@ -105,7 +105,8 @@ def test_math_filters_and_blemishes(tmp_path: Path, caplog: pytest.LogCaptureFix
         problems, _ = check_splits(make_task("math", files))
     assert [problem.messages[0].content[0] for problem in problems] == ["a", "b", "c"]
     assert [problem.meta["level"] for problem in problems] == [5, 2, 3]
-    assert "skipped 2 rows without an answer or a level and 1 that repeat" in caplog.text
+    assert "skipped 2 rows: no answer or no level" in caplog.text
+    assert "skipped 1 rows that repeat a problem" in caplog.text
     assert "dropped 1 problems that are held out" in caplog.text
     hard, hard_held_out = check_splits(make_task("math-hard", files))
     assert ([problem.meta["level"] for problem in hard], len(hard_held_out)) == ([5], 1)
@@ -336,9 +337,9 @@ def test_jsonl_options(tmp_path: Path, options: dict[str, Any], message: str) ->
     ("row", "options", "message"),
     [
         ({"prompt": "p"}, {}, "row 1: no key 'answer'"),
-        ({"prompt": "p", "answer": " "}, {}, "row 1: 'answer' is ' '"),
-        ({"prompt": "p", "answer": None}, {}, "row 1: 'answer' is None"),
-        ({"prompt": "p", "answer": True}, {}, "row 1: 'answer' is True"),
+        ({"prompt": "p", "answer": " "}, {}, "row 1: 'answer' is empty"),
+        ({"prompt": "p", "answer": None}, {}, "row 1: 'answer' is null, expected a string or a number"),
+        ({"prompt": "p", "answer": True}, {}, "row 1: 'answer' is a boolean"),
         ({"prompt": "p", "answer": "five"}, {"match": "number"}, "row 1: 'answer' is 'five', which is not a number"),
         ({"prompt": ["p"], "answer": "a"}, {}, "row 1: 'prompt' is a list, but not one of messages"),
         ({"prompt": "p", "answer": "a"}, {"level_key": "level"}, "row 1: no key 'level'"),

@@ -139,11 +139,11 @@ def test_a_prompt_may_be_a_conversation(tmp_path: Any) -> None:
     ("reward", "message"),
     [
         ("concise", "expected module:function"),
-        ("no_such_module:f", "cannot be imported"),
-        (f"{HERE}no_such_function", "cannot be imported"),
+        ("no_such_module:f", "cannot import 'no_such_module'"),
+        (f"{HERE}no_such_function", "has no 'no_such_function'"),
         (f"{HERE}COUNTDOWN", "not a function"),
         ("local:mine", r"pass it again, as in groupwise.resume\(run, reward=mine\)"),
-        ({"task": 1.0, "tests.unit.tasks.test_functions:task": 1.0}, "cannot be imported"),
+        ({"task": 1.0, "tests.unit.tasks.test_functions:task": 1.0}, "has no 'task'"),
     ],
 )
 def test_what_cannot_be_a_reward_function_is_refused_with_the_fix(reward: Any, message: str) -> None:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groupwise.config.build import ConfigError
-from groupwise.tasks import Demonstrator, check_splits, make_task
+from groupwise.tasks import check_splits, make_task
+from groupwise.tasks.task import Demonstrator
 from groupwise.types import Verdict
 
 GENERATED = ["arithmetic", "countdown", "format-copy"]
@@ -59,7 +60,7 @@ def test_another_problem_s_demonstration_is_not_correct(name: str) -> None:
         ("format-copy", {"max_digits": 1}, r"1000 \+ 100 = 1100, but there are at most 10 distinct.*raise max_digits"),
         ("format-copy", {"min_digits": 3, "max_digits": 2}, "expected 1 <= min <= max <= 18"),
         ("format-copy", {"min_digits": 0}, "expected 1 <= min"),
-        ("format-copy", {"num_train": 0}, "num_train = 0: expected at least 1"),
+        ("format-copy", {"num_train": 0}, "num_train = 0: must be at least 1"),
         ("arithmetic", {"levels": [1]}, r"2000 \+ 200 = 2200, but there are at most 55 distinct.*add levels"),
         ("arithmetic", {"levels": []}, "expected different levels from 1 to 5"),
         ("arithmetic", {"levels": [1, 1]}, "expected different levels"),

@@ -14,9 +14,9 @@ from groupwise.rewards.math.latex import parse_latex
 from groupwise.rewards.math.latex_compare import compare
 from groupwise.rewards.math.normalize import normalize, split_unit
 from groupwise.rewards.math.score_math import score_math
-from groupwise.tasks import Demonstrator, Task, check_splits, make_task
-from groupwise.tasks.countdown_solver import solve
-from groupwise.tasks.task import GoldWriter
+from groupwise.tasks import check_splits, make_task
+from groupwise.tasks.countdown import solve
+from groupwise.tasks.task import Demonstrator, GoldWriter, Task
 from groupwise.types import Problem, Verdict
 from tests.real_data import FULL, SHIPPED, needs_full_data, read_rows, shipped_or_full
 

@@ -99,9 +99,17 @@ def test_a_file_to_hold_out(tmp_path: Path) -> None:
         ),
         (_row("p", schema={"pattern": "(?!a)"}), {}, "row 1: 'schema' cannot be used: the pattern at pattern"),
         (_row("p"), {"answer_key": "answer"}, "row 1: no key 'answer'"),
-        (_row("p", answer={"a": "x"}), {"answer_key": "answer"}, "row 1: 'answer' does not validate .*give the value"),
-        (_row("p", answer='{"a": 1}'), {"answer_key": "answer"}, "row 1: 'answer' does not validate"),
-        (_row("p", answer={"a": 10**80}), {"answer_key": "answer"}, "row 1: 'answer' cannot be used: a number"),
+        (
+            _row("p", answer={"a": "x"}),
+            {"answer_key": "answer"},
+            "row 1: 'answer' cannot be used: .*give the value",
+        ),
+        (_row("p", answer='{"a": 1}'), {"answer_key": "answer"}, "row 1: 'answer' cannot be used: at"),
+        (
+            _row("p", answer={"a": 10**80}),
+            {"answer_key": "answer"},
+            "row 1: 'answer' cannot be used: not JSON: a number",
+        ),
     ],
 )
 def test_bad_rows(tmp_path: Path, row: object, options: dict[str, Any], message: str) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.config.build import ConfigError
-from groupwise.tasks import TASKS, Task, check_splits, list_tasks, make_task
+from groupwise.tasks import TASKS, check_splits, list_tasks, load_named, make_task
+from groupwise.tasks.task import Task
 from groupwise.types import Message, Problem, Score, Verdict
 
 OWN_TASK = '''
@@ -88,6 +89,10 @@ def test_own_task_from_the_current_folder(own_module: str) -> None:
     task = make_task(f"{own_module}:Echo", {"word": "ho"})
     train, held_out = check_splits(task)
     assert (train[0].answer, held_out[0].id) == ("ho", "held_out-1")
+
+
+def test_a_function_from_the_current_folder(own_module: str) -> None:
+    assert load_named(f"{own_module}:function", "task.reward") is len
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from groupwise.config.build import ConfigError
-from groupwise.tasks import Demonstrator, check_splits, make_task
+from groupwise.tasks import check_splits, make_task
 from groupwise.tasks.rows import Row
 from groupwise.tasks.sql_jsonl import SqlJsonl, query_form
-from groupwise.tasks.task import GoldWriter, RowScorer, Task
+from groupwise.tasks.task import Demonstrator, GoldWriter, RowScorer, Task
 from groupwise.types import Verdict
 from tests.real_data import FULL, needs_full_data
 
@@ -141,7 +141,8 @@ def test_empty_golds_and_repeats_are_left_out_and_counted(tmp_path: Path, caplog
     with caplog.at_level(logging.WARNING):
         problems = _all(task)
     assert sorted(problem.messages[0].content.split("\n")[2] for problem in problems) == ["Some?", "Who?"]
-    assert "skipped 2 rows whose gold query returns no rows and 1 that repeat a question" in caplog.text
+    assert "skipped 2 rows: 'gold' returns no rows" in caplog.text
+    assert "skipped 1 rows that repeat a problem" in caplog.text
 
 
 def test_many_empty_golds_are_a_broken_file(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_bad_rows(tmp_path: Path, row: object, message: str) -> None:
         ({"held_out_share": 0.0, "split_by": "query"}, 'split_by = "query"'),
         ({"held_out": "b.jsonl", "held_out_share": 0.1}, "set either held_out"),
         ({"executes_reward": 1.0}, "executes_reward = 1.0: expected"),
-        ({"max_operations": 0}, "max_operations = 0: expected at least 1"),
+        ({"max_operations": 0}, "max_operations = 0: must be at least 1"),
         ({"max_rows": -1}, "max_rows = -1"),
     ],
 )
@@ -231,7 +232,8 @@ def test_every_gold_query_of_geoquery(caplog: pytest.LogCaptureFixture) -> None:
     assert isinstance(task, Demonstrator)
     with caplog.at_level(logging.WARNING):
         train, held_out = check_splits(task)
-    assert "skipped 21 rows whose gold query returns no rows and 0 that repeat a question" in caplog.text
+    assert "skipped 21 rows: 'sql' returns no rows" in caplog.text
+    assert "repeat a problem" not in caplog.text
     assert len(train) + len(held_out) == 595 - 21
     for problem in [*train, *held_out]:
         score = task.score(problem, task.demonstrate(problem))

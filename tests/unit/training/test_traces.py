@@ -8,8 +8,7 @@ import math
 import torch
 
 from groupwise.config import OptimizerConfig
-from groupwise.data.batch import Example, weigh
-from groupwise.data.step_batch import StepBatch
+from groupwise.data.batch import Example, StepBatch, weigh
 from groupwise.models.load import load_model
 from groupwise.models.policy import Policy
 from groupwise.training.traces import trace_tokens

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from groupwise.config import OptimizerConfig, RlStage
-from groupwise.data.batch import Example, Microbatch, make_microbatches, weigh
-from groupwise.data.step_batch import StepBatch
+from groupwise.data.batch import Example, Microbatch, StepBatch, make_microbatches, weigh
 from groupwise.models.load import load_model
 from groupwise.models.policy import Policy
 from groupwise.training.grpo import choose_examples, current_beta, next_beta, policy_loss

@@ -2,7 +2,7 @@
 
 Contract: pure functions of the score, the stage's tables in recipe.toml (always complete in a run directory) and the
 scale of format parts in that step. The amounts of the terms add up to the recorded reward; the unexplained remainder is
-the term "other terms". The arithmetic is that of `groupwise.scoring.shaping`, and a test compares the two.
+the term "other terms". The arithmetic is that of `groupwise.scoring.credit`, and a test compares the two.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.config import RewardConfig
-from groupwise.scoring.shaping import shape_parts
+from groupwise.scoring.credit import shape_parts
 from groupwise.types import Finish, Rollout, Score, Verdict
 from groupwise.web.dashboard.reward_terms import reward_terms
 
