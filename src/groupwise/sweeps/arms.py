@@ -7,32 +7,22 @@ arm: the existing arm belongs to both knobs. Otherwise two equal arms are an err
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from groupwise.config import ConfigError, apply_override, dump_toml, find_recipe, to_table
 from groupwise.config.recipe import parse_toml, read_text
 from groupwise.sweeps.spec import MAX_ARMS, PLAIN_LIST, KnobSpec, SweepSpec, check_unique, check_value, flatten
-from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, Member, Sweep, Value
+from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, Sweep, Value
 
 _MAX_NAME = 64
-
-
-def json_value(value: Any) -> Any:
-    """Convert a value for sweep.json: JSON has no infinity and no dates."""
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    if isinstance(value, (list, tuple)):
-        return [json_value(inner) for inner in value]
-    return value.isoformat() if isinstance(value, (datetime.date, datetime.time)) else value
 
 
 def resolve(spec: SweepSpec, spec_folder: Path, overrides: Sequence[str] = ()) -> Sweep:
@@ -40,7 +30,7 @@ def resolve(spec: SweepSpec, spec_folder: Path, overrides: Sequence[str] = ()) -
     for override in overrides:
         if override.partition("=")[0].strip() == "seed":
             raise ConfigError(f"--set {override}: the sweep sets the seed; list the seeds in `seeds`")
-    common = (*Arm("", "", "", "", flatten(spec.set)).overrides, *overrides)
+    common = (*Arm("", settings=flatten(spec.set)).overrides, *overrides)
     bare = Sweep(spec.name, spec.recipe, _recipe_text(spec.recipe, spec_folder, common), spec.seeds, (), ())
     recipes = _Recipes(bare)
     if spec.search is not None:
@@ -57,8 +47,9 @@ def resolve(spec: SweepSpec, spec_folder: Path, overrides: Sequence[str] = ()) -
 
 def _recipe_text(given: str, spec_folder: Path, overrides: Sequence[str]) -> str:
     """Return the TOML of a recipe with the overrides that all arms have."""
+    beside = spec_folder / given
     try:
-        path = _recipe_path(given, spec_folder)
+        path = beside if beside.suffix == ".toml" and beside.exists() else find_recipe(given)
         hint = "give a path relative to the sweep file or to the working directory"
         table = parse_toml(read_text(path, "recipe", hint), str(path))
         for override in overrides:
@@ -68,39 +59,29 @@ def _recipe_text(given: str, spec_folder: Path, overrides: Sequence[str]) -> str
     return dump_toml(table)
 
 
-def _recipe_path(given: str, spec_folder: Path) -> Path:
-    beside = spec_folder / given
-    if Path(given).suffix == ".toml" and beside.exists():
-        return beside
-    return find_recipe(given)
-
-
-@dataclass(slots=True)
 class _Recipes:
     """The recipe of each arm so far, to find equal ones."""
 
-    sweep: Sweep
-    base_identity: str = ""
-    found: dict[str, Arm] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.base_identity = self._identity(BASE_ARM)
+    def __init__(self, sweep: Sweep) -> None:
+        self._sweep = sweep
+        self._found: dict[str, Arm] = {}
+        self._base_identity = self._identity(BASE_ARM)
 
     def known(self, arm: Arm) -> Arm | None:
         """Return the arm with the same recipe, if there is one; else remember this arm."""
         identity = self._identity(arm)
-        if identity in self.found:
-            return self.found[identity]
-        if len(self.found) >= MAX_ARMS:
+        if identity in self._found:
+            return self._found[identity]
+        if len(self._found) >= MAX_ARMS:
             raise ConfigError(f"more than {MAX_ARMS} arms; use fewer values, or a [search] with a number of trials")
-        self.found[identity] = arm
+        self._found[identity] = arm
         return None
 
     def is_base(self, arm: Arm) -> bool:
-        return self._identity(arm) == self.base_identity
+        return self._identity(arm) == self._base_identity
 
     def _identity(self, arm: Arm) -> str:
-        table = to_table(self.sweep.recipe(arm))
+        table = to_table(self._sweep.recipe(arm))
         # The name of a run does not make it another run.
         shown = {key: value for key, value in table.items() if key not in ("name", "description")}
         return json.dumps(shown, sort_keys=True, default=str)
@@ -110,18 +91,18 @@ def _one_at_a_time(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...]
     arms: dict[str, Arm] = {}
     knobs = []
     for knob in spec.knobs:
-        members: dict[str, Member] = {}
+        own: dict[str, Arm] = {}
         for made in arms_of(knob):
             arm = BASE_ARM if recipes.is_base(made) else made
             arm = recipes.known(arm) or arm
-            if arm.name in members:
+            if arm.name in own:
                 raise ConfigError(
-                    f"knobs: {knob.name}: {members[arm.name].label} and {made.label} are the same recipe; drop one"
+                    f"knobs: {knob.name}: {own[arm.name].label} and {made.label} are the same recipe; drop one"
                 )
-            members[arm.name] = Member(arm, made.label, made.value)
+            own[arm.name] = replace(arm, label=made.label, value=made.value)
             if arms.setdefault(arm.name, arm) is not arm:
                 raise ConfigError(f"knobs: two arms would be called {arm.name!r}; rename the knob {knob.name!r}")
-        knobs.append(Knob(knob.name, knob.all_keys, tuple(members.values()), knob.title))
+        knobs.append(Knob(knob.name, knob.all_keys, tuple(own.values()), knob.title))
     ordered = sorted(arms.values(), key=lambda arm: not arm.is_base)
     return tuple(knobs), tuple(ordered)
 
@@ -139,7 +120,7 @@ def _combined(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...], tup
                 raise ConfigError(f'mode = "grid": two knobs set {clash[0]} to different values; drop one of them')
             settings |= turn.settings
         label = ", ".join(f"{turn.knob} {turn.label}" for turn in combination)
-        arms.append(Arm(name_of(combination), label, "", label, settings))
+        arms.append(Arm(name_of(combination), label, value=label, settings=settings))
     keys = tuple(dict.fromkeys(key for knob in spec.knobs for key in knob.all_keys))
     return _as_one_knob(" × ".join(knob.name for knob in spec.knobs), keys, arms, recipes)
 
@@ -169,12 +150,7 @@ def _as_one_knob(
         if same is not None:
             raise ConfigError(f"arms {same.name!r} and {arm.name!r} are the same recipe; drop one")
     made = tuple(replace(arm, knob=name, is_base=recipes.is_base(arm)) for arm in arms)
-    return (one_knob(name, keys, made),), made
-
-
-def one_knob(name: str, keys: tuple[str, ...], arms: Sequence[Arm]) -> Knob:
-    """Return a knob with each arm once, under its own label."""
-    return Knob(name, keys, tuple(Member(arm, arm.label, arm.value) for arm in arms))
+    return (Knob(name, keys, made),), made
 
 
 def arms_of(knob: KnobSpec) -> list[Arm]:
@@ -207,9 +183,7 @@ def plain_value(value: Any, label: str) -> Value:
     """Return a number unchanged, so that it can be placed on an axis, and anything else as text."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (int, float)):
-        return value
-    return value if isinstance(value, str) else label
+    return value if isinstance(value, (int, float, str)) else label
 
 
 def label_of(value: Any) -> str:

@@ -24,13 +24,12 @@ from groupwise.runs.files import (
     encode_line,
     finite_or_none,
     read_end,
-    write_atomic,
     write_failure,
 )
 from groupwise.runs.reader import Run, last_turn
-from groupwise.sweeps.arms import json_value
-from groupwise.sweeps.study import FAILURES, FORMAT, read_sweep
-from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, Sweep
+from groupwise.sweeps.study import FAILURES, run_dir_of
+from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Sweep, read_sweep, to_json
+from groupwise.web.saving import save_text
 
 RECIPE = "recipe.toml"
 NUM_LAST_LINES = 20
@@ -103,11 +102,7 @@ def recipe_file(arm: Arm) -> str:
 def jobs_of(sweep: Sweep, folder: Path, arms: Sequence[Arm]) -> list[SweepJob]:
     """List the runs seed by seed, so that a sweep that is cut short can still compare its arms."""
     steps = {arm.name: sweep.recipe(arm).total_steps for arm in arms}
-    return [
-        SweepJob(arm, seed, folder / layout.SWEEP_RUNS / arm.name / f"seed-{seed}", steps[arm.name])
-        for seed in sweep.seeds
-        for arm in arms
-    ]
+    return [SweepJob(arm, seed, run_dir_of(folder, arm, seed), steps[arm.name]) for seed in sweep.seeds for arm in arms]
 
 
 def check_runs(sweep: Sweep, jobs: Iterable[SweepJob]) -> None:
@@ -129,42 +124,6 @@ def record_failure(folder: Path, job: SweepJob, exit_code: int, lines: Sequence[
         append_line(path, encode_line(entry), fsync=False)
     except OSError as error:
         raise write_failure(path, error) from error
-
-
-# ---- sweep.json ----
-
-
-def to_json(sweep: Sweep) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "name": sweep.name,
-        "recipe": {"path": sweep.recipe_path, "text": sweep.recipe_text},
-        "seeds": list(sweep.seeds),
-        "knobs": [_knob_to_json(knob) for knob in sweep.knobs],
-        "arms": [_arm_to_json(arm) for arm in sweep.arms],
-    }
-
-
-def _knob_to_json(knob: Knob) -> dict[str, Any]:
-    members = knob.members
-    arms, labels = [member.arm.name for member in members], [member.label for member in members]
-    values = [json_value(member.value) for member in members]
-    table: dict[str, Any] = {"name": knob.name, "keys": list(knob.keys), "arms": arms, "labels": labels}
-    return table | {"values": values, "title": knob.title}
-
-
-def _arm_to_json(arm: Arm) -> dict[str, Any]:
-    return {
-        "name": arm.name,
-        "label": arm.label,
-        "knob": arm.knob,
-        "value": json_value(arm.value),
-        "set": {key: json_value(value) for key, value in arm.settings.items()},
-        # Settings again in the form of `--set`, which distinguishes infinity from the text "inf".
-        "overrides": list(arm.overrides),
-        "is_base": arm.is_base,
-        **({"recipe": {"path": arm.recipe_path, "text": arm.recipe_text}} if arm.recipe_text else {}),
-    }
 
 
 def earlier_sweep(folder: Path) -> Sweep | None:
@@ -199,16 +158,11 @@ def refuse_strangers(folder: Path) -> None:
 
 
 def write(sweep: Sweep, folder: Path) -> None:
-    text = json.dumps(to_json(sweep), ensure_ascii=True, allow_nan=False, indent=1)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / RECIPE, [sweep.recipe_text.encode()])
-        for arm in sweep.arms:
-            if arm.recipe_text:
-                write_atomic(folder / recipe_file(arm), [arm.recipe_text.encode()])
-        write_atomic(folder / layout.SWEEP, [text.encode(), b"\n"])
-    except OSError as error:
-        raise write_failure(folder / layout.SWEEP, error) from error
+    save_text(folder / RECIPE, sweep.recipe_text)
+    for arm in sweep.arms:
+        if arm.recipe_text:
+            save_text(folder / recipe_file(arm), arm.recipe_text)
+    save_text(folder / layout.SWEEP, json.dumps(to_json(sweep), ensure_ascii=True, allow_nan=False, indent=1) + "\n")
 
 
 def _refuse_changes(earlier: Sweep, now: Sweep, folder: Path) -> None:
