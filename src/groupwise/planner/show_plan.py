@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from groupwise.base.durations import duration
 from groupwise.base.text_layout import aligned, wrapped
 from groupwise.planner.make_plan import Plan, StagePlan
 from groupwise.planner.stage_memory import GIB
@@ -27,12 +28,12 @@ def print_plan(plan: Plan) -> None:
         for line in details(stage):
             _say(line)
     print()
-    evaluations = f"{span(plan.evaluation_s)} of it for evaluations"
-    _say(f"The run: {span(plan.run_s)}, {evaluations}; {count(plan.run_tokens)} sampled tokens.")
+    evaluations = f"{duration(plan.evaluation_s)} of it for evaluations"
+    _say(f"The run: {duration(plan.run_s)}, {evaluations}; {count(plan.run_tokens)} sampled tokens.")
     if plan.longest_run_s > plan.run_s:
         _say(
             "Groups with no signal are resampled (refill_rounds, max_rollouts_per_problem). If no group ever has "
-            f"signal, the run takes {span(plan.longest_run_s)}."
+            f"signal, the run takes {duration(plan.longest_run_s)}."
         )
     _say(
         f"A checkpoint: at most {_size(plan.checkpoint_bytes)}. Disk: {_size(plan.disk_bytes)}, for the checkpoints "
@@ -96,7 +97,7 @@ def details(stage: StagePlan) -> Iterator[str]:
     when = " with these changes" if stage.changes else ""
     yield (
         f"A step{when}: {stage.step_s:.2f} s ({parts}); {stage.rollouts:,} rollouts, {count(stage.tokens)} tokens, "
-        f"{stage.tokens / stage.step_s:,.0f} tokens/s. {stage.steps:,} steps: {span(stage.steps * stage.step_s)}."
+        f"{stage.tokens / stage.step_s:,.0f} tokens/s. {stage.steps:,} steps: {duration(stage.steps * stage.step_s)}."
     )
     group = ""
     if stage.fits and stage.usual.rollouts_at_once:
@@ -130,9 +131,3 @@ def count(number: float) -> str:
         if number >= least:
             return f"{number / unit:.3g} {name}"
     return f"{number:,.0f}"
-
-
-def span(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from groupwise.base.harmless import printable
 from groupwise.base.screen import Screen
-from groupwise.sweeps.run_jobs import JobProgress, summary_of
+from groupwise.sweeps.run_jobs import JobProgress, JobWatcher, summary_of
 
 if TYPE_CHECKING:
     from rich.console import Group as Renderables
@@ -24,7 +24,7 @@ _ROOM = 4
 """Lines of the terminal that are not rows of the table."""
 
 
-class Display:
+class Display(JobWatcher):
     def __init__(self, num_runs: int, stream: TextIO | None = None) -> None:
         self._screen = Screen(stream, is_kept=False)
         self._num_runs = num_runs

@@ -116,7 +116,7 @@ def _standing(compared: ComparedArms) -> SweepFinding:
         "best": best.name,
         "not_told_apart": [arm.name for arm in compared.tied],
         "arms": [arm_figures(arm) for arm in scores.arms],
-        "comparisons": [compared.against_best(arm).to_json() for arm in compared.others],
+        "comparisons": [compared.against_best(arm) for arm in compared.others],
     }
     if not any(one.is_clear for one in compared.pairs.values()):
         kind, sentence = _undecided(compared)
@@ -196,7 +196,7 @@ def _worse_finding(compared: ComparedArms, arms: Sequence[ArmScore], effect: str
     figures: dict[str, Any] = {
         "best": best.name,
         "arms": [arm_figures(arm) for arm in (*arms, best)],
-        "comparisons": [one.to_json() for one in comparisons],
+        "comparisons": comparisons,
     }
     return SweepFinding(effect, knob.name, sentence, tuple(arm.name for arm in arms), figures)
 

@@ -15,7 +15,7 @@ Each kind is adjusted by Holm within the knob. Collapses and failures are counte
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from groupwise.base.stats import holm, mean
@@ -134,7 +134,7 @@ def _speed_finding(scores: KnobScores, arm: ArmScore, one: ArmComparison) -> Swe
         "steps_by_seed": {
             one.name: {run.seed: steps_to(run, scores.target) for run in one.runs} for one in (arm, reference)
         },
-        "comparisons": [one.to_json()],
+        "comparisons": [one],
     }
     return SweepFinding("speed", scores.knob.name, sentence, (arm.name, reference.name), figures)
 
@@ -201,10 +201,9 @@ def _side_effect_finding(
     arms = [arm for arm, _, _ in found]
     values = [value for _, value, _ in found]
     shown = percent if quantity.is_share else rounded
-    amounts = dict.fromkeys(shown(value) for value in (min(values), max(values)))
-    times = "" if level <= 0 else f" ({' to '.join(_ratios(values, level))} times as much)"
+    times = "" if level <= 0 else f" ({_reach([value / level for value in values], rounded)} times as much)"
     sentence = (
-        f"{subject(scores.knob, arms)} ends with a {quantity.words} of {' to '.join(amounts)} "
+        f"{subject(scores.knob, arms)} ends with a {quantity.words} of {_reach(values, shown)} "
         f"against {shown(level)} at {short_label(reference)}{times}, {end}; {seeds_words([*arms, reference])}."
     )
     figures = {
@@ -216,8 +215,9 @@ def _side_effect_finding(
     return SweepFinding("side_effect", scores.knob.name, sentence, tuple(arm.name for arm in arms), figures)
 
 
-def _ratios(values: Sequence[float], level: float) -> list[str]:
-    return list(dict.fromkeys(rounded(value / level) for value in (min(values), max(values))))
+def _reach(values: Sequence[float], shown: Callable[[float], str]) -> str:
+    """Return the smallest and the largest value, or one if both read the same."""
+    return " to ".join(dict.fromkeys(shown(value) for value in (min(values), max(values))))
 
 
 def spread_findings(scores: KnobScores) -> list[SweepFinding]:

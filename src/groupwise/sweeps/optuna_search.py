@@ -84,7 +84,7 @@ def run_search(
             break
     values = values_of(search, runs)
     sign = 1 if search.direction == "maximize" else -1
-    best = max((name for name in values), key=lambda name: sign * values[name], default=None)
+    best = max(values, key=lambda name: sign * values[name], default=None)
     arm = next((arm for arm in sweep.arms if arm.name == best), None)
     return SearchResult(sweep, tuple(runs), arm, None if best is None else values[best], end)
 

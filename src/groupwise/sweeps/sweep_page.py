@@ -16,6 +16,7 @@ from typing import Any
 
 from groupwise.base.durations import duration
 from groupwise.base.harmless import escape, visible
+from groupwise.base.json_values import plain
 from groupwise.sweeps.arm_scores import ArmScore, KnobScores
 from groupwise.sweeps.findings import KnobFindings, find_all
 from groupwise.sweeps.findings_effects import steps_words
@@ -191,7 +192,7 @@ def _knob(section: str, one: KnobFindings) -> tuple[dict[str, Any], str]:
             "target": scores.target,
             "kl_metric": scores.kl_metric,
             "scores": [arm.to_json(scores.target, scores.kl_metric) for arm in scores.arms],
-            "comparisons": [pair.to_json() for pair in pairs.values()],
+            "comparisons": [plain(pair) for pair in pairs.values()],
         }
     return data, html
 
