@@ -67,15 +67,12 @@ class _Recipes:
         self._found: dict[str, Arm] = {}
         self._base_identity = self._identity(BASE_ARM)
 
-    def known(self, arm: Arm) -> Arm | None:
-        """Return the arm with the same recipe, if there is one; else remember this arm."""
-        identity = self._identity(arm)
-        if identity in self._found:
-            return self._found[identity]
-        if len(self._found) >= MAX_ARMS:
+    def setdefault(self, arm: Arm) -> Arm:
+        """Return the first arm with the same recipe, which may be this one."""
+        first = self._found.setdefault(self._identity(arm), arm)
+        if len(self._found) > MAX_ARMS:
             raise ConfigError(f"more than {MAX_ARMS} arms; use fewer values, or a [search] with a number of trials")
-        self._found[identity] = arm
-        return None
+        return first
 
     def is_base(self, arm: Arm) -> bool:
         return self._identity(arm) == self._base_identity
@@ -93,8 +90,7 @@ def _one_at_a_time(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...]
     for knob in spec.knobs:
         own: dict[str, Arm] = {}
         for made in arms_of(knob):
-            arm = BASE_ARM if recipes.is_base(made) else made
-            arm = recipes.known(arm) or arm
+            arm = recipes.setdefault(BASE_ARM if recipes.is_base(made) else made)
             if arm.name in own:
                 raise ConfigError(
                     f"knobs: {knob.name}: {own[arm.name].label} and {made.label} are the same recipe; drop one"
@@ -146,8 +142,8 @@ def _as_one_knob(
     name: str, keys: tuple[str, ...], arms: Sequence[Arm], recipes: _Recipes
 ) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
     for arm in arms:
-        same = recipes.known(arm)
-        if same is not None:
+        same = recipes.setdefault(arm)
+        if same is not arm:
             raise ConfigError(f"arms {same.name!r} and {arm.name!r} are the same recipe; drop one")
     made = tuple(replace(arm, knob=name, is_base=recipes.is_base(arm)) for arm in arms)
     return (Knob(name, keys, made),), made

@@ -39,8 +39,8 @@ from groupwise.sweeps.findings_words import (
     short_label,
     subject,
 )
+from groupwise.sweeps.folder import Study
 from groupwise.sweeps.spec import PLAIN_LIST
-from groupwise.sweeps.study import Study
 from groupwise.sweeps.sweep_records import Knob
 
 STOPPED_SHARE = 0.1

@@ -56,7 +56,7 @@ from groupwise.sweeps.findings_words import (
     short_label,
     subject,
 )
-from groupwise.sweeps.study import gap_words
+from groupwise.sweeps.folder import gap_words
 from groupwise.sweeps.sweep_records import Knob, RunStatus
 
 SIDE_EFFECT_RATIO = 3.0

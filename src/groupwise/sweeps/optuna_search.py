@@ -83,10 +83,10 @@ def run_search(
             end = f"the search stops after {len(sweep.arms)} trials: {refusal}"
             break
     values = values_of(search, runs)
-    sign = 1 if search.direction == "maximize" else -1
-    best = max(values, key=lambda name: sign * values[name], default=None)
-    arm = next((arm for arm in sweep.arms if arm.name == best), None)
-    return SearchResult(sweep, tuple(runs), arm, None if best is None else values[best], end)
+    choose = max if search.direction == "maximize" else min
+    known = [arm for arm in sweep.arms if arm.name in values]
+    best = choose(known, key=lambda arm: values[arm.name], default=None)
+    return SearchResult(sweep, tuple(runs), best, None if best is None else values[best.name], end)
 
 
 def _with_arms(sweep: Sweep, search: SearchSpec, arms: Sequence[Arm]) -> Sweep:

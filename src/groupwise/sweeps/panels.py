@@ -19,8 +19,8 @@ from groupwise.base.stats import mean
 from groupwise.runs.catalogue import CHARTS, METRICS, ChartSpec
 from groupwise.sweeps.arm_scores import KL_FROM_REFERENCE, KL_OF_UPDATES, kl_metric
 from groupwise.sweeps.findings_words import MAX_LABEL_CHARS, cut, knob_words, listed, short_label
+from groupwise.sweeps.folder import read_study
 from groupwise.sweeps.spec import HELD_OUT
-from groupwise.sweeps.study import read_study
 from groupwise.sweeps.sweep_records import Arm, Knob, SeedRun
 from groupwise.web.report.charts import LOG_CAPTION, Chart, Line, smooth, thinned
 from groupwise.web.report.plots import COLOURS, draw_line, dress, new_figure, save_figure

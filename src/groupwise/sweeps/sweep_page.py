@@ -21,8 +21,8 @@ from groupwise.sweeps.arm_scores import ArmScore, KnobScores
 from groupwise.sweeps.findings import KnobFindings, find_all
 from groupwise.sweeps.findings_effects import steps_words
 from groupwise.sweeps.findings_words import count, knob_words, percent, percent_range, rounded, short_label
+from groupwise.sweeps.folder import Study, gap_words, read_study
 from groupwise.sweeps.panels import charts_of, colours_of, panels_of
-from groupwise.sweeps.study import Study, gap_words, read_study
 from groupwise.web.report.inputs import stage_spans
 from groupwise.web.report.kept_texts import Texts
 from groupwise.web.report.markup import chart_grid, folded, paragraph, table, text_slot

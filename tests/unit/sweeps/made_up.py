@@ -17,7 +17,7 @@ import numpy
 
 from groupwise.base.stats import wilson_interval
 from groupwise.runs import RunLog
-from groupwise.sweeps.study import Study
+from groupwise.sweeps.folder import Study
 from groupwise.sweeps.sweep_records import Arm, Knob, RunStatus, SeedRun, Value
 from groupwise.types import EvalRecord, StepRecord
 

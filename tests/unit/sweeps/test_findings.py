@@ -15,7 +15,7 @@ import pytest
 
 from groupwise.sweeps.findings import find, find_all
 from groupwise.sweeps.findings_words import SweepFinding, count, cut, listed, percent_range
-from groupwise.sweeps.study import read_study
+from groupwise.sweeps.folder import read_study
 from groupwise.sweeps.sweep_records import Knob
 from tests.unit.sweeps.made_up import (
     NUM_PROBLEMS,

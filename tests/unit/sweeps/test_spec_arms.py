@@ -19,11 +19,11 @@ from groupwise.sweeps.folder import (
     SweepJob,
     jobs_of,
     prepare,
+    read_study,
     recipe_file,
     refuse_strangers,
 )
 from groupwise.sweeps.spec import SWEEPS, SweepSpec, parse_spec
-from groupwise.sweeps.study import read_study
 from groupwise.sweeps.sweep_records import Arm, Knob, Sweep, from_json, read_sweep, to_json
 
 TOP = """

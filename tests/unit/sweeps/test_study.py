@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.runs import RunLog, RunReadError
-from groupwise.sweeps.study import MAX_REASON_CHARS, gap_words, read_study
+from groupwise.sweeps.folder import MAX_REASON_CHARS, gap_words, read_study
 from groupwise.sweeps.sweep_records import RunStatus, SeedRun
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, ScoredGroup, Verdict
 from tests.unit.sweeps.made_up import NUM_STEPS, Truth, write_sweep

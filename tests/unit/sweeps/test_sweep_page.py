@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from groupwise.sweeps.folder import read_study
 from groupwise.sweeps.panels import charts_of, colours_of, write_sweep_csv, write_sweep_plots
-from groupwise.sweeps.study import read_study
 from groupwise.sweeps.sweep_page import markdown, write_sweep_report
 from tests.unit.sweeps.made_up import NUM_STEPS, Truth, make_knob, write_sweep
 
