@@ -219,9 +219,9 @@ def _in_step(noise: Noise) -> IntervalEstimate:
     common, low, high = common_signal(noise.gradients)
     # Variance of groups around their problem's gradient, plus that of problems around the common gradient.
     variance = float(noise.gradient_variance.mean()) + float(noise.signal.mean()) - common
-    return IntervalEstimate(
-        *((common / variance, low / variance, high / variance) if variance > 0 else (0.0, 0.0, 0.0))
-    )
+    if not variance > 0:
+        return IntervalEstimate(0.0, 0.0, 0.0)
+    return IntervalEstimate(common / variance, low / variance, high / variance)
 
 
 def _pass_rate(groups: Sequence[ScoredGroup]) -> float:

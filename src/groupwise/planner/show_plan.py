@@ -75,7 +75,8 @@ def _print_memory(stage: StagePlan) -> None:
     names = dict.fromkeys(name for parts in phases.values() for name in parts if parts[name])
     sizes = {name: [parts.get(name, 0.0) for parts in phases.values()] for name in names}
     sizes["total"] = [sum(parts.values()) for parts in phases.values()]
-    heading, *lines = aligned([("GiB, maximum", *phases), *((name, *map(_gib, row)) for name, row in sizes.items())])
+    rows = [(name, *(f"{size / GIB:.2f}" if size else "" for size in row)) for name, row in sizes.items()]
+    heading, *lines = aligned([("GiB, maximum", *phases), *rows])
     # Bars stand in one column, also where the last phase is empty.
     width = max(map(len, [heading, *lines]))
     console = Console(highlight=False, soft_wrap=True)
@@ -120,10 +121,6 @@ def microbatch_words(stage: StagePlan) -> str:
 
 def _size(num_bytes: float) -> str:
     return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= 0.1 * GIB else f"{num_bytes / 2**20:.1f} MiB"
-
-
-def _gib(size: float) -> str:
-    return f"{size / GIB:.2f}" if size else ""
 
 
 def count(number: float) -> str:

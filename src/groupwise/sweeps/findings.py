@@ -86,25 +86,18 @@ def find(knob: Knob) -> KnobFindings:
 
 def score_findings(compared: ComparedArms) -> list[SweepFinding]:
     scores = compared.scores
+    knob = scores.knob
     if not scores.arms:
-        return [_nothing(scores)]
+        sentence = f"{knob_words(knob)}: no finished run has been evaluated yet."
+        return [SweepFinding("none", knob.name, sentence, (), {})]
     if len(scores.arms) == 1:
-        return [_only_one(scores)]
+        (arm,) = scores.arms
+        sentence = (
+            f"{subject(knob, [arm])} ends at {percent(arm.final.mean)}; there is no other arm to compare it with yet; "
+            f"{seeds_words([arm])}."
+        )
+        return [SweepFinding("none", knob.name, sentence, (arm.name,), {"arms": [arm_figures(arm)]})]
     return [_standing(compared), *_worse(compared)]
-
-
-def _nothing(scores: KnobScores) -> SweepFinding:
-    sentence = f"{knob_words(scores.knob)}: no finished run has been evaluated yet."
-    return SweepFinding("none", scores.knob.name, sentence, (), {})
-
-
-def _only_one(scores: KnobScores) -> SweepFinding:
-    (arm,) = scores.arms
-    sentence = (
-        f"{subject(scores.knob, [arm])} ends at {percent(arm.final.mean)}; there is no other arm to compare "
-        f"it with yet; {seeds_words([arm])}."
-    )
-    return SweepFinding("none", scores.knob.name, sentence, (arm.name,), {"arms": [arm_figures(arm)]})
 
 
 def _standing(compared: ComparedArms) -> SweepFinding:

@@ -35,7 +35,6 @@ from groupwise.sweeps.compare_arms import (
     ALPHA,
     ArmComparison,
     ComparedArms,
-    Spread,
     adjusted,
     compare,
     problems_interval,
@@ -101,17 +100,14 @@ def speed_findings(compared: ComparedArms) -> list[SweepFinding]:
         if first is None or second is None:
             continue
         num_looks = max(num_looks, len(steps))
-        found.append((arm, compare((faster.name, slower.name), first, second, _spread_at(scores, alike, crossing[0]))))
+        at_step = [shares for one in scores.arms if one.name in alike and (shares := one.at(crossing[0])) is not None]
+        found.append((arm, compare((faster.name, slower.name), first, second, shared_spread(at_step))))
     tested = adjusted([one for _, one in found], num_looks)
     return [
         _speed_finding(scores, arm, one)
         for (arm, _), one in zip(found, tested, strict=True)
         if one.is_clear and one.difference > 0
     ]
-
-
-def _spread_at(scores: KnobScores, names: set[str], step: int) -> Spread | None:
-    return shared_spread([shares for arm in scores.arms if arm.name in names and (shares := arm.at(step)) is not None])
 
 
 def _shared_steps(first: ArmScore, second: ArmScore) -> list[int]:
@@ -123,7 +119,7 @@ def _shared_steps(first: ArmScore, second: ArmScore) -> list[int]:
 def _speed_finding(scores: KnobScores, arm: ArmScore, one: ArmComparison) -> SweepFinding:
     reference = scores.reference
     is_faster = one.first == arm.name
-    steps = [steps_words(scores, one) for one in (arm, reference)]
+    steps = [steps_words(scores, each) for each in (arm, reference)]
     sentence = (
         f"{subject(scores.knob, [arm])} reaches {percent(scores.target)} in {'fewer' if is_faster else 'more'} "
         f"steps than {short_label(reference)}: {steps[0]} against {steps[1]} (median); final scores are "
@@ -132,7 +128,7 @@ def _speed_finding(scores: KnobScores, arm: ArmScore, one: ArmComparison) -> Swe
     figures = {
         "target": scores.target,
         "steps_by_seed": {
-            one.name: {run.seed: steps_to(run, scores.target) for run in one.runs} for one in (arm, reference)
+            each.name: {run.seed: steps_to(run, scores.target) for run in each.runs} for each in (arm, reference)
         },
         "comparisons": [one],
     }
@@ -177,7 +173,7 @@ def _side_effects(compared: ComparedArms, quantity: Quantity) -> list[SweepFindi
                 found.setdefault("while scores are statistically indistinguishable", []).append((arm, value, p))
             elif against.difference < 0 and not quantity.is_good:
                 found.setdefault("and a worse score", []).append((arm, value, p))
-    return [_side_effect_finding(scores, quantity, level, end, members) for end, members in found.items()]
+    return [_side_effect_finding(scores, quantity, level, end, arms_of_end) for end, arms_of_end in found.items()]
 
 
 def _excess_p(arm: ArmScore, reference: ArmScore, metric: str) -> float:

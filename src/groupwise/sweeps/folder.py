@@ -1,8 +1,8 @@
 """The folder of a sweep: sweep.json, the base recipe, where each run lies, how far it is, and what it contains so far.
 
-Contract: `prepare` writes sweep.json and recipe.toml, or refuses with a `ConfigError` that names what changed since they
-were written: existing runs must stay comparable with new ones. New arms and new seeds may join; arms that are gone from
-the sweep file leave sweep.json, and their runs stay on disk. One writer at a time (the caller holds `RunLock`).
+Contract: `prepare` writes sweep.json and recipe.toml, or refuses with a `ConfigError` that names what changed since
+they were written: existing runs must stay comparable with new ones. New arms and new seeds may join; arms that are gone
+from the sweep file leave sweep.json, and their runs stay on disk. One writer at a time (the caller holds `RunLock`).
 
 `read_study` needs no lock and reads at any time; a sweep that is half done is a study with gaps. A run that was not
 started, is not finished, failed or cannot be read is reported with its reason and never stops the reading. Nothing here

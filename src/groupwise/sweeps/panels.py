@@ -66,7 +66,8 @@ def _chart(knob: Knob, spec: ChartSpec) -> Chart:
             lines.append(line)
         elif any(run.steps for run in arm.runs):
             silent.append(short_label(arm))
-    is_log = spec.may_be_log and _spans_decades(lines)
+    values = [value for line in lines for value in line.y if value > 0]
+    is_log = spec.may_be_log and bool(values) and max(values) > LOG_RATIO * min(values)
     parts = [METRICS[metric].meaning, spec.caption, "Line: mean over seeds; band: their range"]
     if is_log:
         parts.append(LOG_CAPTION)
@@ -102,11 +103,6 @@ def _series(run: SeedRun, metric: str) -> Mapping[int, float]:
     ]
     smoothed = smooth([value for _, value in known], min_reach=0)
     return {step: value for (step, _), value in zip(known, smoothed, strict=True)}
-
-
-def _spans_decades(lines: list[Line]) -> bool:
-    values = [value for line in lines for value in line.y if value > 0]
-    return bool(values) and max(values) > LOG_RATIO * min(values)
 
 
 def write_sweep_plots(sweep_dir: Path, folder: Path) -> list[Path]:
@@ -154,10 +150,12 @@ def _file_names(knobs: Sequence[Knob]) -> list[str]:
 
 def _draw(knob: Knob, charts: Sequence[Chart]) -> Any:
     figure = new_figure(SIZE_INCHES)
+    palette = {str(number): colour for number, colour in enumerate(COLOURS)}
+    palette |= {f"q{number}": colour for number, colour in enumerate(ORDERED_COLOURS)}
     places = list(figure.subplots(*GRID).flat)
     for axes, chart in zip(places, charts, strict=False):
         for line in chart.lines:
-            draw_line(axes, chart, line, _colour(line.colour), "-", _plain_text(line.name))
+            draw_line(axes, chart, line, palette[line.colour], "-", _plain_text(line.name))
         axes.set_title(chart.title, fontsize=10, loc="left")
         axes.set_xlabel("step", fontsize=9)
         axes.tick_params(labelsize=8)
@@ -170,10 +168,6 @@ def _draw(knob: Knob, charts: Sequence[Chart]) -> Any:
         *handles, title=_plain_text(knob_words(knob)), frameon=False, loc="center left", fontsize=9, alignment="left"
     )
     return figure
-
-
-def _colour(name: str) -> str:
-    return ORDERED_COLOURS[int(name[1:])] if name.startswith("q") else COLOURS[int(name)]
 
 
 def _plain_text(text: str) -> str:

@@ -180,7 +180,9 @@ def _knob(section: str, one: KnobFindings) -> tuple[dict[str, Any], str]:
         "charts": [chart.to_json() for chart in charts],
     }
     if scores.arms:
-        html += _score_table(scores)
+        header = ["value", "final score", "seeds", "best evaluation", "steps to target"]
+        header += ["final KL", "clip share", "largest gradient norm", "tokens", "time"]
+        html += table(header, [_score_row(scores, arm) for arm in scores.arms], f"Scores of {knob_words(one.knob)}")
         html += paragraph(
             "Means over the finished seeds, with the 95 % interval below the final score. The target is "
             f"{percent(scores.target)}, nine tenths of the highest final score. Final KL and clip share are means over "
@@ -195,12 +197,6 @@ def _knob(section: str, one: KnobFindings) -> tuple[dict[str, Any], str]:
             "comparisons": [plain(pair) for pair in pairs.values()],
         }
     return data, html
-
-
-def _score_table(scores: KnobScores) -> str:
-    header = ["value", "final score", "seeds", "best evaluation", "steps to target"]
-    header += ["final KL", "clip share", "largest gradient norm", "tokens", "time"]
-    return table(header, [_score_row(scores, arm) for arm in scores.arms], f"Scores of {knob_words(scores.knob)}")
 
 
 def _score_row(scores: KnobScores, arm: ArmScore) -> list[str]:
