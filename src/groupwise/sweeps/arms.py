@@ -14,6 +14,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,18 @@ def resolve(spec: SweepSpec, spec_folder: Path, overrides: Sequence[str] = ()) -
             raise ConfigError(f"--set {override}: the sweep sets the seed; list the seeds in `seeds`")
     common = (*Arm("", settings=flatten(spec.set)).overrides, *overrides)
     bare = Sweep(spec.name, spec.recipe, _recipe_text(spec.recipe, spec_folder, common), spec.seeds, (), ())
-    recipes = _Recipes(bare)
+    identity = partial(_identity, bare)
+    base = identity(BASE_ARM)  # also checks the recipe of a search
     if spec.search is not None:
         return bare
-    if spec.arms:
-        knobs, arms = _listed(spec, recipes, lambda recipe: _recipe_text(recipe, spec_folder, common))
-    elif spec.mode == "grid":
-        knobs, arms = _combined(spec, recipes)
+    if spec.knobs and spec.mode == "each":
+        knobs, arms = _one_at_a_time(spec, identity, base)
     else:
-        knobs, arms = _one_at_a_time(spec, recipes)
+        knob = _listed(spec, spec_folder, common) if spec.arms else _combined(spec)
+        knob = _with_distinct_arms(knob, identity, base)
+        knobs, arms = (knob,), knob.arms
+    if len(arms) > MAX_ARMS:
+        raise ConfigError(f"more than {MAX_ARMS} arms; use fewer values, or a [search] with a number of trials")
     check_unique([arm.name for arm in arms], "arms")
     return replace(bare, knobs=knobs, arms=arms)
 
@@ -59,38 +63,23 @@ def _recipe_text(given: str, spec_folder: Path, overrides: Sequence[str]) -> str
     return dump_toml(table)
 
 
-class _Recipes:
-    """The recipe of each arm so far, to find equal ones."""
-
-    def __init__(self, sweep: Sweep) -> None:
-        self._sweep = sweep
-        self._found: dict[str, Arm] = {}
-        self._base_identity = self._identity(BASE_ARM)
-
-    def setdefault(self, arm: Arm) -> Arm:
-        """Return the first arm with the same recipe, which may be this one."""
-        first = self._found.setdefault(self._identity(arm), arm)
-        if len(self._found) > MAX_ARMS:
-            raise ConfigError(f"more than {MAX_ARMS} arms; use fewer values, or a [search] with a number of trials")
-        return first
-
-    def is_base(self, arm: Arm) -> bool:
-        return self._identity(arm) == self._base_identity
-
-    def _identity(self, arm: Arm) -> str:
-        table = to_table(self._sweep.recipe(arm))
-        # The name of a run does not make it another run.
-        shown = {key: value for key, value in table.items() if key not in ("name", "description")}
-        return json.dumps(shown, sort_keys=True, default=str)
+def _identity(sweep: Sweep, arm: Arm) -> str:
+    """Return a text that equal recipes share. The name of a run does not make it another run."""
+    table = to_table(sweep.recipe(arm))
+    shown = {key: value for key, value in table.items() if key not in ("name", "description")}
+    return json.dumps(shown, sort_keys=True, default=str)
 
 
-def _one_at_a_time(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
+def _one_at_a_time(
+    spec: SweepSpec, identity: Callable[[Arm], str], base: str
+) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
+    first = {base: BASE_ARM}
     arms: dict[str, Arm] = {}
     knobs = []
     for knob in spec.knobs:
         own: dict[str, Arm] = {}
         for made in arms_of(knob):
-            arm = recipes.setdefault(BASE_ARM if recipes.is_base(made) else made)
+            arm = first.setdefault(identity(made), made)
             if arm.name in own:
                 raise ConfigError(
                     f"knobs: {knob.name}: {own[arm.name].label} and {made.label} are the same recipe; drop one"
@@ -99,11 +88,11 @@ def _one_at_a_time(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...]
             if arms.setdefault(arm.name, arm) is not arm:
                 raise ConfigError(f"knobs: two arms would be called {arm.name!r}; rename the knob {knob.name!r}")
         knobs.append(Knob(knob.name, knob.all_keys, tuple(own.values()), knob.title))
-    ordered = sorted(arms.values(), key=lambda arm: not arm.is_base)
-    return tuple(knobs), tuple(ordered)
+    return tuple(knobs), tuple(sorted(arms.values(), key=lambda arm: not arm.is_base))
 
 
-def _combined(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
+def _combined(spec: SweepSpec) -> Knob:
+    """Return all combinations of the knobs as one knob."""
     total = math.prod(len(knob.values) for knob in spec.knobs)
     if total > MAX_ARMS:
         raise ConfigError(f'mode = "grid": {total} combinations, the maximum is {MAX_ARMS}; use fewer values')
@@ -118,35 +107,33 @@ def _combined(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...], tup
         label = ", ".join(f"{turn.knob} {turn.label}" for turn in combination)
         arms.append(Arm(name_of(combination), label, value=label, settings=settings))
     keys = tuple(dict.fromkeys(key for knob in spec.knobs for key in knob.all_keys))
-    return _as_one_knob(" × ".join(knob.name for knob in spec.knobs), keys, arms, recipes)
+    return Knob(" × ".join(knob.name for knob in spec.knobs), keys, tuple(arms))
 
 
-def _listed(
-    spec: SweepSpec, recipes: _Recipes, text_of: Callable[[str], str]
-) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
+def _listed(spec: SweepSpec, spec_folder: Path, common: Sequence[str]) -> Knob:
+    """Return the listed arms as one knob."""
     arms = []
     for arm in spec.arms:
         label, text = arm.label or arm.name, ""
         if arm.recipe:
             try:
-                text = text_of(arm.recipe)
+                text = _recipe_text(arm.recipe, spec_folder, common)
             except ConfigError as error:
                 raise ConfigError(f"arms: {arm.name}: {error}") from None
         settings = flatten(arm.set, f"arms: {arm.name}")
         arms.append(Arm(arm.name, label, "", label, settings, recipe_path=arm.recipe, recipe_text=text))
-    keys = tuple(dict.fromkeys(key for arm in arms for key in arm.settings))
-    return _as_one_knob(PLAIN_LIST, keys, arms, recipes)
+    return Knob(PLAIN_LIST, tuple(dict.fromkeys(key for arm in arms for key in arm.settings)), tuple(arms))
 
 
-def _as_one_knob(
-    name: str, keys: tuple[str, ...], arms: Sequence[Arm], recipes: _Recipes
-) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
-    for arm in arms:
-        same = recipes.setdefault(arm)
+def _with_distinct_arms(knob: Knob, identity: Callable[[Arm], str], base: str) -> Knob:
+    """Check that no two arms are the same recipe, and mark the one that is the base recipe."""
+    first: dict[str, Arm] = {}
+    for arm in knob.arms:
+        same = first.setdefault(identity(arm), arm)
         if same is not arm:
             raise ConfigError(f"arms {same.name!r} and {arm.name!r} are the same recipe; drop one")
-    made = tuple(replace(arm, knob=name, is_base=recipes.is_base(arm)) for arm in arms)
-    return (Knob(name, keys, made),), made
+    arms = tuple(replace(arm, knob=knob.name, is_base=recipe == base) for recipe, arm in first.items())
+    return replace(knob, arms=arms)
 
 
 def arms_of(knob: KnobSpec) -> list[Arm]:

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
-_STYLES = {"waiting": "dim", "running": "bold", "finished": "green", "failed": "red", "stopped": "yellow"}
-_FIRST = ("running", "failed", "stopped", "finished", "waiting")
-"""Order in which runs are shown if there is no room for all."""
+_STYLES = {"running": "bold", "failed": "red", "stopped": "yellow", "finished": "green", "waiting": "dim"}
+"""Style by status, in the order in which runs are shown if there is no room for all."""
 _ROOM = 4
 """Lines of the terminal that are not rows of the table."""
 
@@ -51,7 +50,7 @@ class Display(JobWatcher):
         from rich.console import Group as Renderables
 
         room = max(1, self._screen.height - _ROOM)
-        shown = sorted(runs, key=lambda run: _FIRST.index(run.status))[:room]
+        shown = sorted(runs, key=lambda run: list(_STYLES).index(run.status))[:room]
         counts = ", ".join(f"{count} {status}" for status, count in summary_of(runs).items() if count)
         more = len(runs) - len(shown)
         heading = f"{counts} ({more} not shown)" if more else counts
