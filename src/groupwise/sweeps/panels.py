@@ -81,14 +81,9 @@ def _line(arm: Arm, metric: str, colour: str, num_lines: int) -> Line | None:
     steps = sorted({step for values in series for step in values})
     if not steps:
         return None
-    by_step = [[values[step] for values in series if step in values] for step in steps]
-    columns = [
-        tuple(float(step) for step in steps),
-        tuple(mean(values) for values in by_step),
-        tuple(min(values) for values in by_step),
-        tuple(max(values) for values in by_step),
-    ]
-    x, y, low, high = (thinned(column, num_lines) for column in columns)
+    by_step = {step: [values[step] for values in series if step in values] for step in steps}
+    rows = [(float(step), mean(values), min(values), max(values)) for step, values in by_step.items()]
+    x, y, low, high = (thinned(column, num_lines) for column in zip(*rows, strict=True))
     if len(series) == 1:
         low, high = (), ()
     return Line(0, arm.label, x, y, low=low, high=high, colour=colour)
