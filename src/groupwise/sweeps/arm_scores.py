@@ -1,9 +1,9 @@
 """Results of each arm of a knob: its final score with an interval, how fast it got there, and what it cost.
 
-Contract: pure functions of a `Study`. Only finished runs count, so arms are compared at the end of their recipes. The
-unit is the seed. The interval of a score is the wider of Student's over seeds and Wilson's over problems at the mean of
-the seeds: seeds that agree exactly do not make a score exact, because all see the same problems. With one seed it is
-Wilson's interval.
+Contract: pure functions of what `read_study` returns. Only finished runs count: arms are compared at the end of their
+recipes. The unit is the seed. The interval of a score is the wider of Student's over seeds and Wilson's over problems
+at the mean of the seeds: seeds that agree exactly do not make a score exact, because all see the same problems. With
+one seed it is Wilson's interval.
 """
 
 from __future__ import annotations

@@ -39,9 +39,8 @@ from groupwise.sweeps.findings_words import (
     short_label,
     subject,
 )
-from groupwise.sweeps.folder import Study
 from groupwise.sweeps.spec import PLAIN_LIST
-from groupwise.sweeps.sweep_records import Knob
+from groupwise.sweeps.sweep_records import Knob, Sweep
 
 STOPPED_SHARE = 0.1
 """Fraction of the best arm's gain below which an arm has learned almost nothing."""
@@ -66,7 +65,7 @@ class KnobFindings:
         )
 
 
-def find_all(study: Study) -> tuple[KnobFindings, ...]:
+def find_all(study: Sweep) -> tuple[KnobFindings, ...]:
     return tuple(find(knob) for knob in study.knobs)
 
 

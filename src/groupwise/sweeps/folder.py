@@ -209,22 +209,6 @@ def _or_unset(value: Any) -> str:
 # ---- what its runs contain ----
 
 
-@dataclass(frozen=True, slots=True)
-class Study(Sweep):
-    """A sweep with its runs. Labels are unique in their knob and safe to print; ordered knobs are sorted by value."""
-
-    path: Path
-
-    @property
-    def runs(self) -> tuple[tuple[Arm, SeedRun], ...]:
-        return tuple((arm, run) for arm in self.arms for run in arm.runs)
-
-    @property
-    def gaps(self) -> tuple[tuple[Arm, SeedRun], ...]:
-        """The runs that are not finished."""
-        return tuple((arm, run) for arm, run in self.runs if not run.is_finished)
-
-
 def gap_words(run: SeedRun) -> str:
     done = run.steps[-1].step if run.steps else 0
     progress = f"{done} of {run.num_planned_steps} steps" if run.num_planned_steps else f"{done} steps"
@@ -237,8 +221,8 @@ def gap_words(run: SeedRun) -> str:
     return f"{words} ({last_line.strip()})"
 
 
-def read_study(sweep_dir: Path) -> Study:
-    sweep_dir = Path(sweep_dir)
+def read_study(sweep_dir: Path) -> Sweep:
+    """Return the sweep with its runs. Labels are unique in their knob and safe to print; numbers are in order."""
     sweep = read_sweep(sweep_dir)
     # The latest failure of each run counts.
     failures = dict(read_records(sweep_dir / FAILURES, _failure))
@@ -248,14 +232,11 @@ def read_study(sweep_dir: Path) -> Study:
         )
         for arm in sweep.arms
     }
-    return Study(
+    return replace(
+        sweep,
         name=visible(sweep.name or sweep_dir.resolve().name),
-        recipe_path=sweep.recipe_path,
-        recipe_text=sweep.recipe_text,
-        seeds=sweep.seeds,
         knobs=tuple(_for_people(knob, runs) for knob in sweep.knobs if knob.arms),
         arms=tuple(replace(arm, runs=runs[arm.name]) for arm in sweep.arms),
-        path=sweep_dir,
     )
 
 

@@ -21,8 +21,9 @@ from groupwise.sweeps.arm_scores import ArmScore, KnobScores
 from groupwise.sweeps.findings import KnobFindings, find_all
 from groupwise.sweeps.findings_effects import steps_words
 from groupwise.sweeps.findings_words import count, knob_words, percent, percent_range, rounded, short_label
-from groupwise.sweeps.folder import Study, gap_words, read_study
+from groupwise.sweeps.folder import gap_words, read_study
 from groupwise.sweeps.panels import charts_of, colours_of, panels_of
+from groupwise.sweeps.sweep_records import Sweep
 from groupwise.web.report.inputs import stage_spans
 from groupwise.web.report.kept_texts import Texts
 from groupwise.web.report.markup import chart_grid, folded, paragraph, table, text_slot
@@ -99,7 +100,7 @@ def _markdown_text(text: str) -> str:
     return _MARKDOWN_SIGNS.sub(r"\\\1", " ".join(visible(text).split()))
 
 
-def _subtitle(study: Study) -> str:
+def _subtitle(study: Sweep) -> str:
     parts = [
         study.recipe_path,
         count(len(study.knobs), "knob"),
@@ -110,13 +111,13 @@ def _subtitle(study: Study) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _stages(study: Study) -> list[tuple[str, int, int]]:
+def _stages(study: Sweep) -> list[tuple[str, int, int]]:
     """Return the stages for the step axis, if all finished runs have the same ones."""
     found = {stage_spans(run.steps) for _, run in study.runs if run.is_finished}
     return list(found.pop()) if len(found) == 1 else []
 
 
-def _summary(study: Study, found: Sequence[KnobFindings]) -> tuple[dict[str, Any], str]:
+def _summary(study: Sweep, found: Sequence[KnobFindings]) -> tuple[dict[str, Any], str]:
     rows, cells, groups = [], [], []
     for one in found:
         scores, finding = one.compared.scores, one.headline.sentence
@@ -219,7 +220,7 @@ def _score_row(scores: KnobScores, arm: ArmScore) -> list[str]:
     ]
 
 
-def _runs(study: Study, texts: Texts) -> tuple[dict[str, Any], str]:
+def _runs(study: Sweep, texts: Texts) -> tuple[dict[str, Any], str]:
     gaps: list[dict[str, Any]] = []
     cells, reasons = [], ""
     for arm, run in study.gaps:

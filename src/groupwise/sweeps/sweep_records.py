@@ -74,7 +74,7 @@ class Arm:
     recipe_text: str = ""
     """Recipe of an arm that has its own, as in `Sweep`; "" otherwise."""
     runs: tuple[SeedRun, ...] = ()
-    """One per seed of the sweep, in that order; () until a study reads them."""
+    """One per seed of the sweep, in that order; () until `read_study` reads them."""
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -92,10 +92,10 @@ class Knob:
     arms: tuple[Arm, ...]
     """Each with its label and value in this knob: an arm may belong to several knobs.
 
-    In the order of the sweep file. A study sorts numbers.
+    In the order of the sweep file. `read_study` sorts numbers.
     """
     title: str = ""
-    """Name for people; "" if `name` serves. A study puts it in `name`."""
+    """Name for people; "" if `name` serves. `read_study` puts it in `name`."""
 
     @property
     def is_ordered(self) -> bool:
@@ -111,6 +111,15 @@ class Sweep:
     seeds: tuple[int, ...]
     knobs: tuple[Knob, ...]
     arms: tuple[Arm, ...]
+
+    @property
+    def runs(self) -> tuple[tuple[Arm, SeedRun], ...]:
+        return tuple((arm, run) for arm in self.arms for run in arm.runs)
+
+    @property
+    def gaps(self) -> tuple[tuple[Arm, SeedRun], ...]:
+        """The runs that are not finished."""
+        return tuple((arm, run) for arm, run in self.runs if not run.is_finished)
 
     def recipe(self, arm: Arm, seed: int | None = None) -> Recipe:
         seeds = () if seed is None else (f"seed={seed}",)

@@ -1,4 +1,4 @@
-"""Sweeps made up from a seed, whose truth is known: as `Study` objects for many, as folders on disk for few.
+"""Sweeps made up from a seed, whose truth is known: as `Sweep` objects for many, as folders on disk for few.
 
 And a slow Student's p, which shares nothing with the one that it is held against.
 """
@@ -17,8 +17,7 @@ import numpy
 
 from groupwise.base.stats import wilson_interval
 from groupwise.runs import RunLog
-from groupwise.sweeps.folder import Study
-from groupwise.sweeps.sweep_records import Arm, Knob, RunStatus, SeedRun, Value
+from groupwise.sweeps.sweep_records import Arm, Knob, RunStatus, SeedRun, Sweep, Value
 from groupwise.types import EvalRecord, StepRecord
 
 NUM_STEPS = 40
@@ -154,9 +153,9 @@ def knob_of_answers(answers: Sequence[Sequence[Sequence[bool]]]) -> Knob:
     return replace(knob, arms=tuple(arms))
 
 
-def study_of(*knobs: Knob, seeds: Sequence[int] = (0, 1, 2)) -> Study:
+def study_of(*knobs: Knob, seeds: Sequence[int] = (0, 1, 2)) -> Sweep:
     arms = {arm.name: arm for knob in knobs for arm in knob.arms}
-    return Study("made-up", "made-up.toml", RECIPE, tuple(seeds), knobs, tuple(arms.values()), Path("made-up"))
+    return Sweep("made-up", "made-up.toml", RECIPE, tuple(seeds), knobs, tuple(arms.values()))
 
 
 def write_sweep(
