@@ -63,8 +63,8 @@ def plan(
     from groupwise.api.train_runs import load_recipe
     from groupwise.planner.gpus import find_gpu, this_gpu
     from groupwise.planner.make_plan import make_plan
-    from groupwise.planner.prompts import USUAL_TOKENS
     from groupwise.planner.shapes import find_shape
+    from groupwise.planner.work import USUAL_PROMPT_TOKENS
 
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     chosen = this_gpu()[0] if gpu == "this" else find_gpu(gpu)
@@ -74,7 +74,7 @@ def plan(
         recipe,
         find_shape(recipe.model),
         chosen,
-        prompt_tokens=USUAL_TOKENS if prompt_tokens is None else prompt_tokens,
+        prompt_tokens=USUAL_PROMPT_TOKENS if prompt_tokens is None else prompt_tokens,
         mean_tokens=mean_tokens,
         ranks=ranks,
     )

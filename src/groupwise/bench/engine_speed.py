@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
@@ -26,6 +26,7 @@ from groupwise.models.fused import fuse
 from groupwise.models.load import load_model
 from groupwise.types import Problem, Prompt, SamplingParams
 
+T = TypeVar("T")
 SHAPES: dict[str, PreTrainedConfig] = {
     "qwen2.5-1.5b": Qwen2Config(
         hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2,
@@ -184,11 +185,7 @@ class GenerateEngine:
 
 
 def _time(engine: Any, requests: Sequence[Request], sampling: SamplingParams) -> tuple[float, int]:
-    synchronize()
-    start = time.perf_counter()
-    groups = [group for _, group in engine.generate(requests, sampling, 0)]
-    synchronize()
-    seconds = time.perf_counter() - start
+    seconds, groups = timed(lambda: [group for _, group in engine.generate(requests, sampling, 0)])
     num_tokens = sum(len(rollout.token_ids) for group in groups for rollout in group.rollouts)
     return seconds, num_tokens or engine.num_tokens
 
@@ -209,12 +206,8 @@ def copy_bandwidth(device: torch.device, size_bytes: int = 2 << 30) -> float:
     target = torch.empty_like(source)
     best = 0.0
     for _ in range(5):
-        synchronize()
-        start = time.perf_counter()
-        for _ in range(10):
-            target.copy_(source)
-        synchronize()
-        best = max(best, 20 * size_bytes / (time.perf_counter() - start))
+        seconds, _ = timed(lambda: [target.copy_(source) for _ in range(10)])
+        best = max(best, 20 * size_bytes / seconds)
     return best
 
 
@@ -229,7 +222,16 @@ def _stops_for(model: Any, new_tokens: int) -> tuple[int, ...]:
     return tuple(random.Random(1).sample(range(vocab), max(1, round(low * vocab))))
 
 
-def synchronize() -> None:
-    """Wait for the device: kernels are still running when the call that started them returns."""
-    if torch.cuda.is_available():
+def timed(work: Callable[[], T]) -> tuple[float, T]:
+    """Return the seconds that `work` takes, and its result.
+
+    It waits for the device: kernels are still running when the call that started them returns.
+    """
+    is_gpu = torch.cuda.is_available()
+    if is_gpu:
         torch.cuda.synchronize()
+    start = time.perf_counter()
+    result = work()
+    if is_gpu:
+        torch.cuda.synchronize()
+    return time.perf_counter() - start, result

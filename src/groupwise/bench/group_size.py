@@ -9,7 +9,6 @@ Sketches keep inner products up to noise of about 1/sqrt(SKETCH). The policy is 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from groupwise.base.stats import IntervalEstimate, mean
 from groupwise.base.text_layout import aligned
-from groupwise.bench.engine_speed import synchronize
+from groupwise.bench.engine_speed import timed
 from groupwise.bench.group_noise import Noise, bought, common_signal, measure_noise, signal_to_noise, slope
 from groupwise.config import ConfigError, OptimizerConfig, VerifierConfig
 from groupwise.data.batch import Example, weigh
@@ -121,18 +120,9 @@ class GroupsResult:
         for one in self.sizes:
             noise = f"{one.advantage_variance[rule]:.4f}", f"{one.gradient_variance[rule]:.4g}"
             ratios = f"{one.signal_to_noise[rule]:.4f}", f"{one.step_signal_to_noise[rule].value:.4f}"
+            seconds = f"{one.sample_s:.2f}", f"{one.learn_s:.2f}"
             per_s = f"{one.step_signal_to_noise_per_s[rule]:.4g}"
-            rows.append(
-                (
-                    str(one.size),
-                    f"{one.dead_share:.1%}",
-                    *noise,
-                    *ratios,
-                    f"{one.sample_s:.2f}",
-                    f"{one.learn_s:.2f}",
-                    per_s,
-                )
-            )
+            rows.append((str(one.size), f"{one.dead_share:.1%}", *noise, *ratios, *seconds, per_s))
         lines = [
             f"{self.model} on {self.task}, {self.device}: {self.num_problems} problems, pass@1 {self.pass_at_1:.1%}, "
             f"{self.mean_tokens:.0f} tokens per completion",
@@ -229,18 +219,13 @@ def _in_step(noise: Noise) -> IntervalEstimate:
     common, low, high = common_signal(noise.gradients)
     # Variance of groups around their problem's gradient, plus that of problems around the common gradient.
     variance = float(noise.gradient_variance.mean()) + float(noise.signal.mean()) - common
-    return IntervalEstimate(
-        *((common / variance, low / variance, high / variance) if variance > 0 else (0.0, 0.0, 0.0))
-    )
+    if not variance > 0:
+        return IntervalEstimate(0.0, 0.0, 0.0)
+    return IntervalEstimate(common / variance, low / variance, high / variance)
 
 
 def _pass_rate(groups: Sequence[ScoredGroup]) -> float:
     return mean([scored.pass_rate or 0.0 for scored in groups])
-
-
-def _examples(scored: ScoredGroup, count: int) -> list[Example]:
-    prompt = scored.group.prompt.token_ids
-    return [Example(prompt, rollout.token_ids) for rollout in scored.group.rollouts[:count] if rollout.token_ids]
 
 
 def _gradients(policy: Policy, scored: ScoredGroup, work: GroupsWork, sketch: Sketch) -> Iterator[Tensor]:
@@ -291,22 +276,21 @@ def _time(
     sampling: SamplingParams,
 ) -> tuple[float, float]:
     """Return the seconds to sample and the seconds to learn, for one step with `size` rollouts per problem."""
-    synchronize()
-    start = time.perf_counter()
-    for _ in engine.generate(make_requests(asked, size, work.seed), sampling, 0):
-        pass
-    synchronize()
-    sample_s = time.perf_counter() - start
-    examples = [example for scored in groups for example in _examples(scored, size)]
-    start = time.perf_counter()
-    # A learning rate of 0 leaves the weights unchanged.
-    update_policy(
-        policy,
-        weigh(examples, "sequence_mean"),
-        lambda logprobs, *_: TokenLoss(-logprobs),
-        temperature=work.temperature,
-        learning_rate=0.0,
-        max_tokens=work.microbatch_tokens,
+    sample_s, _ = timed(lambda: list(engine.generate(make_requests(asked, size, work.seed), sampling, 0)))
+    examples = [
+        Example(scored.group.prompt.token_ids, rollout.token_ids)
+        for scored in groups
+        for rollout in scored.group.rollouts[:size]
+        if rollout.token_ids
+    ]
+    learn_s, _ = timed(
+        lambda: update_policy(
+            policy,
+            weigh(examples, "sequence_mean"),
+            lambda logprobs, *_: TokenLoss(-logprobs),
+            temperature=work.temperature,
+            learning_rate=0.0,  # leaves the weights unchanged
+            max_tokens=work.microbatch_tokens,
+        )
     )
-    synchronize()
-    return sample_s, time.perf_counter() - start
+    return sample_s, learn_s

@@ -158,18 +158,19 @@ def summarize(
     measured = [record.metrics for record in records[warmup_steps:]]
     count = len(measured)
 
-    def total(name: str) -> float:
-        return sum(metrics[name] for metrics in measured)
+    def mean_of(name: str) -> float:
+        return sum(metrics[name] for metrics in measured) / count
 
-    step_s = total("time/step_s") / count
-    phases_s = {phase: total(f"time/{phase}_s") / count for phase in PHASES}
+    step_s = mean_of("time/step_s")
+    phases_s = {phase: mean_of(f"time/{phase}_s") for phase in PHASES}
     tokens_before = records[warmup_steps - 1].metrics["tokens/total"] if warmup_steps else 0.0
     tokens = (measured[-1]["tokens/total"] - tokens_before) / count
-    rollouts = total("rollouts/count") / count
+    rollouts = mean_of("rollouts/count")
     updated = [metrics for metrics in measured if metrics["update/count"]]
     # The gap is a mean over the tokens that a step learned from, so steps count by these.
     num_learned = sum(metrics["update/tokens"] for metrics in updated)
     gap = sum(metrics["engine/logprob_gap_mean"] * metrics["update/tokens"] for metrics in updated)
+    peaks = [record.metrics["memory/peak_bytes"] for record in records if "memory/peak_bytes" in record.metrics]
     return StepTiming(
         recipe=recipe,
         stage=records[0].stage,
@@ -187,9 +188,7 @@ def summarize(
         mean_tokens=tokens / rollouts,
         tokens_per_s=tokens / step_s,
         sample_tokens_per_s=tokens / phases_s["sample"],
-        peak_bytes=max(
-            (r.metrics["memory/peak_bytes"] for r in records if "memory/peak_bytes" in r.metrics), default=None
-        ),
+        peak_bytes=max(peaks, default=None),
         logprob_gap_mean=gap / num_learned if num_learned else None,
         logprob_gap_max=max((metrics["engine/logprob_gap_max"] for metrics in updated), default=None),
     )

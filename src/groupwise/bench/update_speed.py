@@ -12,15 +12,15 @@ once. Attention and recomputation are not counted. The head is counted for all t
 from __future__ import annotations
 
 import random
-import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 
 from groupwise.base.text_layout import aligned
-from groupwise.bench.engine_speed import SHAPES, make_shape, model_at, synchronize
+from groupwise.bench.engine_speed import SHAPES, make_shape, model_at, timed
 from groupwise.config import ConfigError, LoraConfig, RlStage, make_recipe
+from groupwise.config.build import require
 from groupwise.data.batch import Example, Update, weigh
 from groupwise.data.pack import Pack
 from groupwise.models.load import LoadedModel, load_model, recompute_activations, set_training
@@ -63,20 +63,19 @@ class UpdateWork:
     def __post_init__(self) -> None:
         lowest = {"sequences": 1, "prompt_tokens": 1, "group": 1, "microbatch_tokens": 1, "updates": 2}
         for name, least in lowest.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be at least {least}")
-        if self.longest <= self.prompt_tokens:
-            raise ConfigError(
-                f"--longest {self.longest}: includes the prompt; must be above --prompt-tokens {self.prompt_tokens}"
-            )
-        if self.checkpointing not in (False, True, "mlp"):
-            raise ConfigError(
-                f"--checkpointing {self.checkpointing}: give no value, for whole layers, or mlp, for feed-forward parts"
-            )
-        if self.lora is not None and self.lora < 1:
-            raise ConfigError(f"--lora {self.lora}: must be at least 1; leave it out to train all weights")
-        if self.peak_tflops is not None and self.peak_tflops <= 0:
-            raise ConfigError(f"--peak-tflops {self.peak_tflops:g}: must be above 0")
+            given = getattr(self, name)
+            require(given >= least, f"--{name.replace('_', '-')} {given}: must be at least {least}")
+        require(
+            self.longest > self.prompt_tokens,
+            f"--longest {self.longest}: includes the prompt; must be above --prompt-tokens {self.prompt_tokens}",
+        )
+        is_known = self.checkpointing in (False, True, "mlp")
+        fix = "give no value, for whole layers, or mlp, for feed-forward parts"
+        require(is_known, f"--checkpointing {self.checkpointing}: {fix}")
+        if self.lora is not None:
+            require(self.lora >= 1, f"--lora {self.lora}: must be at least 1; leave it out to train all weights")
+        if self.peak_tflops is not None:
+            require(self.peak_tflops > 0, f"--peak-tflops {self.peak_tflops:g}: must be above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,18 +241,16 @@ def num_multiplied(model: Any) -> int:
 
 
 def _time(policy: Policy, stage: RlStage, update: Update, max_tokens: int) -> float:
-    synchronize()
-    start = time.perf_counter()
-    stats = update_policy(
-        policy,
-        update,
-        policy_loss(stage, beta=0.0),
-        temperature=stage.sampling.temperature,
-        learning_rate=stage.optimizer.learning_rate,
-        max_tokens=max_tokens,
+    seconds, stats = timed(
+        lambda: update_policy(
+            policy,
+            update,
+            policy_loss(stage, beta=0.0),
+            temperature=stage.sampling.temperature,
+            learning_rate=stage.optimizer.learning_rate,
+            max_tokens=max_tokens,
+        )
     )
-    synchronize()
-    seconds = time.perf_counter() - start
     if not stats.is_finite:
         raise UpdateSkipped(f"the update was skipped: loss {stats.loss}, gradient norm {stats.grad_norm}")
     return seconds

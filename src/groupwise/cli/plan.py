@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     from groupwise.api.watchers import quiet_libraries
     from groupwise.base.hub import hub_or_cache
     from groupwise.config import find_recipe, load_recipe
-    from groupwise.planner.against import read_measured
+    from groupwise.planner.measure import read_measured
 
     recipe = load_recipe(find_recipe(options.recipe), options.overrides)
     measured = None if options.against is None else read_measured(options.against)
@@ -75,10 +75,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _prompt_tokens(given: str | None, recipe: Recipe) -> int:
     from groupwise.config import ConfigError
-    from groupwise.planner.prompts import USUAL_TOKENS, mean_prompt_tokens
+    from groupwise.planner.work import USUAL_PROMPT_TOKENS, mean_prompt_tokens
 
     if given is None:
-        return USUAL_TOKENS
+        return USUAL_PROMPT_TOKENS
     if given == "task":
         return mean_prompt_tokens(recipe)
     if not given.isdecimal():
@@ -113,7 +113,7 @@ def _gpu_and_speed(options: argparse.Namespace, device: str | None) -> tuple[Gpu
 
 def _print_comparison(plan: Plan, measured: dict[str, object], options: argparse.Namespace) -> int:
     from groupwise.config import ConfigError
-    from groupwise.planner.against import compare, comparison_table
+    from groupwise.planner.measure import compare, comparison_table
 
     stage = next((stage for stage in plan.stages if stage.name == measured["stage"]), None)
     if stage is None:

@@ -87,7 +87,7 @@ def _chosen(sweep: Sweep, names: Sequence[str] | None, spec: SweepSpec) -> list[
 
 
 def _dry_run(spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], options: argparse.Namespace) -> int:
-    from groupwise.sweeps.arms import json_value
+    from groupwise.base.json_values import plain
     from groupwise.sweeps.optuna_search import check_search
 
     if spec.search is not None:
@@ -108,7 +108,7 @@ def _dry_run(spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], options: argpar
     if options.json:
         rows = [
             {"name": arm.name, "label": arm.label, "knob": arm.knob, "is_base": arm.is_base}
-            | {"set": {key: json_value(value) for key, value in arm.settings.items()}}
+            | {"set": plain(arm.settings, str)}
             | _plan_json(plan)
             for arm, plan in zip(arms, plans, strict=True)
         ]
@@ -137,12 +137,12 @@ def _print_total(sweep: Sweep, plans: Sequence[ArmPlan | str]) -> None:
 
 
 def _ranges(spec: SweepSpec) -> list[dict[str, Any]]:
-    from groupwise.sweeps.arms import json_value
+    from groupwise.base.json_values import plain
 
     assert spec.search is not None
     return [
         {"name": one.name, "keys": list(one.all_keys), "low": one.low, "high": one.high}
-        | {"log": one.log, "step": one.step, "choices": json_value(list(one.choices))}
+        | {"log": one.log, "step": one.step, "choices": plain(one.choices, str)}
         for one in spec.search.ranges
     ]
 
@@ -301,7 +301,8 @@ def _analyse(folder: Path, options: argparse.Namespace) -> int:
 
 
 def _report(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    from groupwise.sweeps.sweep_page import write_sweep_csv, write_sweep_plots, write_sweep_report
+    from groupwise.sweeps.panels import write_sweep_csv, write_sweep_plots
+    from groupwise.sweeps.sweep_page import write_sweep_report
 
     report = write_sweep_report(folder)
     if options.plots is not None:

@@ -263,7 +263,8 @@ def possible_changes(work: Work) -> list[Change]:
     if work.model.lora is None:
         changes.append(("model.lora = { rank = 16 }", _with_model(lora=LoraConfig())))
     if work.model.quantization == "none":
-        changes.append(('model.quantization = "4bit" with lora', _in_four_bit))
+        adapters = work.model.lora or LoraConfig()
+        changes.append(('model.quantization = "4bit" with lora', _with_model(quantization="4bit", lora=adapters)))
     return changes
 
 
@@ -273,10 +274,6 @@ def _with_model(**keys: Any) -> Callable[[Work], Work]:
 
 def _with_optimizer(**keys: Any) -> Callable[[Work], Work]:
     return lambda work: work.changed(optimizer=replace(work.stage.optimizer, **keys))
-
-
-def _in_four_bit(work: Work) -> Work:
-    return work.changed(model={"quantization": "4bit", "lora": work.model.lora or LoraConfig()})
 
 
 def changes_that_fit(work: Work) -> Sequence[Change]:

@@ -1,16 +1,22 @@
-"""Calibration: two short benchmarks on this GPU, compared with their plans and stored for later plans."""
+"""Plans compared with measurements: calibration by two short benchmarks, and the output of `groupwise bench step`.
+
+A calibration is measured / planned time on a GPU, and is stored for later plans.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from groupwise.base.json_values import plain
+from groupwise.base.text_layout import aligned
 from groupwise.config import ConfigError, make_recipe
 from groupwise.planner.gpus import Gpu
+from groupwise.planner.make_plan import StagePlan
 from groupwise.planner.shapes import ModelShape, shape_of
 from groupwise.planner.stage_memory import usual_pack
 from groupwise.planner.timing import Speed, sample_s, update_s
@@ -23,6 +29,8 @@ SEQUENCES, GROUP, PROMPT, NEW = 64, 8, 128, 256
 """Sizes of the engine benchmark."""
 UPDATE_SEQUENCES, LONGEST, MICROBATCH = 32, 1024, 8192
 """Sizes of the update benchmark."""
+MEMORY_TOLERANCE = 0.10
+TIME_TOLERANCE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +129,61 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); delete it and run again with --measure") from None
     return table
+
+
+# ---- against `groupwise bench step RECIPE --json` ----
+
+
+@dataclass(frozen=True, slots=True)
+class PlanCheck:
+    name: str
+    planned: float
+    measured: float
+    tolerance: float | None
+    """None: shown, but not judged."""
+
+    @property
+    def difference(self) -> float:
+        return self.planned / self.measured - 1
+
+    @property
+    def is_within(self) -> bool:
+        return self.tolerance is None or abs(self.difference) <= self.tolerance
+
+    def to_json(self) -> dict[str, Any]:
+        return {**plain(self), "difference": self.difference, "is_within": self.is_within}
+
+
+def comparison_table(rows: Sequence[PlanCheck]) -> str:
+    cells = [("", "planned", "measured", "", "")]
+    for row in rows:
+        within = "within" if row.is_within else "NOT within"
+        verdict = "" if row.tolerance is None else f"{within} {row.tolerance:.0%}"
+        cells.append((row.name, f"{row.planned:.3f}", f"{row.measured:.3f}", f"{row.difference:+.0%}", verdict))
+    return "\n".join(aligned(cells, has_notes=True))
+
+
+def read_measured(path: Path) -> dict[str, Any]:
+    """Read the last line of a file that `bench step --json` wrote."""
+    fix = "create it with `groupwise bench step RECIPE --json`"
+    try:
+        lines = path.read_text(encoding="utf-8").strip().splitlines()
+        measured: dict[str, Any] = json.loads(lines[-1] if lines else "")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--against {path}: cannot be read: {error}; {fix}") from None
+    for key in ("stage", "device", "step_s", "phases_s", "mean_tokens", "peak_bytes"):
+        if key not in measured:
+            raise ConfigError(f"--against {path}: has no {key}; {fix}")
+    return measured
+
+
+def compare(stage: StagePlan, measured: dict[str, Any]) -> list[PlanCheck]:
+    rows = [PlanCheck("step, s", stage.step_s, measured["step_s"], TIME_TOLERANCE)]
+    rows += [
+        PlanCheck(f"  {phase}", stage.phases_s[phase], seconds, None)
+        for phase, seconds in measured["phases_s"].items()
+        if stage.phases_s.get(phase) and seconds > 0
+    ]
+    if measured["peak_bytes"]:
+        rows.append(PlanCheck("peak, GiB", stage.usual.peak / 2**30, measured["peak_bytes"] / 2**30, MEMORY_TOLERANCE))
+    return rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from groupwise.base.durations import duration
 from groupwise.base.text_layout import aligned, wrapped
 from groupwise.planner.make_plan import Plan, StagePlan
 from groupwise.planner.stage_memory import GIB
@@ -27,12 +28,12 @@ def print_plan(plan: Plan) -> None:
         for line in details(stage):
             _say(line)
     print()
-    evaluations = f"{span(plan.evaluation_s)} of it for evaluations"
-    _say(f"The run: {span(plan.run_s)}, {evaluations}; {count(plan.run_tokens)} sampled tokens.")
+    evaluations = f"{duration(plan.evaluation_s)} of it for evaluations"
+    _say(f"The run: {duration(plan.run_s)}, {evaluations}; {count(plan.run_tokens)} sampled tokens.")
     if plan.longest_run_s > plan.run_s:
         _say(
             "Groups with no signal are resampled (refill_rounds, max_rollouts_per_problem). If no group ever has "
-            f"signal, the run takes {span(plan.longest_run_s)}."
+            f"signal, the run takes {duration(plan.longest_run_s)}."
         )
     _say(
         f"A checkpoint: at most {_size(plan.checkpoint_bytes)}. Disk: {_size(plan.disk_bytes)}, for the checkpoints "
@@ -74,7 +75,8 @@ def _print_memory(stage: StagePlan) -> None:
     names = dict.fromkeys(name for parts in phases.values() for name in parts if parts[name])
     sizes = {name: [parts.get(name, 0.0) for parts in phases.values()] for name in names}
     sizes["total"] = [sum(parts.values()) for parts in phases.values()]
-    heading, *lines = aligned([("GiB, maximum", *phases), *((name, *map(_gib, row)) for name, row in sizes.items())])
+    rows = [(name, *(f"{size / GIB:.2f}" if size else "" for size in row)) for name, row in sizes.items()]
+    heading, *lines = aligned([("GiB, maximum", *phases), *rows])
     # Bars stand in one column, also where the last phase is empty.
     width = max(map(len, [heading, *lines]))
     console = Console(highlight=False, soft_wrap=True)
@@ -96,7 +98,7 @@ def details(stage: StagePlan) -> Iterator[str]:
     when = " with these changes" if stage.changes else ""
     yield (
         f"A step{when}: {stage.step_s:.2f} s ({parts}); {stage.rollouts:,} rollouts, {count(stage.tokens)} tokens, "
-        f"{stage.tokens / stage.step_s:,.0f} tokens/s. {stage.steps:,} steps: {span(stage.steps * stage.step_s)}."
+        f"{stage.tokens / stage.step_s:,.0f} tokens/s. {stage.steps:,} steps: {duration(stage.steps * stage.step_s)}."
     )
     group = ""
     if stage.fits and stage.usual.rollouts_at_once:
@@ -121,18 +123,8 @@ def _size(num_bytes: float) -> str:
     return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= 0.1 * GIB else f"{num_bytes / 2**20:.1f} MiB"
 
 
-def _gib(size: float) -> str:
-    return f"{size / GIB:.2f}" if size else ""
-
-
 def count(number: float) -> str:
     for least, unit, name in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if number >= least:
             return f"{number / unit:.3g} {name}"
     return f"{number:,.0f}"
-
-
-def span(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -264,16 +264,13 @@ def cache_of(work: Work, free: float) -> float:
     return max(0.0, min(float(wanted), CACHE_SHARE * free))
 
 
-def own_tokens(work: Work) -> tuple[int, int]:
-    """Return the cache tokens of a group's prompt and of each of its rollouts, in whole blocks."""
-    prefix = work.prompt_tokens - 1
-    own = -(-(prefix + work.max_tokens) // BLOCK_TOKENS) - prefix // BLOCK_TOKENS
-    return -(-prefix // BLOCK_TOKENS) * BLOCK_TOKENS, own * BLOCK_TOKENS
-
-
 def group_cache(work: Work) -> float:
-    prompt, own = own_tokens(work)
-    return float(work.shape.cache_bytes(work.value_bytes) * (prompt + min(work.group, work.slots) * own))
+    """Return the cache bytes of a group: its prompt once and each of its rollouts, in whole blocks."""
+    prefix = work.prompt_tokens - 1
+    prompt_blocks = math.ceil(prefix / BLOCK_TOKENS)
+    own_blocks = math.ceil((prefix + work.max_tokens) / BLOCK_TOKENS) - prefix // BLOCK_TOKENS
+    tokens = BLOCK_TOKENS * (prompt_blocks + min(work.group, work.slots) * own_blocks)
+    return float(work.shape.cache_bytes(work.value_bytes) * tokens)
 
 
 def buffer_parts(work: Work) -> dict[str, float]:

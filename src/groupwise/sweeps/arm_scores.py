@@ -1,22 +1,22 @@
 """Results of each arm of a knob: its final score with an interval, how fast it got there, and what it cost.
 
-Contract: pure functions of a `Study`. Only finished runs count, so arms are compared at the end of their recipes. The
-unit is the seed. The interval of a score is the wider of Student's over seeds and Wilson's over problems at the mean of
-the seeds: seeds that agree exactly do not make a score exact, because all see the same problems. With one seed it is
-Wilson's interval.
+Contract: pure functions of what `read_study` returns. Only finished runs count: arms are compared at the end of their
+recipes. The unit is the seed. The interval of a score is the wider of Student's over seeds and Wilson's over problems
+at the mean of the seeds: seeds that agree exactly do not make a score exact, because all see the same problems. With
+one seed it is Wilson's interval.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from statistics import median
 from typing import Any
 
+from groupwise.base.json_values import finite_or_none, plain
 from groupwise.base.stats import IntervalEstimate, mean, student_interval, wilson_interval
-from groupwise.runs.files import finite_or_none
-from groupwise.sweeps.sweep_records import Knob, Member, SeedRun
+from groupwise.sweeps.sweep_records import Arm, Knob, SeedRun
 from groupwise.types import EvalRecord, StepRecord
 
 TARGET_SHARE = 0.9
@@ -60,93 +60,47 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
-class SeedScore:
-    """Evaluations of one finished run."""
+class ArmScore(Arm):
+    """An arm with a score. `runs` has the finished runs that were evaluated, and is never empty."""
 
-    seed: int
-    evals: tuple[EvalRecord, ...]
-
-    @property
-    def last(self) -> EvalRecord:
-        return self.evals[-1]
-
-    @property
-    def best(self) -> EvalRecord:
-        """The first evaluation with the highest score; the checkpoint `best` is chosen in the same way."""
-        return max(self.evals, key=lambda record: record.pass_at_1)
-
-    @property
-    def before(self) -> EvalRecord | None:
-        """The evaluation before training, if there was one."""
-        return self.evals[0] if self.evals[0].step == 0 else None
-
-    def steps_to(self, target: float) -> float:
-        """Return the step of the first evaluation at or above `target`; infinity if there is none, or at target 0."""
-        return next((record.step for record in self.evals if record.pass_at_1 >= target > 0), math.inf)
-
-
-@dataclass(frozen=True, slots=True)
-class ArmScore:
-    member: Member
-    seeds: tuple[SeedScore, ...]
-    """Never empty: an arm without a finished run that was evaluated has no score."""
-    by_problem: Mapping[str, float] = field(default_factory=dict)
-    """Share of each problem in the final score."""
-
-    @property
-    def label(self) -> str:
-        return self.member.label
-
-    @property
-    def name(self) -> str:
-        return self.member.arm.name
-
-    @property
-    def final(self) -> Shares:
-        return replace(_shares({score.seed: score.last for score in self.seeds}), by_problem=self.by_problem)
+    final: Shares = field(kw_only=True)
 
     @property
     def before(self) -> Shares | None:
         """Scores before training, for the seeds that measured them."""
-        records = {score.seed: record for score in self.seeds if (record := score.before) is not None}
-        return _shares(records) if records else None
+        return self.at(0)
 
     def at(self, step: int) -> Shares | None:
         """Return the scores at one evaluation step; None if no seed has it."""
-        records = {s.seed: r for s in self.seeds for r in s.evals if r.step == step}
+        records = {run.seed: record for run in self.runs for record in run.evals if record.step == step}
         return _shares(records) if records else None
 
     def steps_to(self, target: float) -> float:
         """Return the median over seeds; infinity if at least half of them did not reach the target."""
-        return median([score.steps_to(target) for score in self.seeds])
+        return median([steps_to(run, target) for run in self.runs])
 
     def tail(self, metric: str) -> dict[int, float]:
         """Return seed → mean of a metric over the end of the run, for finished runs that recorded it."""
         found = {run.seed: mean(values) for run in self.runs if (values := tail_values(run.steps, metric))}
         return {seed: value for seed, value in found.items() if math.isfinite(value)}
 
-    @property
-    def runs(self) -> tuple[SeedRun, ...]:
-        seeds = {score.seed for score in self.seeds}
-        return tuple(run for run in self.member.arm.finished if run.seed in seeds)
-
     def to_json(self, target: float, kl_metric: str) -> dict[str, Any]:
         final = self.final
-        best = [score.best for score in self.seeds]
+        best = {run.seed: best_of(run) for run in self.runs}
         before = self.before
         return {
             "arm": self.name,
             "label": self.label,
             "seeds": sorted(final.by_seed),
             "final": final.estimate()._asdict(),
-            "final_by_seed": {str(seed): value for seed, value in final.by_seed.items()},
+            "final_by_seed": plain(final.by_seed),
             "final_min": min(final.by_seed.values()),
             "final_max": max(final.by_seed.values()),
             "num_problems": final.num_problems,
             "before": None if before is None else before.mean,
-            "best": mean([record.pass_at_1 for record in best]),
-            "best_step_by_seed": {str(s.seed): s.best.step for s in self.seeds},
-            "best_step": median([float(record.step) for record in best]),
+            "best": mean([record.pass_at_1 for record in best.values()]),
+            "best_step_by_seed": {str(seed): record.step for seed, record in best.items()},
+            "best_step": median([float(record.step) for record in best.values()]),
             "steps_to_target": finite_or_none(self.steps_to(target)),
             "final_kl": _mean_or_none(self.tail(kl_metric).values()),
             "final_clip_share": _mean_or_none(self.tail(CLIP).values()),
@@ -166,7 +120,7 @@ class KnobScores:
     @property
     def best(self) -> ArmScore:
         """The arm with the highest final mean. Ties: the base, else the first."""
-        return max(self.arms, key=lambda arm: (arm.final.mean, arm.member.arm.is_base))
+        return max(self.arms, key=lambda arm: (arm.final.mean, arm.is_base))
 
     @property
     def target(self) -> float:
@@ -179,16 +133,17 @@ class KnobScores:
     @property
     def reference(self) -> ArmScore:
         """Baseline for side effects and speed: the base recipe, else the best arm."""
-        return next((arm for arm in self.arms if arm.member.arm.is_base), self.best)
+        return next((arm for arm in self.arms if arm.is_base), self.best)
 
 
 def score_knob(knob: Knob) -> KnobScores:
     arms = []
-    for member in knob.members:
-        runs = [run for run in member.arm.finished if run.evals]
-        seeds = tuple(SeedScore(run.seed, run.evals) for run in runs)
-        if seeds:
-            arms.append(ArmScore(member, seeds, _mean_by_problem([run.pass_rates for run in runs])))
+    for arm in knob.arms:
+        runs = tuple(run for run in arm.runs if run.is_finished and run.evals)
+        if runs:
+            final = _shares({run.seed: run.evals[-1] for run in runs}, _mean_by_problem(runs))
+            known = {one.name: getattr(arm, one.name) for one in fields(arm)}
+            arms.append(ArmScore(**known | {"runs": runs}, final=final))
     return KnobScores(knob, tuple(arms))
 
 
@@ -196,11 +151,21 @@ def kl_metric(knob: Knob) -> str:
     """Return KL from the reference if any arm recorded it, else KL of updates. The two never share an axis."""
     has_reference = any(
         KL_FROM_REFERENCE in record.metrics
-        for member in knob.members
-        for run in member.arm.runs
+        for arm in knob.arms
+        for run in arm.runs
         for record in (*run.steps[:1], *run.steps[-1:])
     )
     return KL_FROM_REFERENCE if has_reference else KL_OF_UPDATES
+
+
+def best_of(run: SeedRun) -> EvalRecord:
+    """Return the first evaluation with the highest score; the checkpoint `best` is chosen in the same way."""
+    return max(run.evals, key=lambda record: record.pass_at_1)
+
+
+def steps_to(run: SeedRun, target: float) -> float:
+    """Return the step of the first evaluation at or above `target`; infinity if there is none, or at target 0."""
+    return next((record.step for record in run.evals if record.pass_at_1 >= target > 0), math.inf)
 
 
 def tail_values(steps: Sequence[StepRecord], metric: str) -> list[float]:
@@ -210,12 +175,13 @@ def tail_values(steps: Sequence[StepRecord], metric: str) -> list[float]:
     return [value for value in known[-count:] if math.isfinite(value)]
 
 
-def _shares(records: Mapping[int, EvalRecord]) -> Shares:
+def _shares(records: Mapping[int, EvalRecord], by_problem: Mapping[str, float] | None = None) -> Shares:
     num_problems = min(record.num_problems for record in records.values())
-    return Shares({seed: record.pass_at_1 for seed, record in records.items()}, num_problems)
+    return Shares({seed: record.pass_at_1 for seed, record in records.items()}, num_problems, by_problem or {})
 
 
-def _mean_by_problem(tables: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _mean_by_problem(runs: Sequence[SeedRun]) -> dict[str, float]:
+    tables = [run.pass_rates for run in runs]
     if any(table.keys() != tables[0].keys() for table in tables):
         return {}
     return {problem_id: mean([table[problem_id] for table in tables]) for problem_id in tables[0]}

@@ -7,32 +7,23 @@ arm: the existing arm belongs to both knobs. Otherwise two equal arms are an err
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from groupwise.config import ConfigError, apply_override, dump_toml, find_recipe, to_table
 from groupwise.config.recipe import parse_toml, read_text
 from groupwise.sweeps.spec import MAX_ARMS, PLAIN_LIST, KnobSpec, SweepSpec, check_unique, check_value, flatten
-from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, Member, Sweep, Value
+from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, Sweep, Value
 
 _MAX_NAME = 64
-
-
-def json_value(value: Any) -> Any:
-    """Convert a value for sweep.json: JSON has no infinity and no dates."""
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    if isinstance(value, (list, tuple)):
-        return [json_value(inner) for inner in value]
-    return value.isoformat() if isinstance(value, (datetime.date, datetime.time)) else value
 
 
 def resolve(spec: SweepSpec, spec_folder: Path, overrides: Sequence[str] = ()) -> Sweep:
@@ -40,25 +31,29 @@ def resolve(spec: SweepSpec, spec_folder: Path, overrides: Sequence[str] = ()) -
     for override in overrides:
         if override.partition("=")[0].strip() == "seed":
             raise ConfigError(f"--set {override}: the sweep sets the seed; list the seeds in `seeds`")
-    common = (*Arm("", "", "", "", flatten(spec.set)).overrides, *overrides)
+    common = (*Arm("", settings=flatten(spec.set)).overrides, *overrides)
     bare = Sweep(spec.name, spec.recipe, _recipe_text(spec.recipe, spec_folder, common), spec.seeds, (), ())
-    recipes = _Recipes(bare)
+    identity = partial(_identity, bare)
+    base = identity(BASE_ARM)  # also checks the recipe of a search
     if spec.search is not None:
         return bare
-    if spec.arms:
-        knobs, arms = _listed(spec, recipes, lambda recipe: _recipe_text(recipe, spec_folder, common))
-    elif spec.mode == "grid":
-        knobs, arms = _combined(spec, recipes)
+    if spec.knobs and spec.mode == "each":
+        knobs, arms = _one_at_a_time(spec, identity, base)
     else:
-        knobs, arms = _one_at_a_time(spec, recipes)
+        knob = _listed(spec, spec_folder, common) if spec.arms else _combined(spec)
+        knob = _with_distinct_arms(knob, identity, base)
+        knobs, arms = (knob,), knob.arms
+    if len(arms) > MAX_ARMS:
+        raise ConfigError(f"more than {MAX_ARMS} arms; use fewer values, or a [search] with a number of trials")
     check_unique([arm.name for arm in arms], "arms")
     return replace(bare, knobs=knobs, arms=arms)
 
 
 def _recipe_text(given: str, spec_folder: Path, overrides: Sequence[str]) -> str:
     """Return the TOML of a recipe with the overrides that all arms have."""
+    beside = spec_folder / given
     try:
-        path = _recipe_path(given, spec_folder)
+        path = beside if beside.suffix == ".toml" and beside.exists() else find_recipe(given)
         hint = "give a path relative to the sweep file or to the working directory"
         table = parse_toml(read_text(path, "recipe", hint), str(path))
         for override in overrides:
@@ -68,65 +63,36 @@ def _recipe_text(given: str, spec_folder: Path, overrides: Sequence[str]) -> str
     return dump_toml(table)
 
 
-def _recipe_path(given: str, spec_folder: Path) -> Path:
-    beside = spec_folder / given
-    if Path(given).suffix == ".toml" and beside.exists():
-        return beside
-    return find_recipe(given)
+def _identity(sweep: Sweep, arm: Arm) -> str:
+    """Return a text that equal recipes share. The name of a run does not make it another run."""
+    table = to_table(sweep.recipe(arm))
+    shown = {key: value for key, value in table.items() if key not in ("name", "description")}
+    return json.dumps(shown, sort_keys=True, default=str)
 
 
-@dataclass(slots=True)
-class _Recipes:
-    """The recipe of each arm so far, to find equal ones."""
-
-    sweep: Sweep
-    base_identity: str = ""
-    found: dict[str, Arm] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.base_identity = self._identity(BASE_ARM)
-
-    def known(self, arm: Arm) -> Arm | None:
-        """Return the arm with the same recipe, if there is one; else remember this arm."""
-        identity = self._identity(arm)
-        if identity in self.found:
-            return self.found[identity]
-        if len(self.found) >= MAX_ARMS:
-            raise ConfigError(f"more than {MAX_ARMS} arms; use fewer values, or a [search] with a number of trials")
-        self.found[identity] = arm
-        return None
-
-    def is_base(self, arm: Arm) -> bool:
-        return self._identity(arm) == self.base_identity
-
-    def _identity(self, arm: Arm) -> str:
-        table = to_table(self.sweep.recipe(arm))
-        # The name of a run does not make it another run.
-        shown = {key: value for key, value in table.items() if key not in ("name", "description")}
-        return json.dumps(shown, sort_keys=True, default=str)
-
-
-def _one_at_a_time(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
+def _one_at_a_time(
+    spec: SweepSpec, identity: Callable[[Arm], str], base: str
+) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
+    first = {base: BASE_ARM}
     arms: dict[str, Arm] = {}
     knobs = []
     for knob in spec.knobs:
-        members: dict[str, Member] = {}
+        own: dict[str, Arm] = {}
         for made in arms_of(knob):
-            arm = BASE_ARM if recipes.is_base(made) else made
-            arm = recipes.known(arm) or arm
-            if arm.name in members:
+            arm = first.setdefault(identity(made), made)
+            if arm.name in own:
                 raise ConfigError(
-                    f"knobs: {knob.name}: {members[arm.name].label} and {made.label} are the same recipe; drop one"
+                    f"knobs: {knob.name}: {own[arm.name].label} and {made.label} are the same recipe; drop one"
                 )
-            members[arm.name] = Member(arm, made.label, made.value)
+            own[arm.name] = replace(arm, label=made.label, value=made.value)
             if arms.setdefault(arm.name, arm) is not arm:
                 raise ConfigError(f"knobs: two arms would be called {arm.name!r}; rename the knob {knob.name!r}")
-        knobs.append(Knob(knob.name, knob.all_keys, tuple(members.values()), knob.title))
-    ordered = sorted(arms.values(), key=lambda arm: not arm.is_base)
-    return tuple(knobs), tuple(ordered)
+        knobs.append(Knob(knob.name, knob.all_keys, tuple(own.values()), knob.title))
+    return tuple(knobs), tuple(sorted(arms.values(), key=lambda arm: not arm.is_base))
 
 
-def _combined(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
+def _combined(spec: SweepSpec) -> Knob:
+    """Return all combinations of the knobs as one knob."""
     total = math.prod(len(knob.values) for knob in spec.knobs)
     if total > MAX_ARMS:
         raise ConfigError(f'mode = "grid": {total} combinations, the maximum is {MAX_ARMS}; use fewer values')
@@ -139,42 +105,35 @@ def _combined(spec: SweepSpec, recipes: _Recipes) -> tuple[tuple[Knob, ...], tup
                 raise ConfigError(f'mode = "grid": two knobs set {clash[0]} to different values; drop one of them')
             settings |= turn.settings
         label = ", ".join(f"{turn.knob} {turn.label}" for turn in combination)
-        arms.append(Arm(name_of(combination), label, "", label, settings))
+        arms.append(Arm(name_of(combination), label, value=label, settings=settings))
     keys = tuple(dict.fromkeys(key for knob in spec.knobs for key in knob.all_keys))
-    return _as_one_knob(" × ".join(knob.name for knob in spec.knobs), keys, arms, recipes)
+    return Knob(" × ".join(knob.name for knob in spec.knobs), keys, tuple(arms))
 
 
-def _listed(
-    spec: SweepSpec, recipes: _Recipes, text_of: Callable[[str], str]
-) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
+def _listed(spec: SweepSpec, spec_folder: Path, common: Sequence[str]) -> Knob:
+    """Return the listed arms as one knob."""
     arms = []
     for arm in spec.arms:
         label, text = arm.label or arm.name, ""
         if arm.recipe:
             try:
-                text = text_of(arm.recipe)
+                text = _recipe_text(arm.recipe, spec_folder, common)
             except ConfigError as error:
                 raise ConfigError(f"arms: {arm.name}: {error}") from None
         settings = flatten(arm.set, f"arms: {arm.name}")
         arms.append(Arm(arm.name, label, "", label, settings, recipe_path=arm.recipe, recipe_text=text))
-    keys = tuple(dict.fromkeys(key for arm in arms for key in arm.settings))
-    return _as_one_knob(PLAIN_LIST, keys, arms, recipes)
+    return Knob(PLAIN_LIST, tuple(dict.fromkeys(key for arm in arms for key in arm.settings)), tuple(arms))
 
 
-def _as_one_knob(
-    name: str, keys: tuple[str, ...], arms: Sequence[Arm], recipes: _Recipes
-) -> tuple[tuple[Knob, ...], tuple[Arm, ...]]:
-    for arm in arms:
-        same = recipes.known(arm)
-        if same is not None:
+def _with_distinct_arms(knob: Knob, identity: Callable[[Arm], str], base: str) -> Knob:
+    """Check that no two arms are the same recipe, and mark the one that is the base recipe."""
+    first: dict[str, Arm] = {}
+    for arm in knob.arms:
+        same = first.setdefault(identity(arm), arm)
+        if same is not arm:
             raise ConfigError(f"arms {same.name!r} and {arm.name!r} are the same recipe; drop one")
-    made = tuple(replace(arm, knob=name, is_base=recipes.is_base(arm)) for arm in arms)
-    return (one_knob(name, keys, made),), made
-
-
-def one_knob(name: str, keys: tuple[str, ...], arms: Sequence[Arm]) -> Knob:
-    """Return a knob with each arm once, under its own label."""
-    return Knob(name, keys, tuple(Member(arm, arm.label, arm.value) for arm in arms))
+    arms = tuple(replace(arm, knob=knob.name, is_base=recipe == base) for recipe, arm in first.items())
+    return replace(knob, arms=arms)
 
 
 def arms_of(knob: KnobSpec) -> list[Arm]:
@@ -207,9 +166,7 @@ def plain_value(value: Any, label: str) -> Value:
     """Return a number unchanged, so that it can be placed on an axis, and anything else as text."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (int, float)):
-        return value
-    return value if isinstance(value, str) else label
+    return value if isinstance(value, (int, float, str)) else label
 
 
 def label_of(value: Any) -> str:

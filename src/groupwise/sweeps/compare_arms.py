@@ -21,7 +21,6 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from groupwise.base.stats import (
     Z_95,
@@ -35,7 +34,6 @@ from groupwise.base.stats import (
     student_quantile,
     wilson_interval,
 )
-from groupwise.runs.files import plain
 from groupwise.sweeps.arm_scores import ArmScore, KnobScores, Shares
 
 ALPHA = 0.05
@@ -63,9 +61,6 @@ class ArmComparison:
     @property
     def is_clear(self) -> bool:
         return self.p_adjusted < ALPHA
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(plain(self))
 
 
 @dataclass(frozen=True, slots=True)

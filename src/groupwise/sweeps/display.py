@@ -10,21 +10,20 @@ from typing import TYPE_CHECKING, TextIO
 
 from groupwise.base.harmless import printable
 from groupwise.base.screen import Screen
-from groupwise.sweeps.run_jobs import JobProgress, summary_of
+from groupwise.sweeps.run_jobs import JobProgress, JobWatcher, summary_of
 
 if TYPE_CHECKING:
     from rich.console import Group as Renderables
     from rich.table import Table
     from rich.text import Text
 
-_STYLES = {"waiting": "dim", "running": "bold", "finished": "green", "failed": "red", "stopped": "yellow"}
-_FIRST = ("running", "failed", "stopped", "finished", "waiting")
-"""Order in which runs are shown if there is no room for all."""
+_STYLES = {"running": "bold", "failed": "red", "stopped": "yellow", "finished": "green", "waiting": "dim"}
+"""Style by status, in the order in which runs are shown if there is no room for all."""
 _ROOM = 4
 """Lines of the terminal that are not rows of the table."""
 
 
-class Display:
+class Display(JobWatcher):
     def __init__(self, num_runs: int, stream: TextIO | None = None) -> None:
         self._screen = Screen(stream, is_kept=False)
         self._num_runs = num_runs
@@ -51,7 +50,7 @@ class Display:
         from rich.console import Group as Renderables
 
         room = max(1, self._screen.height - _ROOM)
-        shown = sorted(runs, key=lambda run: _FIRST.index(run.status))[:room]
+        shown = sorted(runs, key=lambda run: list(_STYLES).index(run.status))[:room]
         counts = ", ".join(f"{count} {status}" for status, count in summary_of(runs).items() if count)
         more = len(runs) - len(shown)
         heading = f"{counts} ({more} not shown)" if more else counts

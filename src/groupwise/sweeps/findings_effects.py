@@ -15,12 +15,10 @@ Each kind is adjusted by Holm within the knob. Collapses and failures are counte
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from groupwise.base.stats import holm, mean
-from groupwise.runs.files import finite_or_none
 from groupwise.sweeps.arm_scores import (
     CLIP,
     GRAD_NORM,
@@ -29,13 +27,14 @@ from groupwise.sweeps.arm_scores import (
     ArmScore,
     KnobScores,
     Shares,
+    best_of,
+    steps_to,
     tail_values,
 )
 from groupwise.sweeps.compare_arms import (
     ALPHA,
     ArmComparison,
     ComparedArms,
-    Spread,
     adjusted,
     compare,
     problems_interval,
@@ -48,16 +47,16 @@ from groupwise.sweeps.findings_words import (
     SweepFinding,
     cut,
     knob_words,
-    label_of,
     listed,
     percent,
     percent_range,
-    plain,
+    rounded,
     seeds_words,
+    short_label,
     subject,
 )
-from groupwise.sweeps.study import gap_words
-from groupwise.sweeps.sweep_records import Knob, Member, RunStatus, SeedRun
+from groupwise.sweeps.folder import gap_words
+from groupwise.sweeps.sweep_records import Knob, RunStatus
 
 SIDE_EFFECT_RATIO = 3.0
 COLLAPSE_SHARE = 0.5
@@ -101,7 +100,8 @@ def speed_findings(compared: ComparedArms) -> list[SweepFinding]:
         if first is None or second is None:
             continue
         num_looks = max(num_looks, len(steps))
-        found.append((arm, compare((faster.name, slower.name), first, second, _spread_at(scores, alike, crossing[0]))))
+        at_step = [shares for one in scores.arms if one.name in alike and (shares := one.at(crossing[0])) is not None]
+        found.append((arm, compare((faster.name, slower.name), first, second, shared_spread(at_step))))
     tested = adjusted([one for _, one in found], num_looks)
     return [
         _speed_finding(scores, arm, one)
@@ -110,32 +110,27 @@ def speed_findings(compared: ComparedArms) -> list[SweepFinding]:
     ]
 
 
-def _spread_at(scores: KnobScores, names: set[str], step: int) -> Spread | None:
-    return shared_spread([shares for arm in scores.arms if arm.name in names and (shares := arm.at(step)) is not None])
-
-
 def _shared_steps(first: ArmScore, second: ArmScore) -> list[int]:
     """Return the evaluation steps that all seeds of both arms have, without step 0 and the last one."""
-    sets = [{record.step for record in score.evals} for arm in (first, second) for score in arm.seeds]
+    sets = [{record.step for record in run.evals} for arm in (first, second) for run in arm.runs]
     return sorted(set.intersection(*sets) - {0})[:-1]
 
 
 def _speed_finding(scores: KnobScores, arm: ArmScore, one: ArmComparison) -> SweepFinding:
     reference = scores.reference
     is_faster = one.first == arm.name
-    steps = [steps_words(scores, member) for member in (arm, reference)]
+    steps = [steps_words(scores, each) for each in (arm, reference)]
     sentence = (
-        f"{subject(scores.knob, [arm.member])} reaches {percent(scores.target)} in {'fewer' if is_faster else 'more'} "
-        f"steps than {label_of(reference.member)}: {steps[0]} against {steps[1]} (median); final scores are "
+        f"{subject(scores.knob, [arm])} reaches {percent(scores.target)} in {'fewer' if is_faster else 'more'} "
+        f"steps than {short_label(reference)}: {steps[0]} against {steps[1]} (median); final scores are "
         f"statistically indistinguishable; {seeds_words([arm, reference])}."
     )
     figures = {
         "target": scores.target,
         "steps_by_seed": {
-            member.name: {str(score.seed): finite_or_none(score.steps_to(scores.target)) for score in member.seeds}
-            for member in (arm, reference)
+            each.name: {run.seed: steps_to(run, scores.target) for run in each.runs} for each in (arm, reference)
         },
-        "comparisons": [one.to_json()],
+        "comparisons": [one],
     }
     return SweepFinding("speed", scores.knob.name, sentence, (arm.name, reference.name), figures)
 
@@ -178,7 +173,7 @@ def _side_effects(compared: ComparedArms, quantity: Quantity) -> list[SweepFindi
                 found.setdefault("while scores are statistically indistinguishable", []).append((arm, value, p))
             elif against.difference < 0 and not quantity.is_good:
                 found.setdefault("and a worse score", []).append((arm, value, p))
-    return [_side_effect_finding(scores, quantity, level, end, members) for end, members in found.items()]
+    return [_side_effect_finding(scores, quantity, level, end, arms_of_end) for end, arms_of_end in found.items()]
 
 
 def _excess_p(arm: ArmScore, reference: ArmScore, metric: str) -> float:
@@ -201,44 +196,41 @@ def _side_effect_finding(
     reference = scores.reference
     arms = [arm for arm, _, _ in found]
     values = [value for _, value, _ in found]
-    shown = percent if quantity.is_share else plain
-    amounts = dict.fromkeys(shown(value) for value in (min(values), max(values)))
-    times = "" if level <= 0 else f" ({' to '.join(_ratios(values, level))} times as much)"
+    shown = percent if quantity.is_share else rounded
+    times = "" if level <= 0 else f" ({_reach([value / level for value in values], rounded)} times as much)"
     sentence = (
-        f"{subject(scores.knob, [arm.member for arm in arms])} ends with a {quantity.words} of {' to '.join(amounts)} "
-        f"against {shown(level)} at {label_of(reference.member)}{times}, {end}; {seeds_words([*arms, reference])}."
+        f"{subject(scores.knob, arms)} ends with a {quantity.words} of {_reach(values, shown)} "
+        f"against {shown(level)} at {short_label(reference)}{times}, {end}; {seeds_words([*arms, reference])}."
     )
     figures = {
         "metric": quantity.metric,
         "reference": reference.name,
-        "by_seed": {
-            arm.name: {str(seed): value for seed, value in arm.tail(quantity.metric).items()}
-            for arm in (*arms, reference)
-        },
+        "by_seed": {arm.name: arm.tail(quantity.metric) for arm in (*arms, reference)},
         "p_adjusted": {arm.name: p for arm, _, p in found},
     }
     return SweepFinding("side_effect", scores.knob.name, sentence, tuple(arm.name for arm in arms), figures)
 
 
-def _ratios(values: Sequence[float], level: float) -> list[str]:
-    return list(dict.fromkeys(plain(value / level) for value in (min(values), max(values))))
+def _reach(values: Sequence[float], shown: Callable[[float], str]) -> str:
+    """Return the smallest and the largest value, or one if both read the same."""
+    return " to ".join(dict.fromkeys(shown(value) for value in (min(values), max(values))))
 
 
 def spread_findings(scores: KnobScores) -> list[SweepFinding]:
     """Report arms whose seeds vary much more than those of the others."""
-    arms = [arm for arm in scores.arms if len(arm.seeds) > 1]
+    arms = [arm for arm in scores.arms if len(arm.runs) > 1]
     findings = []
     for arm, test in zip(arms, spread_tests([arm.final for arm in arms]), strict=True):
         if test.is_unstable:
             ratio, values = test.ratio, arm.final.by_seed.values()
             sentence = (
-                f"{subject(scores.knob, [arm.member])}: seeds disagree ({percent_range(values)}); their spread is "
-                f"{plain(ratio)} times that of the other values; {seeds_words([arm])}."
+                f"{subject(scores.knob, [arm])}: seeds disagree ({percent_range(values)}); their spread is "
+                f"{rounded(ratio)} times that of the other values; {seeds_words([arm])}."
             )
             figures = {
                 "ratio": ratio,
                 "p_adjusted": test.p_adjusted,
-                "final_by_seed": {a.name: {str(seed): v for seed, v in a.final.by_seed.items()} for a in arms},
+                "final_by_seed": {one.name: one.final.by_seed for one in arms},
             }
             findings.append(SweepFinding("spread", scores.knob.name, sentence, (arm.name,), figures))
     return findings
@@ -246,16 +238,16 @@ def spread_findings(scores: KnobScores) -> list[SweepFinding]:
 
 def collapse_findings(knob: Knob) -> list[SweepFinding]:
     findings = []
-    for member in knob.members:
-        for run in member.arm.runs:
+    for arm in knob.arms:
+        for run in arm.runs:
             if len(run.evals) < 2:
                 continue
-            best, last = max(run.evals, key=lambda record: record.pass_at_1), run.evals[-1]
+            best, last = best_of(run), run.evals[-1]
             ends = [Shares({run.seed: record.pass_at_1}, record.num_problems) for record in (last, best)]
             _, high = problems_interval(ends[0], ends[1], COLLAPSE_Z)
             if last.pass_at_1 < COLLAPSE_SHARE * best.pass_at_1 and high < 0:
                 sentence = (
-                    f"{subject(knob, [member])}, seed {run.seed}, collapsed: from {percent(best.pass_at_1)} at step "
+                    f"{subject(knob, [arm])}, seed {run.seed}, collapsed: from {percent(best.pass_at_1)} at step "
                     f"{best.step} to {percent(last.pass_at_1)} at step {last.step}."
                 )
                 figures = {
@@ -263,37 +255,32 @@ def collapse_findings(knob: Knob) -> list[SweepFinding]:
                     "best": {"step": best.step, "value": best.pass_at_1},
                     "last": {"step": last.step, "value": last.pass_at_1},
                 }
-                findings.append(SweepFinding("collapsed", knob.name, sentence, (member.arm.name,), figures))
+                findings.append(SweepFinding("collapsed", knob.name, sentence, (arm.name,), figures))
     return findings
 
 
 def gap_findings(knob: Knob) -> list[SweepFinding]:
     """Report failed runs, one sentence per arm, and unfinished runs, all in one sentence."""
     findings = []
-    for member in knob.members:
-        broken = [run for run in member.arm.runs if run.status in (RunStatus.FAILED, RunStatus.DAMAGED)]
+    waiting: dict[str, list[int]] = {}
+    parts = []
+    for arm in knob.arms:
+        broken = [run for run in arm.runs if run.status in (RunStatus.FAILED, RunStatus.DAMAGED)]
         if broken:
-            of = "its only" if len(member.arm.runs) == 1 else f"{len(broken)} of {len(member.arm.runs)}"
+            is_only = len(arm.runs) == 1
             words = cut(gap_words(broken[-1]), MAX_REASON_CHARS)
             sentence = (
-                f"{subject(knob, [member])} failed with {of} seed{'' if len(member.arm.runs) == 1 else 's'}: "
+                f"{subject(knob, [arm])} failed with "
+                f"{'its only seed' if is_only else f'{len(broken)} of {len(arm.runs)} seeds'}: "
                 f"seed {broken[-1].seed} {words}."
             )
             figures = {"seeds": [run.seed for run in broken], "statuses": [run.status.value for run in broken]}
-            findings.append(SweepFinding("failed", knob.name, sentence, (member.arm.name,), figures))
-    waiting = [(member, runs) for member in knob.members if (runs := _unfinished(member))]
+            findings.append(SweepFinding("failed", knob.name, sentence, (arm.name,), figures))
+        seeds = [run.seed for run in arm.runs if run.status in (RunStatus.UNFINISHED, RunStatus.MISSING)]
+        if seeds:
+            waiting[arm.name] = seeds
+            parts.append(f"{short_label(arm)} (seed{'' if len(seeds) == 1 else 's'} {listed(list(map(str, seeds)))})")
     if waiting:
-        parts = [f"{label_of(member)} ({_seed_list(runs)})" for member, runs in waiting]
         sentence = f"{knob_words(knob)}: not finished: {listed(parts)}; scores are from finished runs only."
-        missing: Mapping[str, Any] = {m.arm.name: [run.seed for run in runs] for m, runs in waiting}
-        arms = tuple(member.arm.name for member, _ in waiting)
-        findings.append(SweepFinding("unfinished", knob.name, sentence, arms, {"seeds": missing}))
+        findings.append(SweepFinding("unfinished", knob.name, sentence, tuple(waiting), {"seeds": waiting}))
     return findings
-
-
-def _unfinished(member: Member) -> list[SeedRun]:
-    return [run for run in member.arm.runs if run.status in (RunStatus.UNFINISHED, RunStatus.MISSING)]
-
-
-def _seed_list(runs: Sequence[SeedRun]) -> str:
-    return ("seed " if len(runs) == 1 else "seeds ") + listed([str(run.seed) for run in runs])

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise.runs.files import plain as json_of
+from groupwise.base.json_values import plain
 from groupwise.sweeps.arm_scores import ArmScore
 from groupwise.sweeps.spec import PLAIN_LIST
-from groupwise.sweeps.sweep_records import Knob, Member
+from groupwise.sweeps.sweep_records import Arm, Knob
 
 MAX_LABEL_CHARS = 60
 MAX_REASON_CHARS = 160
@@ -26,10 +26,10 @@ class SweepFinding:
     arms: tuple[str, ...]
     """Names of the arms that it is about."""
     figures: Mapping[str, Any]
-    """The numbers behind it, as JSON values, to be checked against the run directories."""
+    """The numbers behind it, to be checked against the run directories."""
 
     def to_json(self) -> dict[str, Any]:
-        return dict(json_of(self))
+        return dict(plain(self))
 
 
 def percent(share: float) -> str:
@@ -51,7 +51,7 @@ def _hundredths(share: float) -> str:
     return f"{100 * share:.1f}".removesuffix(".0").replace("-", "−")
 
 
-def plain(value: float) -> str:
+def rounded(value: float) -> str:
     """Format a quantity that is not a share, with three digits."""
     if not math.isfinite(value):
         return "∞"
@@ -65,7 +65,7 @@ def count(number: int, noun: str) -> str:
 
 def seeds_words(arms: Sequence[ArmScore]) -> str:
     """Return "three seeds" or "two to three seeds". One seed is a single sample, and the words say so."""
-    counts = sorted({len(arm.seeds) for arm in arms})
+    counts = sorted({len(arm.runs) for arm in arms})
     if counts == [1]:
         return "one seed is a single sample"
     most = count(counts[-1], "seed")
@@ -82,8 +82,8 @@ def cut(text: str, max_chars: int) -> str:
     return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
 
 
-def label_of(member: Member) -> str:
-    return cut(member.label, MAX_LABEL_CHARS)
+def short_label(arm: Arm) -> str:
+    return cut(arm.label, MAX_LABEL_CHARS)
 
 
 def knob_words(knob: Knob) -> str:
@@ -92,14 +92,14 @@ def knob_words(knob: Knob) -> str:
     return words[:1].upper() + words[1:]
 
 
-def subject(knob: Knob, members: Sequence[Member]) -> str:
+def subject(knob: Knob, arms: Sequence[Arm]) -> str:
     """Return "KL coefficient at 1" or "Algorithm grpo"; a plain list of arms has labels only."""
-    labels = listed([label_of(member) for member in members])
+    labels = listed([short_label(arm) for arm in arms])
     if knob.name == PLAIN_LIST:
         return labels
     return f"{knob_words(knob)} at {labels}" if knob.is_ordered else f"{knob_words(knob)} {labels}"
 
 
-def place(knob: Knob, member: Member) -> str:
+def place(knob: Knob, arm: Arm) -> str:
     """Return "at 0.02" or "with grpo"."""
-    return f"{'at' if knob.is_ordered else 'with'} {label_of(member)}"
+    return f"{'at' if knob.is_ordered else 'with'} {short_label(arm)}"

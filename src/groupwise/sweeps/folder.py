@@ -1,38 +1,38 @@
-"""The folder of a sweep: sweep.json, the base recipe, where each run lies and how far it is.
+"""The folder of a sweep: sweep.json, the base recipe, where each run lies, how far it is, and what it contains so far.
 
 Contract: `prepare` writes sweep.json and recipe.toml, or refuses with a `ConfigError` that names what changed since
 they were written: existing runs must stay comparable with new ones. New arms and new seeds may join; arms that are gone
-from the sweep file leave sweep.json, and their runs stay on disk. One writer at a time (the caller holds `RunLock`);
-readers need no lock.
+from the sweep file leave sweep.json, and their runs stay on disk. One writer at a time (the caller holds `RunLock`).
+
+`read_study` needs no lock and reads at any time; a sweep that is half done is a study with gaps. A run that was not
+started, is not finished, failed or cannot be read is reported with its reason and never stops the reading. Nothing here
+computes a score; see `arm_scores`.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from groupwise.base.dotted_keys import dotted_items
-from groupwise.base.harmless import printable
+from groupwise.base.harmless import printable, visible
+from groupwise.base.json_values import finite_or_none
 from groupwise.config import ConfigError, Recipe, fingerprint, make_recipe, to_table
 from groupwise.runs import layout
-from groupwise.runs.files import (
-    RunReadError,
-    append_line,
-    encode_line,
-    finite_or_none,
-    read_end,
-    write_atomic,
-    write_failure,
-)
+from groupwise.runs.files import RunReadError, append_line, encode_line, read_end, read_records, write_failure
 from groupwise.runs.reader import Run, last_turn
-from groupwise.sweeps.arms import json_value
-from groupwise.sweeps.study import FAILURES, FORMAT, read_sweep
-from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, Sweep
+from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, RunStatus, SeedRun, Sweep, read_sweep, to_json
+from groupwise.types import EvalRecord
+from groupwise.web.saving import save_text
 
 RECIPE = "recipe.toml"
+FAILURES = "failures.jsonl"
+MAX_REASON_CHARS = 4000
+"""Characters kept of a failure's last lines: those at the end, which name the error."""
 NUM_LAST_LINES = 20
 _END_BYTES = 64 << 10
 _MAX_NAMED_CHANGES = 4
@@ -63,10 +63,9 @@ class SweepJob:
         if not (self.run_dir / layout.RECIPE).exists():
             return "new"
         try:
-            turn = last_turn(Run(self.run_dir).events())
+            return "finished" if Run(self.run_dir).status == "finished" else "begun"
         except RunReadError:
             return "begun"  # resuming it reports the problem as a failure of this run only
-        return "finished" if turn.get("kind") == "finished" else "begun"
 
     @property
     def step(self) -> int:
@@ -95,6 +94,10 @@ class SweepJob:
         return [line for line in lines if line][-NUM_LAST_LINES:]
 
 
+def run_dir_of(sweep_dir: Path, arm: Arm, seed: int) -> Path:
+    return sweep_dir / layout.SWEEP_RUNS / arm.name / f"seed-{seed}"
+
+
 def recipe_file(arm: Arm) -> str:
     """Return the file in the sweep's folder with the recipe that the arm starts from."""
     return f"recipe-{arm.name}.toml" if arm.recipe_text else RECIPE
@@ -103,11 +106,7 @@ def recipe_file(arm: Arm) -> str:
 def jobs_of(sweep: Sweep, folder: Path, arms: Sequence[Arm]) -> list[SweepJob]:
     """List the runs seed by seed, so that a sweep that is cut short can still compare its arms."""
     steps = {arm.name: sweep.recipe(arm).total_steps for arm in arms}
-    return [
-        SweepJob(arm, seed, folder / layout.SWEEP_RUNS / arm.name / f"seed-{seed}", steps[arm.name])
-        for seed in sweep.seeds
-        for arm in arms
-    ]
+    return [SweepJob(arm, seed, run_dir_of(folder, arm, seed), steps[arm.name]) for seed in sweep.seeds for arm in arms]
 
 
 def check_runs(sweep: Sweep, jobs: Iterable[SweepJob]) -> None:
@@ -129,42 +128,6 @@ def record_failure(folder: Path, job: SweepJob, exit_code: int, lines: Sequence[
         append_line(path, encode_line(entry), fsync=False)
     except OSError as error:
         raise write_failure(path, error) from error
-
-
-# ---- sweep.json ----
-
-
-def to_json(sweep: Sweep) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "name": sweep.name,
-        "recipe": {"path": sweep.recipe_path, "text": sweep.recipe_text},
-        "seeds": list(sweep.seeds),
-        "knobs": [_knob_to_json(knob) for knob in sweep.knobs],
-        "arms": [_arm_to_json(arm) for arm in sweep.arms],
-    }
-
-
-def _knob_to_json(knob: Knob) -> dict[str, Any]:
-    members = knob.members
-    arms, labels = [member.arm.name for member in members], [member.label for member in members]
-    values = [json_value(member.value) for member in members]
-    table: dict[str, Any] = {"name": knob.name, "keys": list(knob.keys), "arms": arms, "labels": labels}
-    return table | {"values": values, "title": knob.title}
-
-
-def _arm_to_json(arm: Arm) -> dict[str, Any]:
-    return {
-        "name": arm.name,
-        "label": arm.label,
-        "knob": arm.knob,
-        "value": json_value(arm.value),
-        "set": {key: json_value(value) for key, value in arm.settings.items()},
-        # Settings again in the form of `--set`, which distinguishes infinity from the text "inf".
-        "overrides": list(arm.overrides),
-        "is_base": arm.is_base,
-        **({"recipe": {"path": arm.recipe_path, "text": arm.recipe_text}} if arm.recipe_text else {}),
-    }
 
 
 def earlier_sweep(folder: Path) -> Sweep | None:
@@ -199,16 +162,11 @@ def refuse_strangers(folder: Path) -> None:
 
 
 def write(sweep: Sweep, folder: Path) -> None:
-    text = json.dumps(to_json(sweep), ensure_ascii=True, allow_nan=False, indent=1)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / RECIPE, [sweep.recipe_text.encode()])
-        for arm in sweep.arms:
-            if arm.recipe_text:
-                write_atomic(folder / recipe_file(arm), [arm.recipe_text.encode()])
-        write_atomic(folder / layout.SWEEP, [text.encode(), b"\n"])
-    except OSError as error:
-        raise write_failure(folder / layout.SWEEP, error) from error
+    save_text(folder / RECIPE, sweep.recipe_text)
+    for arm in sweep.arms:
+        if arm.recipe_text:
+            save_text(folder / recipe_file(arm), arm.recipe_text)
+    save_text(folder / layout.SWEEP, json.dumps(to_json(sweep), ensure_ascii=True, allow_nan=False, indent=1) + "\n")
 
 
 def _refuse_changes(earlier: Sweep, now: Sweep, folder: Path) -> None:
@@ -246,3 +204,89 @@ def _said(changes: Mapping[str, tuple[Any, Any]]) -> str:
 
 def _or_unset(value: Any) -> str:
     return "not set" if value is None else repr(value)
+
+
+# ---- what its runs contain ----
+
+
+def gap_words(run: SeedRun) -> str:
+    done = run.steps[-1].step if run.steps else 0
+    progress = f"{done} of {run.num_planned_steps} steps" if run.num_planned_steps else f"{done} steps"
+    if run.status is RunStatus.MISSING:
+        return "not started"
+    if run.status is RunStatus.UNFINISHED:
+        return f"unfinished, {progress}"
+    last_line = next((line for line in reversed(run.reason.splitlines()) if line.strip()), "no reason was recorded")
+    words = f"failed after {progress}" if run.status is RunStatus.FAILED else "cannot be read"
+    return f"{words} ({last_line.strip()})"
+
+
+def read_study(sweep_dir: Path) -> Sweep:
+    """Return the sweep with its runs. Labels are unique in their knob and safe to print; numbers are in order."""
+    sweep = read_sweep(sweep_dir)
+    # The latest failure of each run counts.
+    failures = dict(read_records(sweep_dir / FAILURES, _failure))
+    runs = {
+        arm.name: tuple(
+            _read_run(run_dir_of(sweep_dir, arm, seed), seed, failures.get((arm.name, seed))) for seed in sweep.seeds
+        )
+        for arm in sweep.arms
+    }
+    return replace(
+        sweep,
+        name=visible(sweep.name or sweep_dir.resolve().name),
+        knobs=tuple(_for_people(knob, runs) for knob in sweep.knobs if knob.arms),
+        arms=tuple(replace(arm, runs=runs[arm.name]) for arm in sweep.arms),
+    )
+
+
+def _for_people(knob: Knob, runs: Mapping[str, tuple[SeedRun, ...]]) -> Knob:
+    labels = [visible(arm.label) for arm in knob.arms]
+    unique = [
+        label if labels.count(label) == 1 else f"{label} ({arm.name})"
+        for arm, label in zip(knob.arms, labels, strict=True)
+    ]
+    arms = [replace(arm, label=label, runs=runs[arm.name]) for arm, label in zip(knob.arms, unique, strict=True)]
+    if knob.is_ordered:
+        arms.sort(key=lambda arm: float(arm.value))
+    return replace(knob, name=visible(knob.title or knob.name), arms=tuple(arms))
+
+
+def _failure(entry: Mapping[str, Any]) -> tuple[tuple[str, int], str]:
+    """Return arm and seed, and the reason."""
+    lines = entry.get("last_lines") or ""
+    text = lines if isinstance(lines, str) else "\n".join(map(str, lines))
+    code = entry.get("exit_code")
+    reason = text.strip() or ("" if code is None else f"exit code {code}")
+    return (str(entry["arm"]), int(entry["seed"])), reason[-MAX_REASON_CHARS:]
+
+
+def _read_run(path: Path, seed: int, failure: str | None) -> SeedRun:
+    if not (path / layout.RECIPE).is_file() and not (path / layout.METRICS).is_file():
+        if failure is None:
+            return SeedRun(seed, path, RunStatus.MISSING)
+        return SeedRun(seed, path, RunStatus.FAILED, failure)
+    run = Run(path)
+    try:
+        steps = tuple(run.steps())
+        evals = tuple(record for record in run.evals() if math.isfinite(record.pass_at_1))
+        turn = last_turn(run.events())
+        num_planned = sum(int(stage.get("steps", 0)) for stage in run.recipe_if_any.get("stages", []))
+        is_finished = turn.get("kind") == "finished"
+        # An unfinished run may be writing its completions right now.
+        pass_rates = _pass_rates(run, evals[-1]) if is_finished and evals else {}
+    except (RunReadError, OSError, TypeError, ValueError, AttributeError) as error:
+        return SeedRun(seed, path, RunStatus.DAMAGED, str(error))
+    if is_finished:
+        return SeedRun(seed, path, RunStatus.FINISHED, "", num_planned, steps, evals, pass_rates)
+    if failure is None and turn.get("kind") in ("failed", "rank_lost"):  # the sweep died before it recorded the failure
+        failure = str(turn.get("reason") or "")
+    status = RunStatus.UNFINISHED if failure is None else RunStatus.FAILED
+    return SeedRun(seed, path, status, failure or "", num_planned, steps, evals)
+
+
+def _pass_rates(run: Run, record: EvalRecord) -> dict[str, float]:
+    groups = run.eval_rollouts(record.step)
+    judged = {scored.group.prompt.problem.id: scored.pass_rate for scored in groups}
+    known = {problem_id: rate for problem_id, rate in judged.items() if rate is not None}
+    return known if len(known) == record.num_problems else {}

@@ -48,9 +48,9 @@ def plan_recipes(recipes: Sequence[Recipe], gpu_name: str = "this") -> tuple[int
     from groupwise.planner.gpus import find_gpu, this_gpu
     from groupwise.planner.make_plan import make_plan
     from groupwise.planner.measure import calibration_path, known_speed
-    from groupwise.planner.prompts import USUAL_TOKENS
     from groupwise.planner.shapes import ModelShape, find_shape
     from groupwise.planner.stage_memory import CONTEXT_BYTES
+    from groupwise.planner.work import USUAL_PROMPT_TOKENS
 
     try:
         gpu, device = this_gpu() if gpu_name == "this" else (find_gpu(gpu_name), None)
@@ -61,26 +61,21 @@ def plan_recipes(recipes: Sequence[Recipe], gpu_name: str = "this") -> tuple[int
         return 0, tuple(str(error) for _ in recipes)
     # Once per model: a hub that does not answer costs a timeout.
     shapes: dict[str, ModelShape | str] = {}
-    for recipe in recipes:
-        if _model_key(recipe) not in shapes:
-            try:
-                shapes[_model_key(recipe)] = find_shape(recipe.model)
-            except ConfigError as error:
-                shapes[_model_key(recipe)] = str(error)
     plans: list[ArmPlan | str] = []
     for recipe in recipes:
-        shape = shapes[_model_key(recipe)]
+        model = f"{recipe.model.path} {sorted(recipe.model.tiny.items())}"
+        try:
+            shape = shapes.get(model) or find_shape(recipe.model)
+        except ConfigError as error:
+            shape = str(error)
+        shapes[model] = shape
         if isinstance(shape, str):
             plans.append(shape)
             continue
-        plan = make_plan(recipe, shape, gpu, prompt_tokens=USUAL_TOKENS, speed=speed)
+        plan = make_plan(recipe, shape, gpu, prompt_tokens=USUAL_PROMPT_TOKENS, speed=speed)
         peak = max(stage.most.peak for stage in plan.stages) + CONTEXT_BYTES
         plans.append(ArmPlan(plan.run_s, peak, plan.fits))
     return gpu.free_bytes, tuple(plans)
-
-
-def _model_key(recipe: Recipe) -> str:
-    return f"{recipe.model.path} {sorted(recipe.model.tiny.items())}"
 
 
 def look(recipes: Sequence[Recipe]) -> Machine:

@@ -13,17 +13,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from groupwise.base.json_values import plain
 from groupwise.base.stats import mean
 from groupwise.config import ConfigError, nearest
 from groupwise.runs.catalogue import METRICS
 from groupwise.runs.files import RunReadError
 from groupwise.runs.reader import Run
 from groupwise.sweeps.arm_scores import tail_values
-from groupwise.sweeps.arms import json_value, label_of, one_knob
+from groupwise.sweeps.arms import label_of
 from groupwise.sweeps.folder import SweepJob, earlier_sweep, jobs_of, prepare, write
 from groupwise.sweeps.run_jobs import JobProgress, JobRunner, StopSwitch
 from groupwise.sweeps.spec import HELD_OUT, RangeSpec, SearchSpec
-from groupwise.sweeps.sweep_records import Arm, Sweep
+from groupwise.sweeps.sweep_records import Arm, Knob, Sweep
 
 MAX_REFUSALS = 100
 """Consecutive proposals that cannot be run before the ranges count as exhausted."""
@@ -50,7 +51,7 @@ def check_search(search: SearchSpec, sweep: Sweep) -> None:
     for one in search.ranges:
         for value in one.choices or (one.low, one.high):
             settings = dict.fromkeys(one.all_keys, value)
-            sweep.recipe(Arm(f"{one.name} = {label_of(value)}", "", "", "", settings))
+            sweep.recipe(Arm(f"{one.name} = {label_of(value)}", settings=settings))
 
 
 def load_optuna() -> Any:
@@ -82,15 +83,15 @@ def run_search(
             end = f"the search stops after {len(sweep.arms)} trials: {refusal}"
             break
     values = values_of(search, runs)
-    sign = 1 if search.direction == "maximize" else -1
-    best = max((name for name in values), key=lambda name: sign * values[name], default=None)
-    arm = next((arm for arm in sweep.arms if arm.name == best), None)
-    return SearchResult(sweep, tuple(runs), arm, None if best is None else values[best], end)
+    choose = max if search.direction == "maximize" else min
+    known = [arm for arm in sweep.arms if arm.name in values]
+    best = choose(known, key=lambda arm: values[arm.name], default=None)
+    return SearchResult(sweep, tuple(runs), best, None if best is None else values[best.name], end)
 
 
 def _with_arms(sweep: Sweep, search: SearchSpec, arms: Sequence[Arm]) -> Sweep:
     keys = tuple(dict.fromkeys(key for one in search.ranges for key in one.all_keys))
-    return replace(sweep, arms=tuple(arms), knobs=(one_knob(KNOB, keys, arms),))
+    return replace(sweep, arms=tuple(arms), knobs=(Knob(KNOB, keys, tuple(arms)),))
 
 
 def propose(search: SearchSpec, sweep: Sweep, values: Mapping[str, float], wanted: int) -> tuple[list[Arm], str]:
@@ -145,7 +146,7 @@ def _refusal(arm: Arm, sweep: Sweep, seen: Mapping[str, float | None]) -> str:
 
 
 def _identity(settings: Mapping[str, Any]) -> str:
-    return repr(sorted((key, json_value(value)) for key, value in settings.items()))
+    return repr(sorted((key, plain(value, str)) for key, value in settings.items()))
 
 
 def _distribution(one: RangeSpec, optuna: Any) -> Any:

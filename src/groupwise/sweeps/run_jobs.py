@@ -17,15 +17,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Protocol
+from typing import Literal
 
+from groupwise.base.signals import handling_stops
 from groupwise.runs import layout
 from groupwise.runs.files import write_failure
 from groupwise.sweeps.folder import SweepJob, recipe_file, record_failure
@@ -35,7 +35,6 @@ TRAIN = (sys.executable, "-m", "groupwise", "train")
 WAIT_S = 0.5
 """Interval between progress checks. A child that ends is noticed at once."""
 _PR_SET_PDEATHSIG = 1
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 Status = Literal["waiting", "running", "finished", "failed", "stopped"]
 
@@ -53,18 +52,14 @@ class JobProgress:
     """The last line that a failed run printed."""
 
 
-class JobWatcher(Protocol):
+class JobWatcher:
+    """Follows the runs of a sweep. This one ignores them."""
+
     def changed(self, now: JobProgress) -> None:
         """Handle a run that started or ended."""
 
     def passed(self, runs: Sequence[JobProgress]) -> None:
         """Handle a progress check with the state of all runs."""
-
-
-class Silent:
-    def changed(self, now: JobProgress) -> None: ...
-
-    def passed(self, runs: Sequence[JobProgress]) -> None: ...
 
 
 class StopSwitch:
@@ -85,18 +80,9 @@ class StopSwitch:
     def is_on(self) -> bool:
         return self.signal is not None or self.is_time_up
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Handle SIGTERM and SIGINT with this switch. Does nothing outside the main thread."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before: dict[int, Any] = {number: signal.signal(number, self._handle) for number in _STOP_SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def listening(self) -> AbstractContextManager[None]:
+        """Return a context in which SIGTERM and SIGINT turn this switch on."""
+        return handling_stops(self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.is_urgent = self.signal is not None
@@ -147,7 +133,7 @@ class JobRunner:
         self._folder = folder
         self._placement = placement or Placement()
         self._stop = stop or StopSwitch()
-        self._watcher: JobWatcher = watcher or Silent()
+        self._watcher = watcher or JobWatcher()
         self._train = TRAIN if train is None else tuple(train)
         self._keeps_checkpoints = keeps_checkpoints
         self._children: list[_Child] = []
@@ -156,9 +142,13 @@ class JobRunner:
 
     def run(self, jobs: Sequence[SweepJob]) -> list[JobProgress]:
         """Run the jobs. Return their states when all have ended, or the sweep was asked to stop."""
+        waiting = []
         for job in jobs:
-            self._runs[_key(job)] = JobProgress(job)
-        waiting = [job for job in jobs if not self._is_done_already(job)]
+            if job.state == "finished":
+                self._note(JobProgress(job, "finished", job.step, job.score))
+            else:
+                self._runs[_key(job)] = JobProgress(job)
+                waiting.append(job)
         with self._stop.listening():
             try:
                 while (waiting and not self._stop.is_on) or self._children:
@@ -171,12 +161,6 @@ class JobRunner:
             finally:
                 self._kill_all()
         return [self._runs[_key(job)] for job in jobs]
-
-    def _is_done_already(self, job: SweepJob) -> bool:
-        if job.state != "finished":
-            return False
-        self._note(JobProgress(job, "finished", job.step, job.score))
-        return True
 
     def _start(self, job: SweepJob) -> None:
         taken = {child.slot for child in self._children}
@@ -197,8 +181,7 @@ class JobRunner:
         except OSError as error:
             raise write_failure(job.log, error) from error
         descriptor = os.pidfd_open(process.pid)
-        child = _Child(job, slot, process, descriptor)
-        self._children.append(child)
+        self._children.append(_Child(job, slot, process, descriptor))
         self._selector.register(descriptor, selectors.EVENT_READ)
         self._note(JobProgress(job, "running", job.step, job.score))
 
@@ -289,7 +272,5 @@ def _said(code: int) -> str:
 
 def summary_of(runs: Sequence[JobProgress]) -> Mapping[str, int]:
     """Count the runs in each state."""
-    counts = dict.fromkeys(("finished", "failed", "stopped", "running", "waiting"), 0)
-    for run in runs:
-        counts[run.status] += 1
-    return counts
+    statuses = [run.status for run in runs]
+    return {status: statuses.count(status) for status in ("finished", "failed", "stopped", "running", "waiting")}

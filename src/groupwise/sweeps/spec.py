@@ -33,8 +33,8 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,47}")
 
 
 def check_name(name: str, where: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"{where} = {name!r}: use 1 to 48 letters, digits, '.', '_' or '-', not starting with '.'")
+    is_safe = _NAME.fullmatch(name) is not None
+    require(is_safe, f"{where} = {name!r}: use 1 to 48 letters, digits, '.', '_' or '-', not starting with '.'")
 
 
 def _check_keys(key: str, keys: tuple[str, ...], where: str) -> None:
@@ -109,15 +109,10 @@ class RangeSpec:
         _check_keys(self.key, self.keys, self.name)
         if self.choices:
             given = [key for key in ("low", "high", "step") if getattr(self, key) is not None]
-            require(
-                not given and not self.log,
-                f"{self.name}: drop {(*given, 'log')[0]}, or choices",
-            )
-            plain = (str, int, float, bool)
+            require(not given and not self.log, f"{self.name}: drop {(*given, 'log')[0]}, or choices")
             for choice in self.choices:
-                require(
-                    isinstance(choice, plain), f"{self.name}: choices: {choice!r} must be a string, number or boolean"
-                )
+                is_plain = isinstance(choice, (str, int, float, bool))
+                require(is_plain, f"{self.name}: choices: {choice!r} must be a string, number or boolean")
             return
         if self.low is None or self.high is None:
             raise ConfigError(f"{self.name}: give low and high, or choices")
@@ -175,10 +170,7 @@ class SweepSpec:
         check_name(self.name, "name")
         given = [key for key in ("knobs", "arms", "search") if getattr(self, key)]
         require(len(given) > 0, "nothing to vary: add [[knobs]], [[arms]] or a [search] table")
-        require(
-            len(given) < 2,
-            f"{' and '.join(given)}: give only one of [[knobs]], [[arms]], [search]",
-        )
+        require(len(given) < 2, f"{' and '.join(given)}: give only one of [[knobs]], [[arms]], [search]")
         require(self.mode == "each" or bool(self.knobs), f"mode = {self.mode!r}: only for [[knobs]]; drop it")
         require(bool(self.seeds), "seeds = []: give at least one, such as [0, 1, 2]")
         require(min(self.seeds) >= 0, f"seeds = {list(self.seeds)}: must not be negative")
@@ -229,12 +221,10 @@ def flatten(table: Mapping[str, Any], where: str = "set") -> dict[str, Any]:
 
 
 def check_value(value: Any, where: str) -> None:
-    if isinstance(value, float) and math.isnan(value):
-        raise ConfigError(f"{where} = nan: no recipe key can be nan; use inf where a key can be turned off")
+    is_nan = isinstance(value, float) and math.isnan(value)
+    require(not is_nan, f"{where} = nan: no recipe key can be nan; use inf where a key can be turned off")
     if isinstance(value, (list, tuple)):
         for inner in value:
-            require(
-                not isinstance(inner, Mapping),
-                f"{where}: give keys such as stages.0.steps, not a list of tables",
-            )
+            is_table = isinstance(inner, Mapping)
+            require(not is_table, f"{where}: give keys such as stages.0.steps, not a list of tables")
             check_value(inner, where)

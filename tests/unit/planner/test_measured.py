@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.planner.against import MEMORY_TOLERANCE, TIME_TOLERANCE
 from groupwise.planner.make_plan import most_memory
+from groupwise.planner.measure import MEMORY_TOLERANCE, TIME_TOLERANCE
 from groupwise.planner.shapes import ModelShape
 from groupwise.planner.stage_memory import GIB, plan_memory, usual_pack
 from groupwise.planner.timing import Speed, sample_s, step_s, update_s

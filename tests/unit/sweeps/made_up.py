@@ -1,4 +1,4 @@
-"""Sweeps made up from a seed, whose truth is known: as `Study` objects for many, as folders on disk for few.
+"""Sweeps made up from a seed, whose truth is known: as `Sweep` objects for many, as folders on disk for few.
 
 And a slow Student's p, which shares nothing with the one that it is held against.
 """
@@ -17,8 +17,7 @@ import numpy
 
 from groupwise.base.stats import wilson_interval
 from groupwise.runs import RunLog
-from groupwise.sweeps.study import Study
-from groupwise.sweeps.sweep_records import Arm, Knob, Member, RunStatus, SeedRun, Value
+from groupwise.sweeps.sweep_records import Arm, Knob, RunStatus, SeedRun, Sweep, Value
 from groupwise.types import EvalRecord, StepRecord
 
 NUM_STEPS = 40
@@ -66,9 +65,8 @@ def name_of(number: int) -> str:
     return f"arm-{number}"
 
 
-def make_arm(number: int, settings: Mapping[str, Any], is_base: bool, runs: tuple[SeedRun, ...]) -> Arm:
-    name = name_of(number)
-    return Arm(name, name, "", "", settings, is_base, runs=runs)
+def make_arm(number: int, label: str, value: Value, is_base: bool, runs: tuple[SeedRun, ...]) -> Arm:
+    return Arm(name_of(number), label, value=value, is_base=is_base, runs=runs)
 
 
 def make_run(truth: Truth, seed: int, draws: random.Random, is_last_seed: bool = False) -> SeedRun:
@@ -116,21 +114,20 @@ def evaluation(step: int, correct: int, num_problems: int) -> EvalRecord:
 
 
 def make_knob(truths: Sequence[Truth], seeds: Sequence[int] = (0, 1, 2), draw: int = 0, name: str = "knob") -> Knob:
-    """Scores in memory, for simulations."""
-    members = []
+    """Make a knob in memory, for simulations."""
+    arms = []
     for number, truth in enumerate(truths):
         runs = tuple(
             make_run(truth, seed, random.Random(f"{draw} {number} {seed}"), seed == seeds[-1]) for seed in seeds
         )
         value: Value = float(truth.value) if isinstance(truth.value, (int, float)) else truth.value
-        arm = make_arm(number, {"key": truth.value}, truth.is_base, runs)
-        members.append(Member(arm, truth.label, value))
-    return Knob(name, ("key",), tuple(members))
+        arms.append(make_arm(number, truth.label, value, truth.is_base, runs))
+    return Knob(name, ("key",), tuple(arms))
 
 
 def knob_of_finals(finals: Sequence[Sequence[float]], before: float = 0.1, num_problems: int = NUM_PROBLEMS) -> Knob:
     """Arms by the final scores of their seeds, which are rounded to whole problems: for thousands of simulations."""
-    members = []
+    arms = []
     for number, values in enumerate(finals):
         runs = []
         for seed, value in enumerate(values):
@@ -140,25 +137,25 @@ def knob_of_finals(finals: Sequence[Sequence[float]], before: float = 0.1, num_p
                 evaluation(NUM_STEPS, correct, num_problems),
             )
             runs.append(SeedRun(seed, Path(f"seed-{seed}"), RunStatus.FINISHED, "", NUM_STEPS, (), evals))
-        members.append(Member(make_arm(number, {}, number == 0, tuple(runs)), str(number), float(number)))
-    return Knob("knob", ("key",), tuple(members))
+        arms.append(make_arm(number, str(number), float(number), number == 0, tuple(runs)))
+    return Knob("knob", ("key",), tuple(arms))
 
 
 def knob_of_answers(answers: Sequence[Sequence[Sequence[bool]]]) -> Knob:
     """Arms by the answers of their seeds to the same problems, right or wrong, which were kept."""
     finals = [[sum(rights) / len(rights) for rights in arm] for arm in answers]
     knob = knob_of_finals(finals, num_problems=len(answers[0][0]))
-    members = []
-    for member, arm in zip(knob.members, answers, strict=True):
-        tables = [{f"p{place}": float(right) for place, right in enumerate(rights)} for rights in arm]
-        runs = tuple(replace(run, pass_rates=table) for run, table in zip(member.arm.runs, tables, strict=True))
-        members.append(replace(member, arm=replace(member.arm, runs=runs)))
-    return replace(knob, members=tuple(members))
+    arms = []
+    for arm, seeds in zip(knob.arms, answers, strict=True):
+        tables = [{f"p{place}": float(right) for place, right in enumerate(rights)} for rights in seeds]
+        runs = tuple(replace(run, pass_rates=table) for run, table in zip(arm.runs, tables, strict=True))
+        arms.append(replace(arm, runs=runs))
+    return replace(knob, arms=tuple(arms))
 
 
-def study_of(*knobs: Knob, seeds: Sequence[int] = (0, 1, 2)) -> Study:
-    arms = {member.arm.name: member.arm for knob in knobs for member in knob.members}
-    return Study("made-up", "made-up.toml", RECIPE, tuple(seeds), knobs, tuple(arms.values()), Path("made-up"))
+def study_of(*knobs: Knob, seeds: Sequence[int] = (0, 1, 2)) -> Sweep:
+    arms = {arm.name: arm for knob in knobs for arm in knob.arms}
+    return Sweep("made-up", "made-up.toml", RECIPE, tuple(seeds), knobs, tuple(arms.values()))
 
 
 def write_sweep(

@@ -62,7 +62,7 @@ def test_median_and_steps_to_a_target() -> None:
     fast, never = scores.arms
     assert scores.best is fast
     assert scores.target == pytest.approx(0.9 * fast.final.mean)
-    by_hand = sorted(next(e.step for e in s.evals if e.pass_at_1 >= scores.target) for s in fast.seeds)
+    by_hand = sorted(next(e.step for e in run.evals if e.pass_at_1 >= scores.target) for run in fast.runs)
     assert fast.steps_to(scores.target) == by_hand[1]
     assert math.isinf(never.steps_to(scores.target))
     assert never.to_json(scores.target, KL_OF_UPDATES)["steps_to_target"] is None
@@ -78,7 +78,7 @@ def test_where_nothing_was_learned_there_is_nothing_to_reach() -> None:
 def test_an_arm_as_json() -> None:
     (arm,) = score_knob(make_knob([Truth("a", 1.0)])).arms
     found = arm.to_json(0.5, KL_FROM_REFERENCE)
-    runs = arm.member.arm.runs
+    runs = arm.runs
     # 40 steps: the last tenth is four of them.
     tails = [[r.metrics["kl/ref_k3"] for r in run.steps[-4:]] for run in runs]
     assert found["final_kl"] == pytest.approx(numpy.mean(tails))
@@ -105,9 +105,9 @@ def test_which_kl_is_shown() -> None:
 
 def test_the_base_is_best_where_scores_are_equal() -> None:
     knob = knob_of_finals([[0.5], [0.5]])
-    first, second = knob.members
-    turned = replace(knob, members=(replace(second), replace(first)))
-    assert score_knob(turned).best.member.arm.is_base
+    first, second = knob.arms
+    turned = replace(knob, arms=(second, first))
+    assert score_knob(turned).best.is_base
 
 
 def test_two_arms_by_hand() -> None:
@@ -210,10 +210,10 @@ def test_a_problem_counts_by_the_mean_of_its_seeds() -> None:
     assert first.final.by_problem == {"p0": 1.0, "p1": 0.5, "p2": 0.0}
     assert "paired by problem" in compare(("a", "b"), first.final, second.final).method
     # A seed whose answers were not kept, or were to other problems: the arm has none.
-    (run, *others), arm = knob.members[0].arm.runs, knob.members[0].arm
+    run, *others = knob.arms[0].runs
     for rates in ({}, {"p0": 1.0, "p1": 1.0, "x": 0.0}):
-        lacking = replace(knob.members[0], arm=replace(arm, runs=(replace(run, pass_rates=rates), *others)))
-        assert score_knob(replace(knob, members=(lacking, knob.members[1]))).arms[0].final.by_problem == {}
+        lacking = replace(knob.arms[0], runs=(replace(run, pass_rates=rates), *others))
+        assert score_knob(replace(knob, arms=(lacking, knob.arms[1]))).arms[0].final.by_problem == {}
 
 
 def test_holm_counts_every_pair() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from groupwise.sweeps.findings import find, find_all
 from groupwise.sweeps.findings_words import SweepFinding, count, cut, listed, percent_range
-from groupwise.sweeps.study import read_study
+from groupwise.sweeps.folder import read_study
 from groupwise.sweeps.sweep_records import Knob
 from tests.unit.sweeps.made_up import (
     NUM_PROBLEMS,
@@ -97,11 +97,8 @@ def test_stops_learning_is_said_of_nothing_that_learned() -> None:
     assert "costs" in by_kind(knob_of_finals(finals, before=0.1, num_problems=20))
     # Without an evaluation before training nobody knows.
     knob = knob_of_finals(finals, before=0.3)
-    late = [
-        replace(m, arm=replace(m.arm, runs=tuple(replace(run, evals=run.evals[1:]) for run in m.arm.runs)))
-        for m in knob.members
-    ]
-    assert "costs" in by_kind(replace(knob, members=tuple(late)))
+    late = [replace(arm, runs=tuple(replace(run, evals=run.evals[1:]) for run in arm.runs)) for arm in knob.arms]
+    assert "costs" in by_kind(replace(knob, arms=tuple(late)))
 
 
 def test_a_flat_knob_is_called_flat() -> None:
@@ -310,12 +307,13 @@ def test_figures_can_be_recomputed_from_the_run_directories(tmp_path: Path) -> N
     residual = table - table.mean(1, keepdims=True) - table.mean(0, keepdims=True) + table.mean()
     shared = float((residual**2).sum() / 10)
     for finding in one.findings:
-        for arm in finding.figures.get("arms", []):
+        figures = finding.to_json()["figures"]
+        for arm in figures.get("arms", []):
             last = [evals[-1] for evals in finals[arm["arm"]]]
             assert arm["final_by_seed"] == {str(seed): value for seed, value in enumerate(last)}
             assert arm["final"]["value"] == pytest.approx(numpy.mean(last))
             assert arm["before_by_seed"] == {str(seed): evals[0] for seed, evals in enumerate(finals[arm["arm"]])}
-        for pair in finding.figures.get("comparisons", []):
+        for pair in figures.get("comparisons", []):
             first, second = (numpy.array([evals[-1] for evals in finals[pair[end]]]) for end in ("first", "second"))
             assert pair["difference"] == pytest.approx(float((first - second).mean()))
             error = max(math.sqrt(2 * shared / 3), float((first - second).std(ddof=1)) / math.sqrt(3))

@@ -230,7 +230,7 @@ def test_a_sweep_that_is_killed_leaves_no_run_behind(
     behave(one_0="wait")
     code = (
         "import sys; from pathlib import Path\n"
-        "from groupwise.sweeps.folder import jobs_of; from groupwise.sweeps.study import read_sweep\n"
+        "from groupwise.sweeps.folder import jobs_of; from groupwise.sweeps.sweep_records import read_sweep\n"
         "from groupwise.sweeps.run_jobs import JobRunner\n"
         "folder = Path(sys.argv[1]); sweep = read_sweep(folder)\n"
         "JobRunner(folder, train=sys.argv[2:]).run(jobs_of(sweep, folder, sweep.arms))\n"

@@ -18,7 +18,7 @@ from groupwise.sweeps.folder import jobs_of
 from groupwise.sweeps.optuna_search import SearchResult, check_search, objective_of, propose, run_search, values_of
 from groupwise.sweeps.run_jobs import JobProgress, JobRunner, StopSwitch
 from groupwise.sweeps.spec import HELD_OUT, SearchSpec, SweepSpec, parse_spec
-from groupwise.sweeps.study import read_sweep
+from groupwise.sweeps.sweep_records import read_sweep
 
 pytest.importorskip("optuna")
 

@@ -112,18 +112,18 @@ def test_sweeps_that_ship_are_valid(path: Path) -> None:
 
 def test_the_study_has_the_arms_that_it_is_about() -> None:
     sweep = resolve(load_spec(SWEEPS / "format-copy-study.toml"), SWEEPS)
-    sizes = {knob.name: len(knob.members) for knob in sweep.knobs}
+    sizes = {knob.name: len(knob.arms) for knob in sweep.knobs}
     assert sizes == {"kl": 6, "epochs": 5, "clip": 5, "accumulation": 4, "microbatch": 4}
     by_name = {arm.name: arm for arm in sweep.arms}
     assert len(by_name) == 21
-    assert [knob.name for knob in sweep.knobs if knob.base is not None] == [
+    assert [knob.name for knob in sweep.knobs if any(arm.is_base for arm in knob.arms)] == [
         "kl",
         "epochs",
         "accumulation",
         "microbatch",
     ]
     # Where nothing is off-policy, clipping cannot matter.
-    assert all(sweep.recipe(member.arm).stages[0].updates_per_step == 8 for member in sweep.knobs[2].members)  # type: ignore[union-attr]
+    assert all(sweep.recipe(arm).stages[0].updates_per_step == 8 for arm in sweep.knobs[2].arms)  # type: ignore[union-attr]
     steps = {sweep.recipe(arm).total_steps for arm in sweep.arms}
     assert steps == {40}
 

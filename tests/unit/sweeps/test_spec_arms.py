@@ -19,13 +19,12 @@ from groupwise.sweeps.folder import (
     SweepJob,
     jobs_of,
     prepare,
+    read_study,
     recipe_file,
     refuse_strangers,
-    to_json,
 )
 from groupwise.sweeps.spec import SWEEPS, SweepSpec, parse_spec
-from groupwise.sweeps.study import from_json, read_study, read_sweep
-from groupwise.sweeps.sweep_records import Arm, Knob, Sweep
+from groupwise.sweeps.sweep_records import Arm, Knob, Sweep, from_json, read_sweep, to_json
 
 TOP = """
 name = "small"
@@ -43,7 +42,7 @@ def make(text: str, *overrides: str) -> Sweep:
 
 
 def in_knob(knob: Knob) -> list[str]:
-    return [member.arm.name for member in knob.members]
+    return [arm.name for arm in knob.arms]
 
 
 def names(sweep: Sweep) -> list[str]:
@@ -54,7 +53,7 @@ def test_one_at_a_time_the_base_stands_in_each_knob_and_is_run_once() -> None:
     sweep = make(TOP + KL + EPOCHS)
     assert names(sweep) == ["base", "kl-0.1", "kl-inf", "epochs-2"]
     kl, epochs = sweep.knobs
-    assert [(member.arm.name, member.label, member.value) for member in kl.members] == [
+    assert [(arm.name, arm.label, arm.value) for arm in kl.arms] == [
         ("base", "0", 0.0),
         ("kl-0.1", "0.1", 0.1),
         ("kl-inf", "∞", math.inf),
@@ -141,7 +140,7 @@ def test_the_folder_is_what_the_analysis_reads(tmp_path: Path) -> None:
     prepare(sweep, tmp_path)
     study = read_study(tmp_path)
     assert [arm.name for arm in study.arms] == names(sweep)
-    assert [[member.label for member in knob.members] for knob in study.knobs] == [["0", "0.1", "∞"], ["1", "2"]]
+    assert [[arm.label for arm in knob.arms] for knob in study.knobs] == [["0", "0.1", "∞"], ["1", "2"]]
     assert study.recipe_text == sweep.recipe_text == (tmp_path / "recipe.toml").read_text()
     assert {run.path for _, run in study.runs} == {job.run_dir for job in jobs_of(sweep, tmp_path, sweep.arms)}
     assert read_sweep(tmp_path) == from_json(to_json(sweep))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.runs import RunLog, RunReadError
-from groupwise.sweeps.study import MAX_REASON_CHARS, read_study
+from groupwise.sweeps.folder import MAX_REASON_CHARS, gap_words, read_study
 from groupwise.sweeps.sweep_records import RunStatus, SeedRun
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, ScoredGroup, Verdict
 from tests.unit.sweeps.made_up import NUM_STEPS, Truth, write_sweep
@@ -40,7 +40,7 @@ def test_what_was_asked(sweep: Path) -> None:
     assert (study.name, study.seeds, study.recipe_path) == ("made-up", (0, 1, 2), "made-up.toml")
     kl, mode = study.knobs
     # In the order of its values, which the file's is not.
-    assert [(member.label, member.value) for member in kl.members] == [
+    assert [(arm.label, arm.value) for arm in kl.arms] == [
         ("0", 0.0),
         ("0.02", 0.02),
         ("1", 1.0),
@@ -50,22 +50,22 @@ def test_what_was_asked(sweep: Path) -> None:
     assert not mode.is_ordered
     assert kl.keys == ("kl.key",)
     # The base is one arm in both knobs, with a label of its own in each.
-    assert kl.base is not None
-    assert mode.base is not None
-    assert kl.base.arm == mode.base.arm
-    assert (kl.base.label, mode.base.label) == ("0.02", "base")
+    bases = [arm for knob in (kl, mode) for arm in knob.arms if arm.is_base]
+    assert [arm.name for arm in bases] == ["base", "base"]
+    assert bases[0].runs == bases[1].runs
+    assert [arm.label for arm in bases] == ["0.02", "base"]
     assert len(study.arms) == 5
 
 
 def test_foreign_labels_show_what_they_hide(sweep: Path) -> None:
-    assert read_study(sweep).knobs[1].members[1].label == "<b>x</b>⟨U+202E⟩⟨U+001B⟩[31m"
+    assert read_study(sweep).knobs[1].arms[1].label == "<b>x</b>⟨U+202E⟩⟨U+001B⟩[31m"
 
 
 def test_equal_labels_are_told_apart(sweep: Path) -> None:
     table = json.loads((sweep / "sweep.json").read_text())
     table["knobs"][1]["labels"] = ["same", "same"]
     edit(sweep, knobs=table["knobs"])
-    assert [member.label for member in read_study(sweep).knobs[1].members] == ["same (base)", "same (mode-1)"]
+    assert [arm.label for arm in read_study(sweep).knobs[1].arms] == ["same (base)", "same (mode-1)"]
 
 
 def test_a_knob_may_leave_labels_and_values_to_its_arms(sweep: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_knob_may_leave_labels_and_values_to_its_arms(sweep: Path) -> None:
     for knob in table["knobs"]:
         del knob["labels"], knob["values"]
     edit(sweep, knobs=table["knobs"])
-    assert [member.value for member in read_study(sweep).knobs[0].members] == [0.0, 0.02, 1.0, math.inf]
+    assert [arm.value for arm in read_study(sweep).knobs[0].arms] == [0.0, 0.02, 1.0, math.inf]
 
 
 def test_the_state_of_each_run(sweep: Path) -> None:
@@ -86,12 +86,12 @@ def test_the_state_of_each_run(sweep: Path) -> None:
         "kl-3": ["failed", "failed", "finished"],
         "mode-1": ["finished"] * 3,
     }
-    assert study.gaps() == (
-        f"kl-1, seed 1: unfinished, 12 of {NUM_STEPS} steps.",
-        "kl-1, seed 2: not started.",
-        f"kl-3, seed 0: failed after 7 of {NUM_STEPS} steps (ValueError: no).",
-        f"kl-3, seed 1: failed after 0 steps ({'x' * MAX_REASON_CHARS}).",
-    )
+    assert [(arm.name, run.seed, gap_words(run)) for arm, run in study.gaps] == [
+        ("kl-1", 1, f"unfinished, 12 of {NUM_STEPS} steps"),
+        ("kl-1", 2, "not started"),
+        ("kl-3", 0, f"failed after 7 of {NUM_STEPS} steps (ValueError: no)"),
+        ("kl-3", 1, f"failed after 0 steps ({'x' * MAX_REASON_CHARS})"),
+    ]
     assert [len(run.steps) for run in study.arms[1].runs] == [NUM_STEPS, 12, 0]
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.sweeps.panels import charts_of, colours_of
-from groupwise.sweeps.study import read_study
-from groupwise.sweeps.sweep_page import markdown, write_sweep_csv, write_sweep_plots, write_sweep_report
+from groupwise.sweeps.folder import read_study
+from groupwise.sweeps.panels import charts_of, colours_of, write_sweep_csv, write_sweep_plots
+from groupwise.sweeps.sweep_page import markdown, write_sweep_report
 from tests.unit.sweeps.made_up import NUM_STEPS, Truth, make_knob, write_sweep
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -22,7 +22,7 @@ HOSTILE = (
     "<script>document.title='owned'</script></script>]]><!--<img src=x onerror=\"document.title='owned'\">"
     "\x1b[31m\x00\u202e\ud800</li></section>&amp;$x_1$"
 )
-PANELS = ["held_out", "reward", "kl", "clip", "grad_norm"]
+PANELS = ["pass_at_1", "reward", "kl", "clip", "grad_norm"]
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_panels_are_means_and_ranges_over_seeds() -> None:
     knob = make_knob([Truth("a", 1.0), Truth("b", 2.0, stops_after={1: 10})])
     charts = {chart.name: chart for chart in charts_of(knob)}
     assert list(charts) == PANELS
-    runs = knob.members[0].arm.runs
+    runs = knob.arms[0].runs
     line = charts["clip"].lines[0]
     assert line.x == tuple(range(1, NUM_STEPS + 1))
     for index in range(NUM_STEPS):
@@ -92,8 +92,8 @@ def test_panels_are_means_and_ranges_over_seeds() -> None:
         assert line.y[index] == pytest.approx(sum(values) / 3)
         assert (line.low[index], line.high[index]) == (min(values), max(values))
     # Where a seed ended early the others go on.
-    left = [run.evals[-1].pass_at_1 for run in knob.members[1].arm.runs if run.is_finished]
-    held_out = charts["held_out"].lines[1]
+    left = [run.evals[-1].pass_at_1 for run in knob.arms[1].runs if run.is_finished]
+    held_out = charts["pass_at_1"].lines[1]
     assert held_out.y[-1] == pytest.approx(sum(left) / 2)
     # One seed has no band.
     (alone,) = charts_of(make_knob([Truth("a", 1.0)], seeds=(0,)))[0].lines
@@ -121,7 +121,7 @@ def test_a_sweep_in_which_nothing_has_run(tmp_path: Path) -> None:
     truths = [Truth("1", 1.0, stops_after=nothing), Truth("2", 2.0, stops_after=nothing)]
     report = write_sweep_report(write_sweep(tmp_path, {"knob": truths}))
     assert report.findings[0] == "Knob: no finished run has been evaluated yet."
-    assert "Not recorded by any run: held-out exact match, rollout reward, approximate KL " in report.html
+    assert "Not recorded by any run: Held-out pass@1, Training reward, KL of the step&#x27;s updates" in report.html
     assert write_sweep_csv(tmp_path, tmp_path / "csv")[0].read_text().count("\n") == 1
 
 
@@ -147,7 +147,7 @@ def test_plots_and_tables(sweep: Path, tmp_path: Path) -> None:
         assert first.read_bytes() == second.read_bytes()
     rows = list(csv.DictReader(paths[0].read_text(encoding="utf-8").splitlines()))
     assert {row["panel"] for row in rows} == set(PANELS)
-    last = [row for row in rows if row["panel"] == "held_out" and row["arm"] == "base"][-1]
+    last = [row for row in rows if row["panel"] == "pass_at_1" and row["arm"] == "base"][-1]
     base = next(arm for arm in read_study(sweep).arms if arm.name == "base")
     finals = [run.evals[-1].pass_at_1 for run in base.runs]
     assert float(last["mean"]) == pytest.approx(sum(finals) / 3)
