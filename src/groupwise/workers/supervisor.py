@@ -36,6 +36,8 @@ MAX_ITEMS_PER_WORKER = 20_000
 MAX_IDLE_DEATHS = 50
 """Number of workers that may die idle in a row before the supervisor gives up."""
 PR_SET_PDEATHSIG = 1
+_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
+"""Most real-time signals have no name."""
 
 
 @dataclass(slots=True)
@@ -282,7 +284,7 @@ def _kill(pid: int) -> int:
 
 def _ending(status: int) -> str:
     if os.WIFSIGNALED(status):
-        return signal.Signals(os.WTERMSIG(status)).name
+        return _SIGNAL_NAMES.get(os.WTERMSIG(status), f"signal {os.WTERMSIG(status)}")
     return f"exit code {os.waitstatus_to_exitcode(status)}"
 
 

@@ -95,6 +95,7 @@ MISDEEDS: dict[str, Any] = {
     "sleep": lambda: time.sleep(60),
     "stop": _stop,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "signal without a name": lambda: os.kill(os.getpid(), 40),
     "segfault": _segfault,
     "exit": lambda: os._exit(3),
     "sys.exit": lambda: sys.exit(0),

@@ -95,6 +95,7 @@ def test_tickets_can_be_asked_for_in_any_order(make_pool: Any) -> None:
         ("sleep", Outcome.TIMED_OUT, "no answer within 1.5 s"),
         ("stop", Outcome.TIMED_OUT, "no answer within 1.5 s"),
         ("kill", Outcome.DIED, "SIGKILL"),
+        ("signal without a name", Outcome.DIED, "signal 40"),
         ("segfault", Outcome.DIED, "SIGSEGV"),
         ("exit", Outcome.DIED, "exit code 3"),
         ("sys.exit", Outcome.RAISED, "SystemExit: 0"),
