@@ -122,18 +122,17 @@ class RayPool:
         if self._hosts:
             return
         import ray
-        from ray.exceptions import GetTimeoutError, RayError
 
         self._hosts = [_Host(share, self._make_actor(share)) for share in self._shares]
         try:
             ray.get([host.actor.start.remote() for host in self._hosts], timeout=START_SECONDS)
-        except GetTimeoutError:
+        except ray.exceptions.GetTimeoutError:
             self.close()
             raise PoolFailed(
                 f"the verifier workers did not start within {START_SECONDS:g} s: the CPUs of the cluster are in use "
                 "(see `ray status`); lower verifier.workers, or wait"
             ) from None
-        except RayError as error:
+        except ray.exceptions.RayError as error:
             self.close()
             raise PoolFailed(
                 f"the verifier workers did not start: {_last_line(error)}. Every machine of the cluster must have "
@@ -183,13 +182,12 @@ class RayPool:
 
     def _answers_to(self, number: int) -> list[Answer]:
         import ray
-        from ray.exceptions import RayError
 
         job = self._jobs[number]
         while job.num_losses < MAX_LOSSES:
             try:
                 _, answers = ray.get([job.sent, job.host.actor.answers.remote(number)])
-            except RayError:
+            except ray.exceptions.RayError:
                 self._replace(job.host)
                 continue
             job.host.num_open -= job.num_items
@@ -216,14 +214,13 @@ class RayPool:
 
     def _answer_apart(self, shared: Any, item: Any) -> Answer:
         import ray
-        from ray.exceptions import RayError
 
         if self._spare is None:
             self._spare = self._make_actor(WorkerShare(_living_node(), 1, 0))
         sent = self._spare.submit.remote(0, pickle.dumps((shared, [item])))
         try:
             _, (answer,) = ray.get([sent, self._spare.answers.remote(0)])
-        except RayError as error:
+        except ray.exceptions.RayError as error:
             ray.kill(self._spare)
             self._spare = None
             detail = f"{MAX_LOSSES + 1} hosts of its worker were lost: {_last_line(error)}"

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from groupwise.workers.messages import ENDING, LENGTH, MAX_VALUE_CHARS, SHARE, Limits, Outcome
+from groupwise.workers.messages import ENDING, MAX_VALUE_CHARS, SHARE, Channel, Limits, Outcome
 
 MAX_DETAIL_CHARS = 2000
 MAX_HOLD_SECONDS = 0.005
@@ -28,33 +28,31 @@ MAX_HOLD_SECONDS = 0.005
 def serve(connection: socket.socket, note: mmap.mmap, function: Callable[[Any, Any], Any], limits: Limits) -> None:
     """Serve until the supervisor closes the connection."""
     limit_memory(limits.memory_mb)
-    reader = _Reader(connection)
+    channel = Channel(connection)
     at = memoryview(note).cast("I")
-    results, sent = bytearray(), time.monotonic()
-    while True:
+    due = 0.0
+    while not channel.is_closed:
+        connection.setblocking(True)  # a worker may wait; here, since the function could change it
         # Collect answers while there is more to do, so that a long queue of quick items needs few messages.
-        is_late = time.monotonic() - sent > MAX_HOLD_SECONDS
-        if results and (is_late or not reader.has_input()):
-            connection.sendall(results)
-            results.clear()
-            sent = time.monotonic()
-        frame = reader.read()
-        if frame is None:
-            return
-        job, start, end = SHARE.unpack_from(frame)
-        at[0], at[1], at[2] = start, at[1] + 1, at[2] + 1
-        shared, items = pickle.loads(memoryview(frame)[SHARE.size :])
-        endings, values = bytearray(), []
-        before = time.process_time()
-        for number in range(start, end):
-            at[0], at[1] = number, at[1] + 1
-            outcome, value = call(function, shared, items[number])
-            now = time.process_time()
-            endings += ENDING.pack(outcome, now - before)
-            values.append(value)
-            before = now
-        body = SHARE.pack(job, start, end) + endings + f"[{','.join(values)}]".encode()
-        results += LENGTH.pack(len(body)) + body
+        if not select.select([connection], [], [], 0)[0]:
+            channel.flush()
+        for frame in channel.receive():
+            job, start, end = SHARE.unpack_from(frame)
+            at[0], at[1], at[2] = start, at[1] + 1, at[2] + 1
+            shared, items = pickle.loads(memoryview(frame)[SHARE.size :])
+            endings, values = bytearray(), []
+            before = time.process_time()
+            for number in range(start, end):
+                at[0], at[1] = number, at[1] + 1
+                outcome, value = call(function, shared, items[number])
+                now = time.process_time()
+                endings += ENDING.pack(outcome, now - before)
+                values.append(value)
+                before = now
+            channel.put(SHARE.pack(job, start, end), endings, f"[{','.join(values)}]".encode())
+            if time.monotonic() > due:
+                channel.flush()
+                due = time.monotonic() + MAX_HOLD_SECONDS
 
 
 def call(function: Callable[[Any, Any], Any], shared: Any, item: Any) -> tuple[Outcome, str]:
@@ -84,37 +82,6 @@ def limit_memory(memory_mb: int) -> None:
     if hard != resource.RLIM_INFINITY:
         wanted = min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
-
-
-class _Reader:
-    """Frames from a blocking socket."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
-        self._buffer = bytearray()
-
-    def has_input(self) -> bool:
-        """Return whether the next frame has begun to arrive."""
-        return bool(self._buffer) or bool(select.select([self._connection], [], [], 0)[0])
-
-    def read(self) -> bytes | None:
-        """Return the next frame; None when the supervisor has closed the connection."""
-        if not self._fill(LENGTH.size):
-            return None
-        end = LENGTH.size + LENGTH.unpack_from(self._buffer)[0]
-        if not self._fill(end):
-            return None
-        frame = bytes(self._buffer[LENGTH.size : end])
-        del self._buffer[:end]
-        return frame
-
-    def _fill(self, size: int) -> bool:
-        while len(self._buffer) < size:
-            data = self._connection.recv(1 << 18)
-            if not data:
-                return False
-            self._buffer += data
-        return True
 
 
 def run_forked(connection: socket.socket, note: mmap.mmap, function: Callable[[Any, Any], Any], limits: Limits) -> None:

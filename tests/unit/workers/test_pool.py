@@ -160,6 +160,9 @@ def test_answers_that_cannot_be_read_are_answers_without_a_value() -> None:
         assert [(answer and answer.outcome, answer and answer.value) for answer in answers] == [
             (Outcome.DIED, None)
         ] * 2
+    (answer,) = read_answers(SHARE.pack(0, 0, 1) + ENDING.pack(99, 0.1) + b"[1]", 1, Limits())
+    assert answer is not None
+    assert (answer.outcome, answer.detail) == (Outcome.DIED, "its answer cannot be read: 99 is not a valid Outcome")
 
 
 def test_a_hundred_crashes_in_ten_thousand_items_lose_and_swap_nothing(make_pool: Any) -> None:
