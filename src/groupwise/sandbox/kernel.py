@@ -12,17 +12,17 @@ import os
 import platform
 import struct
 
-ARCHITECTURES = ("x86_64", "aarch64")
 UNPRIVILEGED = 65534
-_LOWER_NUMBERS = {"x86_64": {"pivot_root": 155}, "aarch64": {"pivot_root": 41}}
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _MOUNT_SETATTR = 442
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+ALL_NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
 
 MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
-MNT_DETACH = 2
+_MNT_DETACH = 2
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID = 1, 2
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 
@@ -39,58 +39,39 @@ class KernelRefused(Exception):
     """A step of setting up the isolation was refused."""
 
     def __init__(self, step: str, number: int, reason: str = "") -> None:
-        self.step = step
         self.number = number
-        self.reason = reason or os.strerror(number)
-        super().__init__(f"{step}: {errno.errorcode.get(number, number)} ({self.reason})")
+        super().__init__(f"{step}: {errno.errorcode.get(number, number)} ({reason or os.strerror(number)})")
 
 
-def _call(step: str, function: str, *arguments: object) -> int:
-    result = int(getattr(_libc, function)(*arguments))
+def _call(step: str, function: str, *arguments: int | bytes | None) -> int:
+    # Numbers fill the whole register; where the kernel's parameter is an int, it reads the lower half.
+    wide = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    result = int(getattr(_libc, function)(*wide))
     if result == -1:
         raise KernelRefused(step, ctypes.get_errno())
     return result
 
 
-def _syscall(step: str, number: int, *arguments: object) -> int:
-    return _call(step, "syscall", ctypes.c_long(number), *arguments)
-
-
 def unshare(flags: int) -> None:
-    _call("unshare", "unshare", ctypes.c_int(flags))
+    _call("unshare", "unshare", flags)
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
-    _call(
-        f"mount {source} on {target}",
-        "mount",
-        os.fsencode(source),
-        os.fsencode(target),
-        kind.encode() if kind else None,
-        ctypes.c_ulong(flags),
-        options.encode() or None,
-    )
+    names = os.fsencode(source), os.fsencode(target), kind.encode() if kind else None
+    _call(f"mount {source} on {target}", "mount", *names, flags, options.encode() or None)
 
 
 def protect_mounts(path: str, attributes: int) -> None:
     """Add attributes to the mount at `path` and all below it."""
     record = struct.pack("=QQQQ", attributes, 0, 0, 0)
-    _syscall(
-        "mount_setattr",
-        _MOUNT_SETATTR,
-        ctypes.c_int(_AT_FDCWD),
-        os.fsencode(path),
-        ctypes.c_uint(_AT_RECURSIVE),
-        record,
-        ctypes.c_size_t(len(record)),
-    )
+    arguments = _AT_FDCWD, os.fsencode(path), _AT_RECURSIVE, record, len(record)
+    _call("mount_setattr", "syscall", _MOUNT_SETATTR, *arguments)
 
 
 def pivot_to_working_directory() -> None:
     """Make the working directory, which must be a mount, the root, and unmount everything else."""
-    number = _LOWER_NUMBERS[platform.machine()]["pivot_root"]
-    _syscall("pivot_root", number, b".", b".")
-    _call("umount of the old root", "umount2", b".", ctypes.c_int(MNT_DETACH))
+    _call("pivot_root", "syscall", _PIVOT_ROOT[platform.machine()], b".", b".")
+    _call("umount of the old root", "umount2", b".", _MNT_DETACH)
     os.chdir("/")
 
 
@@ -141,20 +122,13 @@ def set_capabilities(bits: int) -> None:
 
 
 def landlock_version() -> int:
-    return _syscall(
-        "landlock_create_ruleset",
-        _LANDLOCK_CREATE_RULESET,
-        None,
-        ctypes.c_size_t(0),
-        ctypes.c_uint(_LANDLOCK_CREATE_RULESET_VERSION),
-    )
+    arguments = _LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION
+    return _call("landlock_create_ruleset", "syscall", *arguments)
 
 
 def landlock_ruleset(record: bytes) -> int:
     """Return the descriptor of a new ruleset; `record` is the kernel's landlock_ruleset_attr."""
-    return _syscall(
-        "landlock_create_ruleset", _LANDLOCK_CREATE_RULESET, record, ctypes.c_size_t(len(record)), ctypes.c_uint(0)
-    )
+    return _call("landlock_create_ruleset", "syscall", _LANDLOCK_CREATE_RULESET, record, len(record), 0)
 
 
 def landlock_allow(ruleset: int, path: str, rights: int) -> None:
@@ -162,23 +136,15 @@ def landlock_allow(ruleset: int, path: str, rights: int) -> None:
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         record = struct.pack("=Qi", rights, descriptor)
-        _syscall(
-            f"landlock_add_rule {path}",
-            _LANDLOCK_ADD_RULE,
-            ctypes.c_int(ruleset),
-            ctypes.c_int(_LANDLOCK_RULE_PATH_BENEATH),
-            record,
-            ctypes.c_uint(0),
-        )
+        arguments = _LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_PATH_BENEATH, record, 0
+        _call(f"landlock_add_rule {path}", "syscall", *arguments)
     finally:
         os.close(descriptor)
 
 
 def landlock_restrict(ruleset: int) -> None:
-    _syscall("landlock_restrict_self", _LANDLOCK_RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint(0))
+    _call("landlock_restrict_self", "syscall", _LANDLOCK_RESTRICT_SELF, ruleset, 0)
 
 
 def _prctl(step: str, option: int, first: int, second: bytes | int = 0) -> None:
-    second_argument = second if isinstance(second, bytes) else ctypes.c_ulong(second)
-    zero = ctypes.c_ulong(0)
-    _call(step, "prctl", ctypes.c_int(option), ctypes.c_ulong(first), second_argument, zero, zero)
+    _call(step, "prctl", option, first, second, 0, 0)

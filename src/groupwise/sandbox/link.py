@@ -7,8 +7,6 @@ it; in a fork it must be forgotten (`forget`), never closed.
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
 import os
 import socket
 import subprocess
@@ -41,17 +39,16 @@ class StartFailed(Exception):
 class Link:
     def __init__(self, isolation: str) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        owner = -1
         try:
-            owner = os.pidfd_open(os.getpid())
-            self._process = self._spawn(isolation, theirs.fileno(), owner)
+            with theirs:
+                owner = os.pidfd_open(os.getpid())
+                try:
+                    self._process = self._spawn(isolation, theirs.fileno(), owner)
+                finally:
+                    os.close(owner)
         except OSError as error:
             self._control.close()
             raise StartFailed(f"start {sys.executable}: {error}") from error
-        finally:
-            theirs.close()
-            if owner >= 0:
-                os.close(owner)
         try:
             self._await_ready()
         except BaseException:
@@ -90,9 +87,7 @@ class Link:
             return
         if not answer:
             raise StartFailed(f"{sys.executable} ended while starting: {self.last_words()}")
-        report = json.loads(answer)
-        name = errno.errorcode.get(report["errno"], report["errno"])
-        raise StartFailed(f"{report['step']}: {name} ({report['reason']})")
+        raise StartFailed(answer.decode(errors="replace"))
 
     @property
     def pid(self) -> int:

@@ -59,8 +59,8 @@ BY_SECOND_ARGUMENT: dict[str, tuple[tuple[int | None, int | None], tuple[int, ..
 ON_ITSELF: dict[str, tuple[int | None, int | None]] = {"prlimit64": (302, 261)}
 """Allowed with 0 as first argument: the calling process."""
 
-_AUDIT_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_COLUMNS = {"x86_64": 0, "aarch64": 1}
+ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+"""Column of the tables, and the kernel's number (AUDIT_ARCH)."""
 _X32_BIT = 0x40000000
 
 RETURN_ALLOW = 0x7FFF0000
@@ -77,10 +77,10 @@ Instruction = tuple[int, int, int, int]
 
 def build_filter(architecture: str) -> bytes:
     """Return the filter for "x86_64" or "aarch64"."""
-    column = _COLUMNS[architecture]
+    column, audit_number = ARCHITECTURES[architecture]
     program: list[Instruction] = [
         (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
-        (_JUMP_EQUAL, 1, 0, _AUDIT_ARCHITECTURES[architecture]),
+        (_JUMP_EQUAL, 1, 0, audit_number),
         (_RETURN, 0, 0, RETURN_KILL),
         (_LOAD, 0, 0, _NUMBER_OFFSET),
     ]

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.sandbox import seccomp
-from groupwise.sandbox.exposed import exposed_paths, split_around
-from groupwise.sandbox.landlock import ruleset_record
+from groupwise.sandbox.isolation import exposed_paths, ruleset_record, split_around
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 HEADERS = {
