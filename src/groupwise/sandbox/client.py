@@ -139,37 +139,22 @@ class Sandbox:
 
     def _wait(self, is_done: Callable[[], bool], listening: ProgramJob | None = None) -> None:
         """Serve all open programs until `is_done`. Messages are only read from `listening`."""
+        self._kill_floods()
         while not is_done():
             assert self._link is not None
-            readers: dict[int, Callable[[], None]] = {self._link.fileno(): self._read_report}
-            writers: dict[int, Callable[[], None]] = {}
+            poller, control = select.poll(), self._link.fileno()
+            poller.register(control, select.POLLIN)
             for job in self._jobs.values():
-                readers |= {one.descriptor: one.read_available for one in job.outputs if one.is_open}
-                if job.channel is not None and job.outgoing:
-                    writers[job.channel.fileno()] = job.write_channel
-            if listening is not None and listening.channel is not None and not listening.is_channel_at_end:
-                readers[listening.channel.fileno()] = listening.read_channel
-            self._serve_once(readers, writers)
-
-    def _serve_once(self, readers: dict[int, Callable[[], None]], writers: dict[int, Callable[[], None]]) -> None:
-        self._kill_floods()
-        poller = select.poll()
-        for descriptor in readers.keys() | writers.keys():
-            poller.register(
-                descriptor, (descriptor in readers) * select.POLLIN | (descriptor in writers) * select.POLLOUT
-            )
-        patience = min((job.deadline for job in self._jobs.values()), default=time.monotonic() + 1) - time.monotonic()
-        events = poller.poll(max(0.0, patience) * 1000)
-        if not events and any(job.deadline <= time.monotonic() for job in self._jobs.values()):
-            self._break("it did not answer in time")
-            return
-        # Reports last: with one, the descriptors of its program are closed, and their numbers mean nothing.
-        for descriptor, event in sorted(events, key=lambda pair: readers.get(pair[0]) == self._read_report):
-            if descriptor in writers and event & (select.POLLOUT | select.POLLERR | select.POLLHUP):
-                writers[descriptor]()
-            if descriptor in readers and event & (select.POLLIN | select.POLLERR | select.POLLHUP):
-                readers[descriptor]()
-        self._kill_floods()
+                job.register(poller, is_listening=job is listening)
+            deadline = min(job.deadline for job in self._jobs.values())
+            ready = [descriptor for descriptor, _ in poller.poll(max(0.0, deadline - time.monotonic()) * 1000)]
+            if not ready and deadline <= time.monotonic():
+                self._break("it did not answer in time")
+            for job in self._jobs.values():
+                job.exchange(is_listening=job is listening)
+            if control in ready:
+                self._read_report()
+            self._kill_floods()
 
     def _kill_floods(self) -> None:
         for job in self._jobs.values():

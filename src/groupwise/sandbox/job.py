@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
 import signal
 import socket
 import time
@@ -113,6 +114,25 @@ class ProgramJob:
     def is_over(self) -> bool:
         return self.outcome is not None or bool(self.broken)
 
+    def register(self, poller: select.poll, is_listening: bool) -> None:
+        """Register what `exchange` waits for."""
+        for output in self.outputs:
+            if output.is_open:
+                poller.register(output.descriptor, select.POLLIN)
+        reading = select.POLLIN if is_listening and not self.is_channel_at_end else 0
+        writing = select.POLLOUT if self.outgoing else 0
+        if self.channel is not None and (reading or writing):
+            poller.register(self.channel, reading | writing)
+
+    def exchange(self, is_listening: bool) -> None:
+        """Read output, send queued messages and, for a listener, read a message, without blocking."""
+        for output in self.outputs:
+            output.read_available()
+        if self.channel is not None:
+            self.write_channel()
+            if is_listening:
+                self.read_channel()
+
     def write_channel(self) -> None:
         """Send as much as the program accepts now."""
         assert self.channel is not None
@@ -139,23 +159,20 @@ class ProgramJob:
             self.is_channel_at_end = not piece
             self.incoming += piece
 
-    def _announced_bytes(self) -> int | None:
-        if len(self.incoming) < wire.FRAME.size:
-            return None
-        return int(wire.FRAME.unpack_from(self.incoming)[0])
+    def _announced_bytes(self) -> int:
+        """Return the length of the first message; -1 before its header is complete."""
+        return int(wire.FRAME.unpack_from(self.incoming)[0]) if len(self.incoming) >= wire.FRAME.size else -1
 
     @property
     def has_message(self) -> bool:
-        announced = self._announced_bytes()
-        return announced is not None and wire.FRAME.size + announced <= len(self.incoming)
+        return 0 <= self._announced_bytes() <= len(self.incoming) - wire.FRAME.size
 
     @property
     def has_oversized_message(self) -> bool:
-        announced = self._announced_bytes()
-        return announced is not None and announced > wire.MAX_MESSAGE_BYTES
+        return self._announced_bytes() > wire.MAX_MESSAGE_BYTES
 
     def take_message(self) -> bytes:
-        end = wire.FRAME.size + (self._announced_bytes() or 0)
+        end = wire.FRAME.size + self._announced_bytes()
         message = bytes(self.incoming[wire.FRAME.size : end])
         del self.incoming[:end]
         return message
