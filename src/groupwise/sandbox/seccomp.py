@@ -37,42 +37,61 @@ uname 63 160 | getcpu 309 168 | sched_getaffinity 204 123 | getrusage 98 165 | t
 """
 
 
-def _read_calls(text: str) -> dict[str, tuple[int | None, int | None]]:
+_LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
+_JUMP_EQUAL, _JUMP_AT_LEAST = 0x15, 0x35
+_NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
+RETURN_ALLOW = 0x7FFF0000
+RETURN_REFUSE = 0x00050000 | errno.EPERM
+RETURN_KILL = 0x80000000
+_X32_BIT = 0x40000000
+_O_ACCMODE, _O_TRUNC = 0o3, 0o1000
+
+ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+"""Column of the tables, and the kernel's number (AUDIT_ARCH)."""
+
+Numbers = tuple[int | None, int | None]
+Instruction = tuple[int, int, int, int]
+"""Code, jump offset if true, jump offset if false, constant."""
+
+
+def _read_calls(text: str) -> dict[str, Numbers]:
     entries = [entry.split() for line in text.splitlines() if line[:1] != "#" for entry in line.split("|") if entry]
     return {name: (None if one == "-" else int(one), None if two == "-" else int(two)) for name, one, two in entries}
 
 
+def _load_argument(index: int) -> Instruction:
+    # The low half: these arguments are 32 bits wide to the kernel, and both architectures are little-endian.
+    return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * index)
+
+
+def _if_argument_is(index: int, *values: int) -> list[Instruction]:
+    tests = [(_JUMP_EQUAL, len(values) - position, 0, value) for position, value in enumerate(values)]
+    return [_load_argument(index), *tests, (_RETURN, 0, 0, RETURN_REFUSE), (_RETURN, 0, 0, RETURN_ALLOW)]
+
+
+def _unless_truncated(flags_index: int) -> list[Instruction]:
+    """Refuse to truncate a file opened for reading, which landlock before version 3 does not detect."""
+    return [
+        _load_argument(flags_index),
+        (_AND, 0, 0, _O_TRUNC | _O_ACCMODE),
+        (_JUMP_EQUAL, 0, 1, _O_TRUNC),
+        (_RETURN, 0, 0, RETURN_REFUSE),
+        (_RETURN, 0, 0, RETURN_ALLOW),
+    ]
+
+
 ALLOWED = _read_calls(_CALLS)
-
-OPEN: dict[str, tuple[int | None, int | None]] = {"open": (2, None), "openat": (257, 56)}
-"""Allowed, except to truncate a file opened for reading, which landlock before version 3 does not detect."""
-OPEN_FLAGS_ARGUMENT = {"open": 1, "openat": 2}
-_O_ACCMODE, _O_TRUNC = 0o3, 0o1000
-
-BY_SECOND_ARGUMENT: dict[str, tuple[tuple[int | None, int | None], tuple[int, ...]]] = {
+CONDITIONAL: dict[str, tuple[Numbers, list[Instruction]]] = {
+    "open": ((2, None), _unless_truncated(1)),
+    "openat": ((257, 56), _unless_truncated(2)),
     # TCGETS, TIOCGWINSZ, FIONREAD, FIONCLEX, FIOCLEX: nothing that feeds a terminal or drives a device.
-    "ioctl": ((16, 29), (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)),
+    "ioctl": ((16, 29), _if_argument_is(1, 0x5401, 0x5413, 0x541B, 0x5450, 0x5451)),
     # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC: no locks, leases, owners, seals, pipe sizes.
-    "fcntl": ((72, 25), (0, 1, 2, 3, 4, 1030)),
+    "fcntl": ((72, 25), _if_argument_is(1, 0, 1, 2, 3, 4, 1030)),
+    # Process 0 is the calling one.
+    "prlimit64": ((302, 261), _if_argument_is(0, 0)),
 }
-
-ON_ITSELF: dict[str, tuple[int | None, int | None]] = {"prlimit64": (302, 261)}
-"""Allowed with 0 as first argument: the calling process."""
-
-ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-"""Column of the tables, and the kernel's number (AUDIT_ARCH)."""
-_X32_BIT = 0x40000000
-
-RETURN_ALLOW = 0x7FFF0000
-RETURN_REFUSE = 0x00050000 | errno.EPERM
-RETURN_KILL = 0x80000000
-
-_LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
-_JUMP_EQUAL, _JUMP_AT_LEAST = 0x15, 0x35
-_NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
-
-Instruction = tuple[int, int, int, int]
-"""Code, jump offset if true, jump offset if false, constant."""
+"""Calls whose arguments decide. Every body ends with a return."""
 
 
 def build_filter(architecture: str) -> bytes:
@@ -86,38 +105,10 @@ def build_filter(architecture: str) -> bytes:
     ]
     if architecture == "x86_64":
         program += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, RETURN_REFUSE)]
-    for numbers in ALLOWED.values():
-        program += _for_call(numbers[column], [(_RETURN, 0, 0, RETURN_ALLOW)])
-    for name, numbers in OPEN.items():
-        program += _for_call(numbers[column], _unless_truncated(OPEN_FLAGS_ARGUMENT[name]))
-    for numbers, values in BY_SECOND_ARGUMENT.values():
-        program += _for_call(numbers[column], _if_argument_is(1, values))
-    for numbers in ON_ITSELF.values():
-        program += _for_call(numbers[column], _if_argument_is(0, (0,)))
+    unconditional = [(numbers, [(_RETURN, 0, 0, RETURN_ALLOW)]) for numbers in ALLOWED.values()]
+    for numbers, body in (*unconditional, *CONDITIONAL.values()):
+        number = numbers[column]
+        if number is not None:  # any other call skips the body
+            program += [(_JUMP_EQUAL, 0, len(body), number), *body]
     program.append((_RETURN, 0, 0, RETURN_REFUSE))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
-
-
-def _for_call(number: int | None, body: list[Instruction]) -> list[Instruction]:
-    """Return the body, skipped unless the call has this number. Every body ends with a return."""
-    return [] if number is None else [(_JUMP_EQUAL, 0, len(body), number), *body]
-
-
-def _load_argument(index: int) -> Instruction:
-    # The low half: these arguments are 32 bits wide to the kernel, and both architectures are little-endian.
-    return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * index)
-
-
-def _if_argument_is(index: int, values: tuple[int, ...]) -> list[Instruction]:
-    tests = [(_JUMP_EQUAL, len(values) - position, 0, value) for position, value in enumerate(values)]
-    return [_load_argument(index), *tests, (_RETURN, 0, 0, RETURN_REFUSE), (_RETURN, 0, 0, RETURN_ALLOW)]
-
-
-def _unless_truncated(flags_index: int) -> list[Instruction]:
-    return [
-        _load_argument(flags_index),
-        (_AND, 0, 0, _O_TRUNC | _O_ACCMODE),
-        (_JUMP_EQUAL, 0, 1, _O_TRUNC),
-        (_RETURN, 0, 0, RETURN_REFUSE),
-        (_RETURN, 0, 0, RETURN_ALLOW),
-    ]

@@ -17,11 +17,7 @@ HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     "aarch64": Path("/usr/include/asm-generic/unistd.h"),
 }
-CONDITIONAL = {
-    **seccomp.OPEN,
-    **seccomp.ON_ITSELF,
-    **{name: pair[0] for name, pair in seccomp.BY_SECOND_ARGUMENT.items()},
-}
+CONDITIONAL = {name: numbers for name, (numbers, _) in seccomp.CONDITIONAL.items()}
 
 
 def decide(architecture: str, number: int, arguments: tuple[int, ...] = (), audit: int = 0) -> int:
