@@ -68,17 +68,13 @@ class Sandbox:
         if isolation not in known:
             raise ValueError(f"isolation = {isolation!r}: give one of {', '.join(map(repr, known))}")
         self._candidates = ISOLATIONS if isolation == "auto" else (isolation,)
-        self._resolved = ""
+        self.isolation = ""
+        """The isolation in use; empty before the first program."""
         self._link: Link | None = None
         self._jobs: dict[int, ProgramJob] = {}
         self._num_jobs = 0
         self._lock = threading.RLock()
         _made.add(self)
-
-    @property
-    def isolation(self) -> str:
-        """The isolation in use; empty before the first program."""
-        return self._resolved
 
     def run(self, source: str, *, stdin: str = "", limits: ProgramLimits = DEFAULT_LIMITS) -> ProgramOutcome:
         """Run `source` as `__main__` of a fresh process and wait for its end."""
@@ -181,8 +177,7 @@ class Sandbox:
         link, self._link = self._link, None
         reason = why
         if link is not None:
-            reason = f"the zygote failed ({why}): {link.last_words()}"
-            link.kill()
+            reason = f"the zygote failed ({why}): {link.kill()}"
         self._break_jobs(reason)
         return reason
 
@@ -194,14 +189,14 @@ class Sandbox:
 
     def _start(self) -> None:
         failures = {}
-        for isolation in (self._resolved,) if self._resolved else self._candidates:
+        for isolation in (self.isolation,) if self.isolation else self._candidates:
             failure = self._try_to_start(isolation)
             if not failure:
-                self._resolved = isolation
+                self.isolation = isolation
                 return
             failures[isolation] = failure
-        if self._resolved:  # it worked before, so the trouble is temporary
-            raise SandboxBroken(f"the zygote could not be started again: {failures[self._resolved]}")
+        if self.isolation:  # it worked before, so the trouble is temporary
+            raise SandboxBroken(f"the zygote could not be started again: {failures[self.isolation]}")
         raise SandboxUnavailable(_advice(failures))
 
     def _try_to_start(self, isolation: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
@@ -18,6 +17,8 @@ from groupwise.sandbox.outcome import ProgramLimits, ProgramOutcome, ProgramStat
 _READ_BYTES = 65536
 _GRACE_SECONDS = 20.0
 _CRASHES_WITHOUT_MEMORY = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
+_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
+"""Most real-time signals have no name."""
 
 
 @dataclass(slots=True)
@@ -208,22 +209,16 @@ class ProgramJob:
             return ProgramStatus.KILLED, "closed by its owner"
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
+            name = _SIGNAL_NAMES.get(number, f"signal {number}")
             if number in _CRASHES_WITHOUT_MEMORY and peak_bytes > 0.9 * limits.memory_mb * 2**20:
-                detail = f"crashed ({_signal_name(number)}) with its {limits.memory_mb} MiB used up"
-                return ProgramStatus.OUT_OF_MEMORY, detail
-            return ProgramStatus.KILLED, f"killed by {_signal_name(number)}"
+                return ProgramStatus.OUT_OF_MEMORY, f"crashed ({name}) with its {limits.memory_mb} MiB used up"
+            return ProgramStatus.KILLED, f"killed by {name}"
         code = os.WEXITSTATUS(status)
         if code == 0:
             return ProgramStatus.OK, "exit code 0"
         if code == wire.EXIT_MEMORY:
             return ProgramStatus.OUT_OF_MEMORY, f"needed more than {limits.memory_mb} MiB"
         return ProgramStatus.FAILED, f"exit code {code}"
-
-
-def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"
 
 
 def _sealed_file(text: str) -> int:

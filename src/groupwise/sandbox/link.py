@@ -41,57 +41,22 @@ class Link:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
-                owner = os.pidfd_open(os.getpid())
-                try:
-                    self._process = self._spawn(isolation, theirs.fileno(), owner)
-                finally:
-                    os.close(owner)
+                self.process = _spawn(isolation, theirs.fileno())
         except OSError as error:
             self._control.close()
             raise StartFailed(f"start {sys.executable}: {error}") from error
-        try:
-            self._await_ready()
-        except BaseException:
-            self.kill()
-            raise
-
-    @staticmethod
-    def _spawn(isolation: str, control: int, owner: int) -> subprocess.Popen[bytes]:
-        # A hash seed gives sets one order in every program. The rest of the owner's environment is not passed on.
-        environment = {"PYTHONHASHSEED": "0"}
-        if "LD_LIBRARY_PATH" in os.environ:  # some interpreters need it to start
-            environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-        # The last one is for people who read a list of processes.
-        arguments = [str(_PACKAGE), str(control), str(owner), isolation, f"sandbox of process {os.getpid()}"]
-        return subprocess.Popen(
-            [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", _BOOT, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=(control, owner),
-            cwd="/",
-            env=environment,
-            start_new_session=True,  # Ctrl-C is for the owner alone
-        )
-
-    def _await_ready(self) -> None:
         self._control.settimeout(_START_SECONDS)
         try:
-            answer = self._control.recv(wire.MAX_REPLY_BYTES)
-        except TimeoutError:
-            raise StartFailed(f"no answer within {_START_SECONDS:.0f} s of starting") from None
-        except ConnectionError:
-            answer = b""
-        if answer == wire.READY:
-            self._control.settimeout(None)
-            return
-        if not answer:
-            raise StartFailed(f"{sys.executable} ended while starting: {self.last_words()}")
-        raise StartFailed(answer.decode(errors="replace"))
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+            answer = self.receive()
+        except BaseException as error:
+            self.kill()
+            if isinstance(error, TimeoutError):
+                raise StartFailed(f"no answer within {_START_SECONDS:.0f} s of starting") from None
+            raise
+        if answer != wire.READY:
+            last_words = self.kill()
+            raise StartFailed(answer.decode(errors="replace") or f"{sys.executable} ended while starting: {last_words}")
+        self._control.settimeout(None)
 
     def fileno(self) -> int:
         return self._control.fileno()
@@ -114,34 +79,53 @@ class Link:
         except ConnectionError:
             return b""
 
-    def last_words(self) -> str:
-        """Kill the zygote and return what it wrote to stderr."""
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stderr is not None
-        # Its processes in the namespaces may keep the pipe open a moment longer: read what is there.
-        os.set_blocking(self._process.stderr.fileno(), False)
-        text = (self._process.stderr.read() or b"").decode(errors="replace").strip()
-        return text[-1000:] or "it said nothing"
-
     def close(self) -> None:
         """End the zygote with all of its programs and wait for it."""
         self._control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_CLOSE_SECONDS)
+            self.process.wait(_CLOSE_SECONDS)
         self.kill()
 
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
+    def kill(self) -> str:
+        """Kill the zygote and return what it wrote to stderr."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stderr is not None
+        # Its processes in the namespaces may keep the pipe open a moment longer: read what is there.
+        os.set_blocking(self.process.stderr.fileno(), False)
+        text = (self.process.stderr.read() or b"").decode(errors="replace").strip()
         self._drop()
+        return text[-1000:] or "it said nothing"
 
     def forget(self) -> None:
         """Close a fork's copies without touching the zygote, which belongs to the parent."""
-        self._process.returncode = 0  # not ours to wait for
+        self.process.returncode = 0  # not ours to wait for
         self._drop()
 
     def _drop(self) -> None:
         self._control.close()
-        if self._process.stderr is not None:
-            self._process.stderr.close()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+
+def _spawn(isolation: str, control: int) -> subprocess.Popen[bytes]:
+    # A hash seed gives sets one order in every program. The rest of the owner's environment is not passed on.
+    environment = {"PYTHONHASHSEED": "0"}
+    if "LD_LIBRARY_PATH" in os.environ:  # some interpreters need it to start
+        environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+    owner = os.pidfd_open(os.getpid())
+    # The last one is for people who read a list of processes.
+    arguments = [str(_PACKAGE), str(control), str(owner), isolation, f"sandbox of process {os.getpid()}"]
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", _BOOT, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            pass_fds=(control, owner),
+            cwd="/",
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the owner alone
+        )
+    finally:
+        os.close(owner)

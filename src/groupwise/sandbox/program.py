@@ -61,16 +61,18 @@ def become_program(lockdown: Lockdown, descriptors: list[int], seconds: float, m
         os._exit(status)
 
 
-def _prepare(
-    lockdown: Lockdown, descriptors: list[int], seconds: float, memory: int
-) -> tuple[str, tuple[TextIO, TextIO, TextIO]]:
+def _prepare(lockdown: Lockdown, descriptors: list[int], seconds: float, memory: int) -> tuple[str, tuple[TextIO, ...]]:
+    """Return the source and the output streams."""
     kernel.die_with_parent()
     if os.getppid() != lockdown.zygote:
         os._exit(1)
     os.setsid()
     source = _take_descriptors(descriptors)
     streams = _make_streams()
-    _forget_the_zygote()
+    # The same state for every program, whatever ran before.
+    sys.argv = [FILE_NAME]
+    sys.orig_argv = [FILE_NAME]
+    random.seed(0)
     _limit(seconds, memory, lockdown.base_bytes)
     if lockdown.filter:
         kernel.install_filter(lockdown.filter)
@@ -89,8 +91,8 @@ def _take_descriptors(descriptors: list[int]) -> str:
     return text.decode("utf-8", "surrogatepass")
 
 
-def _make_streams() -> tuple[TextIO, TextIO, TextIO]:
-    # As Python itself opens redirected streams in UTF-8 mode.
+def _make_streams() -> tuple[TextIO, TextIO]:
+    """Open stdin, stdout and stderr as Python does in UTF-8 mode when they are redirected; return the last two."""
     stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "surrogateescape")
     stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), "utf-8", "surrogateescape")
     stderr = io.TextIOWrapper(
@@ -99,14 +101,7 @@ def _make_streams() -> tuple[TextIO, TextIO, TextIO]:
     sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = stdout  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = stderr  # type: ignore[misc]
-    return stdin, stdout, stderr
-
-
-def _forget_the_zygote() -> None:
-    """Set the same state for every program, whatever ran before."""
-    sys.argv = [FILE_NAME]
-    sys.orig_argv = [FILE_NAME]
-    random.seed(0)
+    return stdout, stderr
 
 
 def _limit(seconds: float, memory: int, base_bytes: int) -> None:
@@ -134,7 +129,7 @@ def _limit(seconds: float, memory: int, base_bytes: int) -> None:
         resource.setrlimit(kind, (allowed, allowed))
 
 
-def _run(source: str, streams: tuple[TextIO, TextIO, TextIO]) -> int:
+def _run(source: str, streams: tuple[TextIO, ...]) -> int:
     """Run the source as `__main__` and return Python's exit code."""
     main = types.ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
@@ -148,7 +143,7 @@ def _run(source: str, streams: tuple[TextIO, TextIO, TextIO]) -> int:
         status = EXIT_MEMORY if isinstance(error, MemoryError) else 1
         _quietly(_show, error)
     # As the interpreter does at its end: exit functions, then the globals, whose open files flush.
-    for step in (atexit._run_exitfuncs, _flush, vars(main).clear, *(stream.flush for stream in streams[1:])):
+    for step in (atexit._run_exitfuncs, _flush, vars(main).clear, *(stream.flush for stream in streams)):
         _quietly(step)
     return status
 

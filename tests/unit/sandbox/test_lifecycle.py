@@ -46,8 +46,8 @@ def wait_until(is_true: Callable[[], bool], seconds: float = 60.0) -> None:
 def zygote_of(sandbox: Sandbox) -> int:
     """The process that forks programs: the first one with landlock, its child with namespaces."""
     assert sandbox._link is not None
-    children = [pid for pid in processes_of(os.getpid()) if parent_and_state(pid)[0] == sandbox._link.pid]
-    return children[0] if sandbox.isolation == "namespaces" else sandbox._link.pid
+    children = [pid for pid in processes_of(os.getpid()) if parent_and_state(pid)[0] == sandbox._link.process.pid]
+    return children[0] if sandbox.isolation == "namespaces" else sandbox._link.process.pid
 
 
 def parent_and_state(pid: int) -> tuple[int, str]:
@@ -81,7 +81,7 @@ def test_closing_ends_programs(sandbox: Sandbox) -> None:
 def test_a_zygote_that_dies_is_broken_and_replaced(sandbox: Sandbox, victim: str) -> None:
     sandbox.run("pass")
     assert sandbox._link is not None
-    pid = sandbox._link.pid if victim == "first process" else zygote_of(sandbox)
+    pid = sandbox._link.process.pid if victim == "first process" else zygote_of(sandbox)
     before = processes_of(os.getpid())
     with sandbox.open(ECHO) as session:
         session.send(b"x")
