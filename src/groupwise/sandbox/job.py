@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from dataclasses import dataclass, field
+from io import FileIO
 
 from groupwise.sandbox import wire
 from groupwise.sandbox.outcome import ProgramLimits, ProgramOutcome, ProgramStatus
@@ -25,32 +26,21 @@ _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 class Output:
     """Stdout or stderr: kept up to a limit, but read beyond it so that the program does not block us."""
 
-    descriptor: int
+    pipe: FileIO
     limit: int
     kept: bytearray = field(default_factory=bytearray)
     is_over: bool = False
-    is_open: bool = True
 
     def read_available(self) -> None:
         """Read what is there, without blocking."""
-        while self.is_open:
-            try:
-                piece = os.read(self.descriptor, _READ_BYTES)
-            except BlockingIOError:
-                return
+        while not self.pipe.closed and (piece := self.pipe.read(_READ_BYTES)) is not None:
             if not piece:
-                self.close()
-                return
+                self.pipe.close()
             room = self.limit - len(self.kept)
             self.is_over |= len(piece) > room
             self.kept += piece[:room]
             if self.is_over:
                 return
-
-    def close(self) -> None:
-        if self.is_open:
-            self.is_open = False
-            os.close(self.descriptor)
 
     @property
     def text(self) -> str:
@@ -87,7 +77,7 @@ class ProgramJob:
         for _ in range(2):
             reader, writer = os.pipe()
             self.descriptors.append(writer)
-            self.outputs.append(Output(reader, output_bytes))
+            self.outputs.append(Output(FileIO(reader), output_bytes))
             os.set_blocking(reader, False)
         if has_channel:
             self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -103,7 +93,7 @@ class ProgramJob:
         """Close everything."""
         self.close_sent_descriptors()
         for output in self.outputs:
-            output.close()
+            output.pipe.close()
         if self.channel is not None:
             self.channel.close()
 
@@ -118,8 +108,8 @@ class ProgramJob:
     def register(self, poller: select.poll, is_listening: bool) -> None:
         """Register what `exchange` waits for."""
         for output in self.outputs:
-            if output.is_open:
-                poller.register(output.descriptor, select.POLLIN)
+            if not output.pipe.closed:
+                poller.register(output.pipe, select.POLLIN)
         reading = select.POLLIN if is_listening and not self.is_channel_at_end else 0
         writing = select.POLLOUT if self.outgoing else 0
         if self.channel is not None and (reading or writing):
@@ -182,17 +172,18 @@ class ProgramJob:
         """Take the zygote's report: nothing more is written, so the pipes hold the complete output."""
         for output in self.outputs:
             output.read_available()
-            output.close()
+            output.pipe.close()
         if cause == wire.Cause.SETUP:
             self.broken = f"a program's process could not be set up: {self.outputs[1].text.strip()[-500:] or 'no fork'}"
             return
-        kind, detail = self._judge(status, seconds, cause, peak_bytes)
-        has_exited = os.WIFEXITED(status) and kind in (ProgramStatus.OK, ProgramStatus.FAILED)
-        exit_code = os.WEXITSTATUS(status) if has_exited else None
+        code = os.waitstatus_to_exitcode(status)
+        kind, detail = self._judge(code, seconds, cause, peak_bytes)
+        exit_code = code if kind in (ProgramStatus.OK, ProgramStatus.FAILED) else None
         stdout, stderr = (output.text for output in self.outputs)
         self.outcome = ProgramOutcome(kind, stdout, stderr, seconds, exit_code, detail)
 
-    def _judge(self, status: int, seconds: float, cause: wire.Cause, peak_bytes: int) -> tuple[ProgramStatus, str]:
+    def _judge(self, code: int, seconds: float, cause: wire.Cause, peak_bytes: int) -> tuple[ProgramStatus, str]:
+        """Return the status and its reason. `code` is the exit code, or the negative number of the signal."""
         limits = self.limits
         if self.is_over_output:
             names = zip(("stdout", "stderr"), self.outputs, strict=True)
@@ -207,13 +198,11 @@ class ProgramJob:
             return ProgramStatus.TIMED_OUT, f"was still running after {limits.wall:g} s"
         if cause == wire.Cause.OWNER:
             return ProgramStatus.KILLED, "closed by its owner"
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            name = _SIGNAL_NAMES.get(number, f"signal {number}")
-            if number in _CRASHES_WITHOUT_MEMORY and peak_bytes > 0.9 * limits.memory_mb * 2**20:
+        if code < 0:
+            name = _SIGNAL_NAMES.get(-code, f"signal {-code}")
+            if -code in _CRASHES_WITHOUT_MEMORY and peak_bytes > 0.9 * limits.memory_mb * 2**20:
                 return ProgramStatus.OUT_OF_MEMORY, f"crashed ({name}) with its {limits.memory_mb} MiB used up"
             return ProgramStatus.KILLED, f"killed by {name}"
-        code = os.WEXITSTATUS(status)
         if code == 0:
             return ProgramStatus.OK, "exit code 0"
         if code == wire.EXIT_MEMORY:

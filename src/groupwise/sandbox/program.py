@@ -143,7 +143,11 @@ def _run(source: str, streams: tuple[TextIO, ...]) -> int:
         status = EXIT_MEMORY if isinstance(error, MemoryError) else 1
         _quietly(_show, error)
     # As the interpreter does at its end: exit functions, then the globals, whose open files flush.
-    for step in (atexit._run_exitfuncs, _flush, vars(main).clear, *(stream.flush for stream in streams)):
+    _quietly(atexit._run_exitfuncs)
+    # The program may have put other objects in their places.
+    _quietly(lambda: sys.stdout.flush())
+    _quietly(lambda: sys.stderr.flush())
+    for step in (vars(main).clear, *(stream.flush for stream in streams)):
         _quietly(step)
     return status
 
@@ -161,12 +165,6 @@ def _exit_code(error: SystemExit) -> int:
 def _show(error: BaseException) -> None:
     trace = error.__traceback__.tb_next if error.__traceback__ else None
     sys.excepthook(type(error), error.with_traceback(trace), trace)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
 
 
 def _quietly(step: Callable[..., object], *arguments: object, **options: object) -> None:

@@ -68,11 +68,9 @@ class _Zygote:
         """Serve until the owner is gone."""
         while True:
             poller = select.poll()
-            poller.register(self._control, select.POLLIN)
-            poller.register(self._owner, select.POLLIN)
             by_process = {job.process: number for number, job in self._jobs.items()}
-            for process in by_process:
-                poller.register(process, select.POLLIN)
+            for descriptor in (self._control.fileno(), self._owner, *by_process):
+                poller.register(descriptor, select.POLLIN)
             for descriptor, _ in poller.poll(self._patience_ms()):
                 if descriptor == self._owner:
                     return
