@@ -81,26 +81,21 @@ def _is_below(path: str, folder: str) -> bool:
 
 def enter_namespaces(exposed: Exposed) -> int:
     """Return 0 in the isolated process 1, and its process number in the caller, which remains to wait."""
-    is_root = os.geteuid() == 0
-    with _identity_writer(is_root):
+    with _identity_writer():
         kernel.unshare(kernel.ALL_NAMESPACES)
     child = os.fork()
     if child:
         return child
     _build_root(exposed)
     socket.sethostname("sandbox")
-    if is_root:
-        kernel.become(kernel.UNPRIVILEGED)
-    else:
-        kernel.set_capabilities(0)
-    kernel.forbid_new_privileges()
+    kernel.drop_privileges()
     # Last, since changes of identity undo it.
     kernel.die_with_parent()
     return 0
 
 
 @contextmanager
-def _identity_writer(is_root: bool) -> Iterator[None]:
+def _identity_writer() -> Iterator[None]:
     """Around `unshare`: a process outside the namespaces writes the identity that this one has inside."""
     ours, theirs = socket.socketpair()
     target = os.getpid()
@@ -110,7 +105,7 @@ def _identity_writer(is_root: bool) -> Iterator[None]:
         try:
             ours.close()
             if theirs.recv(1):
-                theirs.send(_write_identity(target, user, group, is_root) or b"ok")
+                theirs.send(_write_identity(target, user, group) or b"ok")
         finally:
             os._exit(0)
     theirs.close()
@@ -126,10 +121,10 @@ def _identity_writer(is_root: bool) -> Iterator[None]:
         os.waitpid(writer, 0)
 
 
-def _write_identity(target: int, user: int, group: int, is_root: bool) -> bytes:
+def _write_identity(target: int, user: int, group: int) -> bytes:
     """Return "", or errno and path of what was refused."""
     # Root sets up as root and then changes to another user; a plain user can only be mapped to another number.
-    nobody = kernel.UNPRIVILEGED
+    nobody, is_root = kernel.UNPRIVILEGED, user == 0
     users, groups = (
         f"0 0 1\n{nobody} {nobody} 1\n" if is_root else f"{nobody} {number} 1\n" for number in (user, group)
     )
@@ -180,12 +175,9 @@ def enter_landlock(exposed: Exposed) -> None:
             kernel.landlock_allow(ruleset, folder, _READ_DIR)
     for path in exposed.writable:
         kernel.landlock_allow(ruleset, path, _READ_FILE | _WRITE_FILE)
-    if os.geteuid() == 0:
-        # Only root can read an interpreter in root's home, and landlock already restricts what may be read.
-        kernel.become(kernel.UNPRIVILEGED, reads_as_root=not all(_is_open_to_all(path) for path in exposed.readable))
-    else:
-        kernel.set_capabilities(0)
-    kernel.forbid_new_privileges()
+    # Only root can read an interpreter in root's home, and landlock already restricts what may be read.
+    is_closed = os.geteuid() == 0 and not all(_is_open_to_all(path) for path in exposed.readable)
+    kernel.drop_privileges(reads_as_root=is_closed)
     kernel.landlock_restrict(ruleset)
     os.close(ruleset)
     os.chdir("/")

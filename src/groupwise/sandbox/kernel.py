@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import platform
+import signal
 import struct
 
 UNPRIVILEGED = 65534
@@ -26,7 +27,7 @@ _MNT_DETACH = 2
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID = 1, 2
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 4, 8, 22, 38
+_PRCTL = {"PDEATHSIG": 1, "DUMPABLE": 4, "KEEPCAPS": 8, "SECCOMP": 22, "NO_NEW_PRIVS": 38}
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
 _LANDLOCK_CREATE_RULESET_VERSION, _LANDLOCK_RULE_PATH_BENEATH = 1, 1
@@ -77,44 +78,45 @@ def pivot_to_working_directory() -> None:
 
 def die_with_parent() -> None:
     """Die when the thread that forked this process ends. A later change of user or capabilities undoes it."""
-    _prctl("PR_SET_PDEATHSIG", _PR_SET_PDEATHSIG, 9)
+    _prctl("PDEATHSIG", signal.SIGKILL)
 
 
 def forbid_new_privileges() -> None:
-    _prctl("PR_SET_NO_NEW_PRIVS", _PR_SET_NO_NEW_PRIVS, 1)
+    _prctl("NO_NEW_PRIVS", 1)
 
 
 def hide_memory() -> None:
     """Forbid other processes of the same user to read this one's memory, and core dumps."""
-    _prctl("PR_SET_DUMPABLE", _PR_SET_DUMPABLE, 0)
+    _prctl("DUMPABLE", 0)
 
 
 def install_filter(instructions: bytes) -> None:
     """Install the seccomp filter for this process; needs `forbid_new_privileges` first."""
     buffer = ctypes.create_string_buffer(instructions, len(instructions))
     record = struct.pack("@HP", len(instructions) // 8, ctypes.addressof(buffer))
-    _prctl("PR_SET_SECCOMP", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, record)
+    _prctl("SECCOMP", _SECCOMP_MODE_FILTER, record)
 
 
-def become(user: int, reads_as_root: bool = False) -> None:
-    """Change from root to an unprivileged user and group permanently, without any capability.
+def drop_privileges(reads_as_root: bool = False) -> None:
+    """Give up all capabilities and new privileges for good; root also becomes an unprivileged user and group.
 
     `reads_as_root` keeps user 0 for file permissions only, for an interpreter below a folder that only root may enter;
     files must then be restricted by other means.
     """
-    os.setgroups([])
-    os.setresgid(user, user, user)
-    if reads_as_root:
-        _prctl("PR_SET_KEEPCAPS", _PR_SET_KEEPCAPS, 1)
-        os.setresuid(user, user, user)
-        set_capabilities(1 << 7)  # CAP_SETUID, for the next line
-        _libc.setfsuid(ctypes.c_uint(0))
-    else:
-        os.setresuid(user, user, user)
-    set_capabilities(0)
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED)
+        if reads_as_root:
+            _prctl("KEEPCAPS", 1)
+        os.setresuid(UNPRIVILEGED, UNPRIVILEGED, UNPRIVILEGED)
+        if reads_as_root:
+            _set_capabilities(1 << 7)  # CAP_SETUID, for the next line
+            _libc.setfsuid(ctypes.c_uint(0))
+    _set_capabilities(0)
+    forbid_new_privileges()
 
 
-def set_capabilities(bits: int) -> None:
+def _set_capabilities(bits: int) -> None:
     """Set effective and permitted capabilities; none are inheritable."""
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     record = struct.pack("=IIIIII", bits, bits, 0, 0, 0, 0)
@@ -146,5 +148,5 @@ def landlock_restrict(ruleset: int) -> None:
     _call("landlock_restrict_self", "syscall", _LANDLOCK_RESTRICT_SELF, ruleset, 0)
 
 
-def _prctl(step: str, option: int, first: int, second: bytes | int = 0) -> None:
-    _call(step, "prctl", option, first, second, 0, 0)
+def _prctl(name: str, first: int, second: bytes | int = 0) -> None:
+    _call(f"PR_SET_{name}", "prctl", _PRCTL[name], first, second, 0, 0)

@@ -120,7 +120,8 @@ class _Zygote:
         for job in self._jobs.values():
             if now < job.look_at:
                 continue
-            left = job.seconds - _cpu_seconds(job.pid)
+            # The number of a process's CPU clock is made from the process's number; see clock_getcpuclockid(3).
+            left = job.seconds - time.clock_gettime((~job.pid << 3) | 2)
             if left <= 0:
                 self._kill(job, wire.Cause.CPU)
             elif now >= job.deadline:
@@ -146,11 +147,6 @@ class _Zygote:
     def _report(self, number: int, status: int, seconds: float, cause: wire.Cause, peak_bytes: int) -> None:
         with contextlib.suppress(ConnectionError):
             self._control.send(wire.ENDED.pack(number, status, seconds, cause, peak_bytes))
-
-
-def _cpu_seconds(pid: int) -> float:
-    """Return the CPU time of another process; the kernel encodes its number in the clock's (CPUCLOCK_SCHED)."""
-    return time.clock_gettime((~pid << 3) | 2)
 
 
 def main(control_descriptor: int, owner_descriptor: int, isolation: str) -> None:
@@ -211,7 +207,8 @@ def _isolate(isolation: str) -> Lockdown | None:
     if isolation == "namespaces":
         child = enter_namespaces(exposed_paths())
         if child:
-            _wait_outside(child)
+            os.closerange(0, MAX_DESCRIPTORS)  # out here, nothing may hold the socket or the owner's descriptor open
+            os.waitpid(child, 0)
             return None
     elif isolation == "landlock":
         enter_landlock(exposed_paths())
@@ -241,9 +238,3 @@ def _checked_filter() -> bytes:
     if number:
         raise kernel.KernelRefused("seccomp filter", abs(number))
     return program_filter
-
-
-def _wait_outside(child: int) -> None:
-    # Neither the socket nor the owner's descriptor may be held open from here.
-    os.closerange(0, MAX_DESCRIPTORS)
-    os.waitpid(child, 0)

@@ -63,10 +63,6 @@ class Worker:
     marks: tuple[int, float, float] | None = None
     """(items begun, CPU clock, wall clock) when the current item was first seen."""
 
-    def cpu_seconds(self) -> float:
-        # Linux encodes "CPU clock of process PID" in the clock's number; see clock_getcpuclockid(3).
-        return time.clock_gettime((~self.pid << 3) | 2)
-
     def has_room(self, job: WorkerJob, max_jobs: int) -> bool:
         if self.jobs and (job.is_alone or self.jobs[0].is_alone):
             return False
@@ -164,7 +160,9 @@ class Supervisor:
         if not worker.jobs:
             worker.marks = None
             return
-        num_begun, cpu, wall = worker.note[1], worker.cpu_seconds(), time.monotonic()
+        # The number of a process's CPU clock is made from the process's number; see clock_getcpuclockid(3).
+        cpu = time.clock_gettime((~worker.pid << 3) | 2)
+        num_begun, wall = worker.note[1], time.monotonic()
         if worker.marks is None or worker.marks[0] != num_begun:
             worker.marks = (num_begun, cpu, wall)
         cpu_used, wall_used = cpu - worker.marks[1], wall - worker.marks[2]
