@@ -205,12 +205,11 @@ class Sandbox:
             return f"needs Linux, and this is {platform.system()}"
         try:
             self._link = Link("none" if isolation == UNSAFE else isolation)
+            if isolation == UNSAFE:
+                return ""
+            outcome = self._finish(self._begin(_SELF_CHECK.format(path=__file__), "", _SELF_CHECK_LIMITS, False))
         except StartFailed as error:
             return str(error)
-        if isolation == UNSAFE:
-            return ""
-        try:
-            outcome = self._finish(self._begin(_SELF_CHECK.format(path=__file__), "", _SELF_CHECK_LIMITS, False))
         except SandboxBroken as error:
             self._break("self-check failed")
             return f"self-check: {error}"

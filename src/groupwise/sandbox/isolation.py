@@ -20,10 +20,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from groupwise.sandbox import kernel
 
-_DEVICES = ("/dev/null",)
 _FILES = ("/etc/ld.so.cache", "/usr/share/zoneinfo", "/dev/urandom")
 _INSTALLED = ("site-packages", "dist-packages")
 _NEW_ROOT_CANDIDATES = ("/tmp", "/var/tmp", "/run", "/mnt", "/opt")
@@ -41,8 +41,6 @@ class Exposed:
 
     readable: tuple[str, ...]
     """Files, and folders with everything below them. None lies within another."""
-    writable: tuple[str, ...]
-    """Devices that discard what is written."""
     hidden: tuple[str, ...]
     """Folders of installed packages below the readable ones, which programs must not see."""
 
@@ -61,7 +59,6 @@ def exposed_paths() -> Exposed:
     hidden |= {os.path.realpath(path) for path in hidden}
     return Exposed(
         readable=tuple(readable),
-        writable=tuple(path for path in _DEVICES if os.path.exists(path)),
         hidden=tuple(sorted(path for path in hidden if os.path.isdir(path))),
     )
 
@@ -142,7 +139,7 @@ def _write_identity(target: int, user: int, group: int) -> bytes:
 def _build_root(exposed: Exposed) -> None:
     """Switch to a small read-only file system in memory that holds only the exposed paths."""
     # Opened first: the new root may be mounted over a folder that contains some of them.
-    sources = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (*exposed.readable, *exposed.writable)}
+    sources = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (*exposed.readable, os.devnull)}
     root = next((path for path in _NEW_ROOT_CANDIDATES if os.path.isdir(path)), None)
     if root is None:
         raise kernel.KernelRefused("choose a folder to mount on", 2, "none of " + ", ".join(_NEW_ROOT_CANDIDATES))
@@ -173,8 +170,7 @@ def enter_landlock(exposed: Exposed) -> None:
             kernel.landlock_allow(ruleset, entry, _READ_FILE | _READ_DIR if os.path.isdir(entry) else _READ_FILE)
         for folder in partial:
             kernel.landlock_allow(ruleset, folder, _READ_DIR)
-    for path in exposed.writable:
-        kernel.landlock_allow(ruleset, path, _READ_FILE | _WRITE_FILE)
+    kernel.landlock_allow(ruleset, os.devnull, _READ_FILE | _WRITE_FILE)
     # Only root can read an interpreter in root's home, and landlock already restricts what may be read.
     is_closed = os.geteuid() == 0 and not all(_is_open_to_all(path) for path in exposed.readable)
     kernel.drop_privileges(reads_as_root=is_closed)
@@ -214,10 +210,8 @@ def split_around(path: str, hidden: tuple[str, ...]) -> tuple[list[str], list[st
 
 def _is_open_to_all(path: str) -> bool:
     """Return whether any user can reach and read `path`."""
-    while True:
-        needed = 0o005 if os.path.isdir(path) else 0o004
-        if os.stat(path).st_mode & needed != needed:
+    for one in (Path(path), *Path(path).parents):
+        needed = 0o005 if one.is_dir() else 0o004
+        if one.stat().st_mode & needed != needed:
             return False
-        if path == "/":
-            return True
-        path = os.path.dirname(path)
+    return True

@@ -214,10 +214,9 @@ def _sealed_file(text: str) -> int:
     """Return an unchangeable file in memory that holds `text`, positioned at its start."""
     descriptor = os.memfd_create("text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        # A lone surrogate has no UTF-8; let the program's compiler refuse it.
-        data = memoryview(text.encode("utf-8", "surrogatepass"))
-        while data:
-            data = data[os.write(descriptor, data) :]
+        with open(descriptor, "wb", closefd=False) as file:
+            # A lone surrogate has no UTF-8; let the program's compiler refuse it.
+            file.write(text.encode("utf-8", "surrogatepass"))
         os.lseek(descriptor, 0, os.SEEK_SET)
         seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
-import io
 import math
 import os
 import random
@@ -28,7 +27,6 @@ MAX_DESCRIPTORS = 256
 """Maximum descriptors of the zygote. A program has fewer."""
 _PROGRAM_DESCRIPTORS = 64
 _STACK_BYTES = 64 << 20
-_READ_BYTES = 1 << 20
 FILE_NAME = "main.py"
 
 
@@ -81,23 +79,20 @@ def _prepare(lockdown: Lockdown, descriptors: list[int], seconds: float, memory:
 
 def _take_descriptors(descriptors: list[int]) -> str:
     """Move stdin, stdout, stderr and the optional channel into place, close the rest, and return the source."""
-    text = bytearray()
-    while piece := os.pread(descriptors[0], _READ_BYTES, len(text)):
-        text += piece
+    with open(descriptors[0], "rb") as file:
+        source = file.read()
     for target, descriptor in enumerate(descriptors[1:]):
         os.dup2(descriptor, target)
     has_channel = len(descriptors) == CHANNEL_DESCRIPTOR + 2
     os.closerange(CHANNEL_DESCRIPTOR + has_channel, MAX_DESCRIPTORS)
-    return text.decode("utf-8", "surrogatepass")
+    return source.decode("utf-8", "surrogatepass")
 
 
 def _make_streams() -> tuple[TextIO, TextIO]:
     """Open stdin, stdout and stderr as Python does in UTF-8 mode when they are redirected; return the last two."""
-    stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "surrogateescape")
-    stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), "utf-8", "surrogateescape")
-    stderr = io.TextIOWrapper(
-        io.BufferedWriter(io.FileIO(2, "w", closefd=False)), "utf-8", "backslashreplace", line_buffering=True
-    )
+    stdin = os.fdopen(0, encoding="utf-8", errors="surrogateescape", closefd=False)
+    stdout = os.fdopen(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
+    stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = stdout  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = stderr  # type: ignore[misc]

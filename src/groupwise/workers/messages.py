@@ -72,12 +72,8 @@ class Channel:
         self.socket = connection
         self.is_closed = False
         """The other side is gone; its earlier frames are still returned."""
+        self.outgoing = bytearray()
         self._incoming = bytearray()
-        self._outgoing = bytearray()
-
-    @property
-    def has_outgoing(self) -> bool:
-        return bool(self._outgoing)
 
     def send(self, *parts: bytes | bytearray) -> None:
         self.put(*parts)
@@ -85,21 +81,21 @@ class Channel:
 
     def put(self, *parts: bytes | bytearray) -> None:
         """Buffer a frame for the next `flush`."""
-        self._outgoing += LENGTH.pack(sum(map(len, parts)))
+        self.outgoing += LENGTH.pack(sum(map(len, parts)))
         for part in parts:
-            self._outgoing += part
+            self.outgoing += part
 
     def flush(self) -> None:
-        while self._outgoing:
+        while self.outgoing:
             try:
-                sent = self.socket.send(self._outgoing)
+                sent = self.socket.send(self.outgoing)
             except BlockingIOError:
                 return
             except OSError:
                 # Nobody reads any more, but earlier frames can still be read: `receive` detects the end.
-                self._outgoing.clear()
+                self.outgoing.clear()
                 return
-            del self._outgoing[:sent]
+            del self.outgoing[:sent]
 
     def receive(self) -> list[bytes]:
         """Read once, so that a flood cannot hold the reader, and return every complete frame."""
@@ -130,6 +126,6 @@ def wait_for(channels: Iterable[Channel], seconds: float | None = None) -> list[
     by_descriptor = {channel.socket.fileno(): channel for channel in channels}
     poller = select.poll()
     for descriptor, channel in by_descriptor.items():
-        poller.register(descriptor, select.POLLIN | (select.POLLOUT if channel.has_outgoing else 0))
+        poller.register(descriptor, select.POLLIN | (select.POLLOUT if channel.outgoing else 0))
     events = poller.poll(None if seconds is None else max(0.0, seconds) * 1000)
     return [by_descriptor[descriptor] for descriptor, _ in events]

@@ -23,6 +23,7 @@ START_SECONDS = 180.0
 """Time to import the function's modules: your own task may import torch."""
 MAX_RESTARTS = 3
 """Number of supervisors that may die without an answer in between before the pool gives up."""
+MIN_USUAL, MAX_USUAL = 2, 16
 
 
 class PoolFailed(RuntimeError):
@@ -39,9 +40,6 @@ class Pool(Protocol):
     def answers(self, ticket: tuple[int, ...]) -> list[Answer]: ...
 
     def close(self) -> None: ...
-
-
-MIN_USUAL, MAX_USUAL = 2, 16
 
 
 def num_cores() -> int:
@@ -165,7 +163,7 @@ class WorkerPool:
         assert self._channel is not None
         answers, payload = self._waiting[number]
         self._channel.send(JOB.pack(number, len(answers)), payload)
-        while self._channel.has_outgoing and not self._channel.is_closed:
+        while self._channel.outgoing and not self._channel.is_closed:
             # The supervisor always reads, so this ends. It may be waiting for us to read, too.
             wait_for([self._channel])
             self._channel.flush()

@@ -131,7 +131,6 @@ def test_landlock_records_grow_with_the_version() -> None:
 
 def test_exposed_paths_are_not_the_users() -> None:
     exposed = exposed_paths()
-    assert exposed.writable == ("/dev/null",)
     assert Path(re.__file__).parent.parent.as_posix() in exposed.readable or any(
         Path(re.__file__).is_relative_to(path) for path in exposed.readable
     )
