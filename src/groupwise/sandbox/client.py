@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
 
 from groupwise.sandbox import kernel, wire
 from groupwise.sandbox.job import ProgramJob
@@ -124,7 +123,7 @@ class Sandbox:
     def _finish(self, job: ProgramJob) -> ProgramOutcome:
         """Wait for the end. If the wait is interrupted (Ctrl-C), the program is killed and forgotten."""
         try:
-            self._wait(lambda: job.is_over)
+            self._wait(job)
         except BaseException:
             self._kill(job)
             raise
@@ -133,21 +132,21 @@ class Sandbox:
             raise SandboxBroken(job.broken)
         return job.outcome
 
-    def _wait(self, is_done: Callable[[], bool], listening: ProgramJob | None = None) -> None:
-        """Serve all open programs until `is_done`. Messages are only read from `listening`."""
+    def _wait(self, awaited: ProgramJob, for_message: bool = False) -> None:
+        """Serve all open programs until the awaited one is over, or has a message. No other's messages are read."""
         self._kill_floods()
-        while not is_done():
+        while not awaited.is_over and not (for_message and awaited.has_message):
             assert self._link is not None
             poller, control = select.poll(), self._link.fileno()
             poller.register(control, select.POLLIN)
             for job in self._jobs.values():
-                job.register(poller, is_listening=job is listening)
+                job.register(poller, is_listening=for_message and job is awaited)
             deadline = min(job.deadline for job in self._jobs.values())
             ready = [descriptor for descriptor, _ in poller.poll(max(0.0, deadline - time.monotonic()) * 1000)]
             if not ready and deadline <= time.monotonic():
                 self._break("it did not answer in time")
             for job in self._jobs.values():
-                job.exchange(is_listening=job is listening)
+                job.exchange(is_listening=for_message and job is awaited)
             if control in ready:
                 self._read_report()
             self._kill_floods()
@@ -252,14 +251,11 @@ class Session:
         job = self._job
         with self._sandbox._lock:
             self._check_open()
-            if not job.broken:
-                job.read_channel()
-                # A program that closed its channel or sent nonsense may still run: wait for its end.
-                self._sandbox._wait(lambda: job.has_message or job.is_over, listening=job)
+            # A program that closed its channel or sent nonsense may still run: wait for its end.
+            self._sandbox._wait(job, for_message=True)
             if job.broken:
                 raise SandboxBroken(job.broken)
-            if not job.has_message:
-                job.read_channel()
+            job.read_channel()  # what it sent just before its end
             if job.has_message and not job.has_oversized_message:
                 return job.take_message()
             assert job.outcome is not None

@@ -5,8 +5,7 @@
   create namespaces, and Linux 5.12 (mount_setattr: read-only including all mounts below).
 - landlock: the zygote and the programs forked from it may read only the exposed paths. Needs no privilege on Linux 5.13
   and newer. Each version of landlock can refuse more; the seccomp filter refuses what the running kernel's version
-  cannot (sockets, signals, truncate, ioctl on devices). Not covered: `stat` of any file, the machine's name and real
-  process numbers; namespaces hide these.
+  cannot (sockets, signals, truncate, ioctl on devices).
 
 As root the programs run as an unprivileged user; a plain user's programs run as that user.
 """
@@ -158,7 +157,7 @@ def _build_root(exposed: Exposed) -> None:
             kernel.mount("tmpfs", root + path, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=4k,mode=755")
     os.chdir(root)
     kernel.pivot_to_working_directory()
-    kernel.protect_mounts("/", kernel.MOUNT_ATTR_RDONLY | kernel.MOUNT_ATTR_NOSUID)
+    kernel.make_mounts_read_only()
 
 
 def enter_landlock(exposed: Exposed) -> None:

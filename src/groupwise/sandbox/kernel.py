@@ -24,7 +24,7 @@ ALL_NAMESPACES = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLO
 
 MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
 _MNT_DETACH = 2
-MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID = 1, 2
+_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID = 1, 2
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 
 _PRCTL = {"PDEATHSIG": 1, "DUMPABLE": 4, "KEEPCAPS": 8, "SECCOMP": 22, "NO_NEW_PRIVS": 38}
@@ -62,11 +62,10 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
     _call(f"mount {source} on {target}", "mount", *names, flags, options.encode() or None)
 
 
-def protect_mounts(path: str, attributes: int) -> None:
-    """Add attributes to the mount at `path` and all below it."""
-    record = struct.pack("=QQQQ", attributes, 0, 0, 0)
-    arguments = _AT_FDCWD, os.fsencode(path), _AT_RECURSIVE, record, len(record)
-    _call("mount_setattr", "syscall", _MOUNT_SETATTR, *arguments)
+def make_mounts_read_only() -> None:
+    """Make all mounts read-only, and let no program on them change its user."""
+    record = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, 0, 0, 0)
+    _call("mount_setattr", "syscall", _MOUNT_SETATTR, _AT_FDCWD, b"/", _AT_RECURSIVE, record, len(record))
 
 
 def pivot_to_working_directory() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -51,13 +52,12 @@ def spread_workers(
         counts[node] += 1
         order.append(node)
     shares = []
-    for first in range(0, len(order), workers_per_caller or 1):
-        mine = order[first : first + workers_per_caller]
-        numbers = {node: mine.count(node) for node in dict.fromkeys(mine)}
+    for caller in range(num_callers):
+        mine = Counter(order[caller * workers_per_caller :][:workers_per_caller])
         shares.append(
-            [WorkerShare(node, n, _cpus(n * min(1.0, free_cpus[node] / counts[node]))) for node, n in numbers.items()]
+            [WorkerShare(node, n, _cpus(n * min(1.0, free_cpus[node] / counts[node]))) for node, n in mine.items()]
         )
-    return shares or [[] for _ in range(num_callers)]
+    return shares
 
 
 def _cpus(amount: float) -> float:
@@ -158,7 +158,7 @@ class RayPool:
         """End all hosts and their workers."""
         import ray
 
-        for actor in (*(host.actor for host in self._hosts), *([self._spare] if self._spare else [])):
+        for actor in filter(None, (*(host.actor for host in self._hosts), self._spare)):
             ray.kill(actor)
         self._hosts.clear()
         self._spare = None

@@ -101,7 +101,9 @@ class Supervisor:
             for channel in wait_for([self._owner, *workers], CHECK_SECONDS if is_busy else 1.0):
                 channel.flush()
                 if channel is self._owner:
-                    self._accept_jobs()
+                    for frame in channel.receive():
+                        number, num_items = JOB.unpack_from(frame)
+                        self._queue.append(WorkerJob(number, 0, num_items, frame[JOB.size :]))
                 else:
                     self._serve_worker(workers[channel])
             if is_busy and time.monotonic() >= self._next_check:
@@ -112,11 +114,6 @@ class Supervisor:
             self._owner.flush()
         for worker in self._workers:
             _kill(worker.pid)
-
-    def _accept_jobs(self) -> None:
-        for frame in self._owner.receive():
-            number, num_items = JOB.unpack_from(frame)
-            self._queue.append(WorkerJob(number, 0, num_items, frame[JOB.size :]))
 
     def _serve_worker(self, worker: Worker) -> None:
         try:
