@@ -137,7 +137,7 @@ class Sandbox:
         self._kill_floods()
         while not awaited.is_over and not (for_message and awaited.has_message):
             assert self._link is not None
-            poller, control = select.poll(), self._link.fileno()
+            poller, control = select.poll(), self._link.control.fileno()
             poller.register(control, select.POLLIN)
             for job in self._jobs.values():
                 job.register(poller, is_listening=for_message and job is awaited)

@@ -66,23 +66,20 @@ class ProgramJob:
         self.descriptors: list[int] = []
         self.outputs: list[Output] = []
         try:
-            self._make_descriptors(source, stdin, limits.output_bytes, has_channel)
+            for text in (source, stdin):
+                self.descriptors.append(_sealed_file(text))
+            for _ in range(2):
+                reader, writer = os.pipe()
+                self.descriptors.append(writer)
+                self.outputs.append(Output(FileIO(reader), limits.output_bytes))
+                os.set_blocking(reader, False)
+            if has_channel:
+                self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+                self.descriptors.append(theirs.detach())
+                self.channel.setblocking(False)
         except BaseException:
             self.release()
             raise
-
-    def _make_descriptors(self, source: str, stdin: str, output_bytes: int, has_channel: bool) -> None:
-        for text in (source, stdin):
-            self.descriptors.append(_sealed_file(text))
-        for _ in range(2):
-            reader, writer = os.pipe()
-            self.descriptors.append(writer)
-            self.outputs.append(Output(FileIO(reader), output_bytes))
-            os.set_blocking(reader, False)
-        if has_channel:
-            self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.descriptors.append(theirs.detach())
-            self.channel.setblocking(False)
 
     def close_sent_descriptors(self) -> None:
         for descriptor in self.descriptors:

@@ -30,7 +30,7 @@ _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _PRCTL = {"PDEATHSIG": 1, "DUMPABLE": 4, "KEEPCAPS": 8, "SECCOMP": 22, "NO_NEW_PRIVS": 38}
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION_3 = 0x20080522
-_LANDLOCK_CREATE_RULESET_VERSION, _LANDLOCK_RULE_PATH_BENEATH = 1, 1
+_CREATE_RULESET_VERSION, _RULE_PATH_BENEATH = 1, 1
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -123,8 +123,7 @@ def _set_capabilities(bits: int) -> None:
 
 
 def landlock_version() -> int:
-    arguments = _LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION
-    return _call("landlock_create_ruleset", "syscall", *arguments)
+    return _call("landlock_create_ruleset", "syscall", _LANDLOCK_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION)
 
 
 def landlock_ruleset(record: bytes) -> int:
@@ -137,8 +136,7 @@ def landlock_allow(ruleset: int, path: str, rights: int) -> None:
     descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
         record = struct.pack("=Qi", rights, descriptor)
-        arguments = _LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_RULE_PATH_BENEATH, record, 0
-        _call(f"landlock_add_rule {path}", "syscall", *arguments)
+        _call(f"landlock_add_rule {path}", "syscall", _LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, record, 0)
     finally:
         os.close(descriptor)
 

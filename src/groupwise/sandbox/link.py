@@ -38,14 +38,14 @@ class StartFailed(Exception):
 
 class Link:
     def __init__(self, isolation: str) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
                 self.process = _spawn(isolation, theirs.fileno())
         except OSError as error:
-            self._control.close()
+            self.control.close()
             raise StartFailed(f"start {sys.executable}: {error}") from error
-        self._control.settimeout(_START_SECONDS)
+        self.control.settimeout(_START_SECONDS)
         try:
             answer = self.receive()
         except BaseException as error:
@@ -56,18 +56,15 @@ class Link:
         if answer != wire.READY:
             last_words = self.kill()
             raise StartFailed(answer.decode(errors="replace") or f"{sys.executable} ended while starting: {last_words}")
-        self._control.settimeout(None)
-
-    def fileno(self) -> int:
-        return self._control.fileno()
+        self.control.settimeout(None)
 
     def send(self, request: bytes, descriptors: Sequence[int] = ()) -> bool:
         """Send a request; return False when the zygote is gone."""
         try:
             if descriptors:
-                socket.send_fds(self._control, [request], list(descriptors))
+                socket.send_fds(self.control, [request], list(descriptors))
             else:
-                self._control.send(request)
+                self.control.send(request)
         except ConnectionError:
             return False
         return True
@@ -75,13 +72,13 @@ class Link:
     def receive(self) -> bytes:
         """Return the next report; empty when the zygote is gone."""
         try:
-            return self._control.recv(wire.MAX_REPLY_BYTES)
+            return self.control.recv(wire.MAX_REPLY_BYTES)
         except ConnectionError:
             return b""
 
     def close(self) -> None:
         """End the zygote with all of its programs and wait for it."""
-        self._control.close()
+        self.control.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(_CLOSE_SECONDS)
         self.kill()
@@ -103,7 +100,7 @@ class Link:
         self._drop()
 
     def _drop(self) -> None:
-        self._control.close()
+        self.control.close()
         if self.process.stderr is not None:
             self.process.stderr.close()
 

@@ -137,12 +137,10 @@ def _run(source: str, streams: tuple[TextIO, ...]) -> int:
     except BaseException as error:  # noqa: BLE001 -- whatever the program raises
         status = EXIT_MEMORY if isinstance(error, MemoryError) else 1
         _quietly(_show, error)
-    # As the interpreter does at its end: exit functions, then the globals, whose open files flush.
-    _quietly(atexit._run_exitfuncs)
-    # The program may have put other objects in their places.
-    _quietly(lambda: sys.stdout.flush())
-    _quietly(lambda: sys.stderr.flush())
-    for step in (vars(main).clear, *(stream.flush for stream in streams)):
+    # As the interpreter does at its end: exit functions, the streams that the program may have put in place of ours,
+    # the globals, whose open files flush, and our streams.
+    ends = (atexit._run_exitfuncs, lambda: sys.stdout.flush(), lambda: sys.stderr.flush(), vars(main).clear)
+    for step in (*ends, *(stream.flush for stream in streams)):
         _quietly(step)
     return status
 

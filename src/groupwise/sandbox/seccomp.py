@@ -40,6 +40,8 @@ uname 63 160 | getcpu 309 168 | sched_getaffinity 204 123 | getrusage 98 165 | t
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _JUMP_EQUAL, _JUMP_AT_LEAST = 0x15, 0x35
 _NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
+_LOAD_ARGUMENT = [(_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * index) for index in range(6)]
+"""Load the low half: the arguments here are 32 bits wide to the kernel, and both architectures are little-endian."""
 RETURN_ALLOW = 0x7FFF0000
 RETURN_REFUSE = 0x00050000 | errno.EPERM
 RETURN_KILL = 0x80000000
@@ -59,20 +61,15 @@ def _read_calls(text: str) -> dict[str, Numbers]:
     return {name: (None if one == "-" else int(one), None if two == "-" else int(two)) for name, one, two in entries}
 
 
-def _load_argument(index: int) -> Instruction:
-    # The low half: these arguments are 32 bits wide to the kernel, and both architectures are little-endian.
-    return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * index)
-
-
 def _if_argument_is(index: int, *values: int) -> list[Instruction]:
     tests = [(_JUMP_EQUAL, len(values) - position, 0, value) for position, value in enumerate(values)]
-    return [_load_argument(index), *tests, (_RETURN, 0, 0, RETURN_REFUSE), (_RETURN, 0, 0, RETURN_ALLOW)]
+    return [_LOAD_ARGUMENT[index], *tests, (_RETURN, 0, 0, RETURN_REFUSE), (_RETURN, 0, 0, RETURN_ALLOW)]
 
 
 def _unless_truncated(flags_index: int) -> list[Instruction]:
     """Refuse to truncate a file opened for reading, which landlock before version 3 does not detect."""
     return [
-        _load_argument(flags_index),
+        _LOAD_ARGUMENT[flags_index],
         (_AND, 0, 0, _O_TRUNC | _O_ACCMODE),
         (_JUMP_EQUAL, 0, 1, _O_TRUNC),
         (_RETURN, 0, 0, RETURN_REFUSE),

@@ -24,8 +24,6 @@ ENDING = struct.Struct("<Bd")
 READY = b"ready"
 MAX_FRAME_BYTES = 1 << 30
 _READ_BYTES = 1 << 18
-MAX_VALUE_CHARS = 1 << 20
-"""Maximum length of a value as JSON; a longer one is an error of its item."""
 
 
 class Outcome(IntEnum):

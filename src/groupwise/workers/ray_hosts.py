@@ -2,9 +2,9 @@
 
     caller ──Ray──▶ host, one per machine (an actor) ──▶ its WorkerPool: supervisor, deadlines, kill
 
-The contract is the pool's: each item gets exactly one `Answer`, in the order of the items. A lost host only costs time:
-its jobs run again on another. A job that was lost twice runs item by item on a separate host, and an item that ends
-this one too is `DIED`: an error, never a wrong answer. Ray ends the hosts with the caller.
+The contract is the pool's. A lost host only costs time: its jobs run again on another. A job that was lost twice runs
+item by item on a separate host, and an item that ends this one too is `DIED`: an error, never a wrong answer. Ray ends
+the hosts with the caller.
 
 Function and items travel as pickle inside pickle: Ray would otherwise load them before the host has the caller's search
 path, which your own task may need.

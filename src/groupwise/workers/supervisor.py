@@ -1,10 +1,12 @@
-"""The process between the caller and the workers: forks them, distributes jobs, enforces the limits.
+"""The processes of a pool: a supervisor between the caller and the workers, and the workers that it forks.
 
-It never runs the function itself and never blocks, so a function cannot delay it. Run as
-`python -m groupwise.workers.supervisor DESCRIPTOR`, with one end of a socket pair as the descriptor.
+The supervisor distributes jobs and enforces the limits. It never runs the function itself and never blocks, so a
+function cannot delay it. Run as `python -m groupwise.workers.supervisor DESCRIPTOR`, with one end of a socket pair as
+the descriptor.
 
-A worker holds two jobs, or more when the queue is long, so that it need not wait between them. When it dies or hangs,
-the item that it noted is blamed; its other unanswered items return to the front of the queue.
+A worker runs the function. It holds two jobs, or more when the queue is long, so that it need not wait between them. It
+notes the current item in memory shared with the supervisor, and sends the answers to a job together. When it dies or
+hangs, the item that it noted is blamed; its other unanswered items return to the front of the queue.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import json
 import mmap
 import os
 import pickle
+import resource
+import select
 import signal
 import socket
 import sys
@@ -25,7 +29,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from groupwise.workers.messages import ENDING, JOB, READY, SHARE, BadFrame, Channel, Limits, Outcome, wait_for
-from groupwise.workers.worker import run_forked
 
 MIN_JOBS_PER_WORKER, MAX_JOBS_PER_WORKER = 2, 16
 CHECK_SECONDS = 0.02
@@ -34,6 +37,11 @@ MAX_ITEMS_PER_WORKER = 20_000
 """Items after which a worker is replaced, since caches of foreign libraries must not grow forever."""
 MAX_IDLE_DEATHS = 50
 """Number of workers that may die idle in a row before the supervisor gives up."""
+MAX_VALUE_CHARS = 1 << 20
+"""Maximum length of a value as JSON; a longer one is an error of its item."""
+MAX_DETAIL_CHARS = 2000
+MAX_HOLD_SECONDS = 0.005
+"""How long answers may wait for more."""
 PR_SET_PDEATHSIG = 1
 _SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
 """Most real-time signals have no name."""
@@ -174,8 +182,7 @@ class Supervisor:
         worker.channel.socket.close()
         self._workers.remove(worker)
         status = _kill(worker.pid)
-        blamed = None if outcome is None else worker.pop_blamed()
-        if outcome is not None and blamed is not None:
+        if outcome is not None and (blamed := worker.pop_blamed()) is not None:
             job, item = blamed
             if outcome is Outcome.DIED:
                 detail = f"its process ended with {_ending(status)}"
@@ -240,6 +247,75 @@ def _kill(pid: int) -> int:
 def _ending(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
     return f"exit code {code}" if code >= 0 else _SIGNAL_NAMES.get(-code, f"signal {-code}")
+
+
+def serve(connection: socket.socket, note: mmap.mmap, function: Callable[[Any, Any], Any], limits: Limits) -> None:
+    """Serve until the supervisor closes the connection."""
+    limit_memory(limits.memory_mb)
+    channel = Channel(connection)
+    at = memoryview(note).cast("I")
+    due = 0.0
+    while not channel.is_closed:
+        connection.setblocking(True)  # a worker may wait; here, since the function could change it
+        # Collect answers while there is more to do, so that a long queue of quick items needs few messages.
+        if not select.select([connection], [], [], 0)[0]:
+            channel.flush()
+        for frame in channel.receive():
+            job, start, end = SHARE.unpack_from(frame)
+            at[0], at[1], at[2] = start, at[1] + 1, at[2] + 1
+            shared, items = pickle.loads(memoryview(frame)[SHARE.size :])
+            endings, values = bytearray(), []
+            before = time.process_time()
+            for number in range(start, end):
+                at[0], at[1] = number, at[1] + 1
+                outcome, value = call(function, shared, items[number])
+                now = time.process_time()
+                endings += ENDING.pack(outcome, now - before)
+                values.append(value)
+                before = now
+            channel.put(SHARE.pack(job, start, end), endings, f"[{','.join(values)}]".encode())
+            if time.monotonic() > due:
+                channel.flush()
+                due = time.monotonic() + MAX_HOLD_SECONDS
+
+
+def call(function: Callable[[Any, Any], Any], shared: Any, item: Any) -> tuple[Outcome, str]:
+    """Return the outcome of an item, and its value or the reason as JSON."""
+    try:
+        value = json.dumps(function(shared, item))
+    except BaseException as error:  # noqa: BLE001 - foreign code, and SystemExit must not end the worker either
+        return Outcome.RAISED, json.dumps(f"{type(error).__name__}: {_text_of(error)}"[:MAX_DETAIL_CHARS])
+    if len(value) > MAX_VALUE_CHARS:
+        return Outcome.RAISED, f'"returned {len(value)} characters of JSON; the maximum is {MAX_VALUE_CHARS}"'
+    return Outcome.DONE, value
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the exception's own __str__ is foreign code too
+        return "(its message cannot be read)"
+
+
+def limit_memory(memory_mb: int) -> None:
+    """Cap the address space at what it is now plus `memory_mb`: imported libraries do not count against the item."""
+    with open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = now + memory_mb * 2**20
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+
+
+def run_forked(connection: socket.socket, note: mmap.mmap, function: Callable[[Any, Any], Any], limits: Limits) -> None:
+    """Serve, then end the process without running the supervisor's clean-up."""
+    try:
+        serve(connection, note, function, limits)
+    except BaseException as error:  # noqa: BLE001 - a fork must never return into the supervisor's code
+        print(f"groupwise: a verifier worker ended: {type(error).__name__}: {_text_of(error)}", file=sys.stderr)
+        os._exit(1)
+    os._exit(0)
 
 
 def main(descriptor: int) -> None:
