@@ -17,7 +17,6 @@ import numpy
 
 from groupwise.base.stats import wilson_interval
 from groupwise.runs import RunLog
-from groupwise.sweeps.study import Study
 from groupwise.sweeps.sweep_records import Arm, Knob, Member, RunStatus, SeedRun, Value
 from groupwise.types import EvalRecord, StepRecord
 
@@ -154,11 +153,6 @@ def knob_of_answers(answers: Sequence[Sequence[Sequence[bool]]]) -> Knob:
         runs = tuple(replace(run, pass_rates=table) for run, table in zip(member.arm.runs, tables, strict=True))
         members.append(replace(member, arm=replace(member.arm, runs=runs)))
     return replace(knob, members=tuple(members))
-
-
-def study_of(*knobs: Knob, seeds: Sequence[int] = (0, 1, 2)) -> Study:
-    arms = {member.arm.name: member.arm for knob in knobs for member in knob.members}
-    return Study("made-up", "made-up.toml", RECIPE, tuple(seeds), knobs, tuple(arms.values()), Path("made-up"))
 
 
 def write_sweep(

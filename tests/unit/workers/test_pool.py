@@ -19,6 +19,7 @@ import pytest
 from groupwise.workers import Answer, Limits, Outcome, PoolFailed, WorkerPool, usual_workers
 from groupwise.workers.messages import ENDING, SHARE
 from groupwise.workers.pool import read_answers
+from tests.waiting import wait_until
 
 from . import functions
 
@@ -58,13 +59,6 @@ def is_running(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
 
 
 def test_answers_are_what_the_function_returns_in_the_order_of_the_items(make_pool: Any) -> None:
