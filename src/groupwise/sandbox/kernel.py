@@ -63,7 +63,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str =
 
 
 def make_mounts_read_only() -> None:
-    """Make all mounts read-only, and let no program on them change its user."""
+    """Make all mounts read-only and ignore their set-user-ID bits."""
     record = struct.pack("=QQQQ", _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NOSUID, 0, 0, 0)
     _call("mount_setattr", "syscall", _MOUNT_SETATTR, _AT_FDCWD, b"/", _AT_RECURSIVE, record, len(record))
 

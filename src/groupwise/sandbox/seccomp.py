@@ -18,7 +18,7 @@ _CALLS = """
 # Open files: reading, writing, and asking about them.
 read 0 63 | write 1 64 | readv 19 65 | writev 20 66 | pread64 17 67 | lseek 8 62 | close 3 57 | dup 32 23 | dup2 33 -
 dup3 292 24 | poll 7 - | ppoll 271 73 | select 23 - | pselect6 270 72
-# Files by name. What may be read is for mounts or landlock to say; nothing may be written.
+# Files by name. Mounts or landlock decide what may be read; nothing may be written.
 stat 4 - | lstat 6 - | fstat 5 80 | newfstatat 262 79 | statx 332 291 | access 21 - | faccessat 269 48
 faccessat2 439 439 | getdents64 217 61 | getcwd 79 17 | chdir 80 49
 # Memory, below the limit on the address space.
@@ -27,10 +27,10 @@ mmap 9 222 | mprotect 10 226 | munmap 11 215 | mremap 25 216 | madvise 28 233 | 
 rt_sigaction 13 134 | rt_sigprocmask 14 135 | rt_sigreturn 15 139 | rt_sigpending 127 136 | rt_sigtimedwait 128 137
 rt_sigsuspend 130 133 | sigaltstack 131 132 | futex 202 98 | set_robust_list 273 99 | setitimer 38 103
 getitimer 36 102 | alarm 37 - | pause 34 - | restart_syscall 219 128 | exit 60 93 | exit_group 231 94
-# Time and chance.
+# Time and randomness.
 clock_gettime 228 113 | clock_getres 229 114 | clock_nanosleep 230 115 | nanosleep 35 101 | gettimeofday 96 169
 time 201 - | getrandom 318 278 | sched_yield 24 124
-# Who and where it is.
+# Its identity.
 getpid 39 172 | getppid 110 173 | gettid 186 178 | getuid 102 174 | geteuid 107 175 | getgid 104 176 | getegid 108 177
 getresuid 118 148 | getresgid 120 150 | getgroups 115 158 | getpgrp 111 - | getpgid 121 155 | getsid 124 156
 uname 63 160 | getcpu 309 168 | sched_getaffinity 204 123 | getrusage 98 165 | times 100 153 | getrlimit 97 163

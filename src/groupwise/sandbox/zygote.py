@@ -207,7 +207,7 @@ def _isolate(isolation: str) -> Lockdown | None:
     if isolation == "namespaces":
         child = enter_namespaces(exposed_paths())
         if child:
-            os.closerange(0, MAX_DESCRIPTORS)  # out here, nothing may hold the socket or the owner's descriptor open
+            os.closerange(0, MAX_DESCRIPTORS)  # the socket and the owner's descriptor must not stay open here
             os.waitpid(child, 0)
             return None
     elif isolation == "landlock":
