@@ -40,9 +40,6 @@ class Case:
     completion: str
 
 
-WRONG_KINDS = ("other answer", "off by one", "perturbed")
-
-
 def load_problems(data: Path) -> list[tuple[Task, Problem]]:
     """Every held-out problem of GSM8K and MATH with its task."""
     pairs = []

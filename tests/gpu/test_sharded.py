@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from groupwise.config import Recipe, dump_toml, to_table
-from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline
 from tests.factories import GRPO, TINY_MODEL
-from tests.integration.conftest import recipe_with
+from tests.integration.conftest import newest_tensors, recipe_with
 from tests.integration.test_ranks import ENVIRONMENT, command
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -27,13 +26,6 @@ __all__ = ["recipe_with"]
 TINY: Any = {"hidden_size": 256, "intermediate_size": 512, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2}
 MODEL: Any = TINY_MODEL | {"device": "cuda", "tiny": TINY | {"context_tokens": 128}}
 STAGE = GRPO | {"steps": 3, "kl": {"coefficient": 0.05}, "optimizer": {"learning_rate": 1e-4}}
-
-
-def newest_weights(run_dir: Path) -> dict[str, torch.Tensor]:
-    store = CheckpointStore(run_dir / "checkpoints", 9)
-    path = store.newest_valid()
-    assert path is not None
-    return store.load(path)[0]["weights"]
 
 
 @pytest.mark.parametrize("path", ["tiny-qwen3", "tiny-llama"])
@@ -59,7 +51,7 @@ def test_one_sharded_rank_is_an_unsharded_one(
     assert max(gaps) < 1e-4
 
     # A weight's gradient is rounded to bf16 per microbatch here and summed in fp32 there: a few steps' worth of noise.
-    whole, sharded = newest_weights(tmp_path / "whole"), newest_weights(tmp_path / "sharded")
+    whole, sharded = (newest_tensors(tmp_path / name)["weights"] for name in ("whole", "sharded"))
     updates = 3 * 4
     for name, weight in whole.items():
         gap = (sharded[name] - weight).abs()

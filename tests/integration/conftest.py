@@ -49,12 +49,17 @@ def rollout_texts(run_dir: Path) -> dict[str, str]:
     return {f"{path.parent.name}/{path.name}": path.read_text() for path in paths}
 
 
-def state_digest(run_dir: Path) -> str:
-    """A hash of every byte of every tensor in the newest checkpoint: weights, moments, reference, average."""
+def newest_tensors(run_dir: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """The newest checkpoint: weights, moments, reference, average."""
     store = CheckpointStore(run_dir / "checkpoints", keep_last=2)
     newest = store.newest_valid()
     assert newest is not None
-    tensors, _ = store.load(newest)
+    return store.load(newest)[0]
+
+
+def state_digest(run_dir: Path) -> str:
+    """The digest of every byte of every tensor in the newest checkpoint."""
+    tensors = newest_tensors(run_dir)
     digest = hashlib.sha256()
     for group in sorted(tensors):
         for name in sorted(tensors[group]):

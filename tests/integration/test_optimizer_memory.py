@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from groupwise.config import Recipe
-from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.training import pipeline
 from tests.factories import GRPO, SFT, TINY_MODEL
-from tests.integration.conftest import metrics_lines, whole_result
+from tests.integration.conftest import metrics_lines, newest_tensors, whole_result
 from tests.integration.test_ranks import stand_at
 
 KL: dict[str, Any] = {"coefficient": 0.05}
@@ -23,13 +21,6 @@ SAVING = RATE | {"moments": "8bit", "offload": True}
 
 def stages(optimizer: dict[str, Any], kl: dict[str, Any]) -> list[dict[str, Any]]:
     return [SFT | {"optimizer": optimizer}, GRPO | {"optimizer": optimizer, "kl": kl}]
-
-
-def newest_weights(run_dir: Path) -> dict[str, torch.Tensor]:
-    store = CheckpointStore(run_dir / "checkpoints", 9)
-    path = store.newest_valid()
-    assert path is not None
-    return store.load(path)[0]["weights"]
 
 
 def test_a_reference_in_host_memory_changes_nothing(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
@@ -60,6 +51,6 @@ def test_moments_in_8_bit_go_the_same_way(recipe_with: Callable[..., Recipe], tm
     assert losses[0][-1] < losses[0][0]
     assert losses[1] == pytest.approx(losses[0], rel=1e-2)
     assert losses[1] != losses[0]
-    plain, saving = newest_weights(tmp_path / "fp32"), newest_weights(tmp_path / "8bit")
+    plain, saving = (newest_tensors(tmp_path / name)["weights"] for name in ("fp32", "8bit"))
     for name, weight in plain.items():
         assert (saving[name] - weight).abs().max() < 10 * 1e-3, name

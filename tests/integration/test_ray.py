@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from groupwise.workers.ray_hosts import RayPool, spread_workers
 from tests.integration.conftest import metrics_lines
 from tests.integration.ray_task import BlindRank, echo_or_lose_host
 from tests.integration.test_ranks import RL, assert_close, recipe_table
+from tests.waiting import wait_until
 
 ray = pytest.importorskip("ray")
 
@@ -108,13 +108,6 @@ def start_slowly(cluster: str, folder: Path) -> tuple[Driver, Path]:
     assert wait_until(has_begun, 100), driver.wait()
     assert driver.process.poll() is None, driver.wait()
     return driver, folder / "run"
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return condition()
 
 
 def processes(title: str) -> set[int]:

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
 
 from groupwise.sandbox import kernel, wire
 from groupwise.sandbox.job import ProgramJob
@@ -68,17 +67,13 @@ class Sandbox:
         if isolation not in known:
             raise ValueError(f"isolation = {isolation!r}: give one of {', '.join(map(repr, known))}")
         self._candidates = ISOLATIONS if isolation == "auto" else (isolation,)
-        self._resolved = ""
+        self.isolation = ""
+        """The isolation in use; empty before the first program."""
         self._link: Link | None = None
         self._jobs: dict[int, ProgramJob] = {}
         self._num_jobs = 0
         self._lock = threading.RLock()
         _made.add(self)
-
-    @property
-    def isolation(self) -> str:
-        """The isolation in use; empty before the first program."""
-        return self._resolved
 
     def run(self, source: str, *, stdin: str = "", limits: ProgramLimits = DEFAULT_LIMITS) -> ProgramOutcome:
         """Run `source` as `__main__` of a fresh process and wait for its end."""
@@ -128,7 +123,7 @@ class Sandbox:
     def _finish(self, job: ProgramJob) -> ProgramOutcome:
         """Wait for the end. If the wait is interrupted (Ctrl-C), the program is killed and forgotten."""
         try:
-            self._wait(lambda: job.is_over)
+            self._wait(job)
         except BaseException:
             self._kill(job)
             raise
@@ -137,39 +132,24 @@ class Sandbox:
             raise SandboxBroken(job.broken)
         return job.outcome
 
-    def _wait(self, is_done: Callable[[], bool], listening: ProgramJob | None = None) -> None:
-        """Serve all open programs until `is_done`. Messages are only read from `listening`."""
-        while not is_done():
+    def _wait(self, awaited: ProgramJob, for_message: bool = False) -> None:
+        """Serve all open programs until the awaited one is over, or has a message. No other's messages are read."""
+        self._kill_floods()
+        while not awaited.is_over and not (for_message and awaited.has_message):
             assert self._link is not None
-            readers: dict[int, Callable[[], None]] = {self._link.fileno(): self._read_report}
-            writers: dict[int, Callable[[], None]] = {}
+            poller, control = select.poll(), self._link.control.fileno()
+            poller.register(control, select.POLLIN)
             for job in self._jobs.values():
-                readers |= {one.descriptor: one.read_available for one in job.outputs if one.is_open}
-                if job.channel is not None and job.outgoing:
-                    writers[job.channel.fileno()] = job.write_channel
-            if listening is not None and listening.channel is not None and not listening.is_channel_at_end:
-                readers[listening.channel.fileno()] = listening.read_channel
-            self._serve_once(readers, writers)
-
-    def _serve_once(self, readers: dict[int, Callable[[], None]], writers: dict[int, Callable[[], None]]) -> None:
-        self._kill_floods()
-        poller = select.poll()
-        for descriptor in readers.keys() | writers.keys():
-            poller.register(
-                descriptor, (descriptor in readers) * select.POLLIN | (descriptor in writers) * select.POLLOUT
-            )
-        patience = min((job.deadline for job in self._jobs.values()), default=time.monotonic() + 1) - time.monotonic()
-        events = poller.poll(max(0.0, patience) * 1000)
-        if not events and any(job.deadline <= time.monotonic() for job in self._jobs.values()):
-            self._break("it did not answer in time")
-            return
-        # Reports last: with one, the descriptors of its program are closed, and their numbers mean nothing.
-        for descriptor, event in sorted(events, key=lambda pair: readers.get(pair[0]) == self._read_report):
-            if descriptor in writers and event & (select.POLLOUT | select.POLLERR | select.POLLHUP):
-                writers[descriptor]()
-            if descriptor in readers and event & (select.POLLIN | select.POLLERR | select.POLLHUP):
-                readers[descriptor]()
-        self._kill_floods()
+                job.register(poller, is_listening=for_message and job is awaited)
+            deadline = min(job.deadline for job in self._jobs.values())
+            ready = [descriptor for descriptor, _ in poller.poll(max(0.0, deadline - time.monotonic()) * 1000)]
+            if not ready and deadline <= time.monotonic():
+                self._break("it did not answer in time")
+            for job in self._jobs.values():
+                job.exchange(is_listening=for_message and job is awaited)
+            if control in ready:
+                self._read_report()
+            self._kill_floods()
 
     def _kill_floods(self) -> None:
         for job in self._jobs.values():
@@ -196,8 +176,7 @@ class Sandbox:
         link, self._link = self._link, None
         reason = why
         if link is not None:
-            reason = f"the zygote failed ({why}): {link.last_words()}"
-            link.kill()
+            reason = f"the zygote failed ({why}): {link.kill()}"
         self._break_jobs(reason)
         return reason
 
@@ -209,14 +188,14 @@ class Sandbox:
 
     def _start(self) -> None:
         failures = {}
-        for isolation in (self._resolved,) if self._resolved else self._candidates:
+        for isolation in (self.isolation,) if self.isolation else self._candidates:
             failure = self._try_to_start(isolation)
             if not failure:
-                self._resolved = isolation
+                self.isolation = isolation
                 return
             failures[isolation] = failure
-        if self._resolved:  # it worked before, so the trouble is temporary
-            raise SandboxBroken(f"the zygote could not be started again: {failures[self._resolved]}")
+        if self.isolation:  # it worked before, so the trouble is temporary
+            raise SandboxBroken(f"the zygote could not be started again: {failures[self.isolation]}")
         raise SandboxUnavailable(_advice(failures))
 
     def _try_to_start(self, isolation: str) -> str:
@@ -225,12 +204,11 @@ class Sandbox:
             return f"needs Linux, and this is {platform.system()}"
         try:
             self._link = Link("none" if isolation == UNSAFE else isolation)
+            if isolation == UNSAFE:
+                return ""
+            outcome = self._finish(self._begin(_SELF_CHECK.format(path=__file__), "", _SELF_CHECK_LIMITS, False))
         except StartFailed as error:
             return str(error)
-        if isolation == UNSAFE:
-            return ""
-        try:
-            outcome = self._finish(self._begin(_SELF_CHECK.format(path=__file__), "", _SELF_CHECK_LIMITS, False))
         except SandboxBroken as error:
             self._break("self-check failed")
             return f"self-check: {error}"
@@ -273,14 +251,11 @@ class Session:
         job = self._job
         with self._sandbox._lock:
             self._check_open()
-            if not job.broken:
-                job.read_channel()
-                # A program that closed its channel or sent nonsense may still run: wait for its end.
-                self._sandbox._wait(lambda: job.has_message or job.is_over, listening=job)
+            # A program that closed its channel or sent nonsense may still run: wait for its end.
+            self._sandbox._wait(job, for_message=True)
             if job.broken:
                 raise SandboxBroken(job.broken)
-            if not job.has_message:
-                job.read_channel()
+            job.read_channel()  # what it sent just before its end
             if job.has_message and not job.has_oversized_message:
                 return job.take_message()
             assert job.outcome is not None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import os
+import select
 import signal
 import socket
 import time
 from dataclasses import dataclass, field
+from io import FileIO
 
 from groupwise.sandbox import wire
 from groupwise.sandbox.outcome import ProgramLimits, ProgramOutcome, ProgramStatus
@@ -17,38 +18,29 @@ from groupwise.sandbox.outcome import ProgramLimits, ProgramOutcome, ProgramStat
 _READ_BYTES = 65536
 _GRACE_SECONDS = 20.0
 _CRASHES_WITHOUT_MEMORY = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
+_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
+"""Most real-time signals have no name."""
 
 
 @dataclass(slots=True)
 class Output:
     """Stdout or stderr: kept up to a limit, but read beyond it so that the program does not block us."""
 
-    descriptor: int
+    pipe: FileIO
     limit: int
     kept: bytearray = field(default_factory=bytearray)
     is_over: bool = False
-    is_open: bool = True
 
     def read_available(self) -> None:
         """Read what is there, without blocking."""
-        while self.is_open:
-            try:
-                piece = os.read(self.descriptor, _READ_BYTES)
-            except BlockingIOError:
-                return
+        while not self.pipe.closed and (piece := self.pipe.read(_READ_BYTES)) is not None:
             if not piece:
-                self.close()
-                return
+                self.pipe.close()
             room = self.limit - len(self.kept)
             self.is_over |= len(piece) > room
             self.kept += piece[:room]
             if self.is_over:
                 return
-
-    def close(self) -> None:
-        if self.is_open:
-            self.is_open = False
-            os.close(self.descriptor)
 
     @property
     def text(self) -> str:
@@ -74,23 +66,20 @@ class ProgramJob:
         self.descriptors: list[int] = []
         self.outputs: list[Output] = []
         try:
-            self._make_descriptors(source, stdin, limits.output_bytes, has_channel)
+            for text in (source, stdin):
+                self.descriptors.append(_sealed_file(text))
+            for _ in range(2):
+                reader, writer = os.pipe()
+                self.descriptors.append(writer)
+                self.outputs.append(Output(FileIO(reader), limits.output_bytes))
+                os.set_blocking(reader, False)
+            if has_channel:
+                self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+                self.descriptors.append(theirs.detach())
+                self.channel.setblocking(False)
         except BaseException:
             self.release()
             raise
-
-    def _make_descriptors(self, source: str, stdin: str, output_bytes: int, has_channel: bool) -> None:
-        for text in (source, stdin):
-            self.descriptors.append(_sealed_file(text))
-        for _ in range(2):
-            reader, writer = os.pipe()
-            self.descriptors.append(writer)
-            self.outputs.append(Output(reader, output_bytes))
-            os.set_blocking(reader, False)
-        if has_channel:
-            self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.descriptors.append(theirs.detach())
-            self.channel.setblocking(False)
 
     def close_sent_descriptors(self) -> None:
         for descriptor in self.descriptors:
@@ -101,7 +90,7 @@ class ProgramJob:
         """Close everything."""
         self.close_sent_descriptors()
         for output in self.outputs:
-            output.close()
+            output.pipe.close()
         if self.channel is not None:
             self.channel.close()
 
@@ -112,6 +101,25 @@ class ProgramJob:
     @property
     def is_over(self) -> bool:
         return self.outcome is not None or bool(self.broken)
+
+    def register(self, poller: select.poll, is_listening: bool) -> None:
+        """Register what `exchange` waits for."""
+        for output in self.outputs:
+            if not output.pipe.closed:
+                poller.register(output.pipe, select.POLLIN)
+        reading = select.POLLIN if is_listening and not self.is_channel_at_end else 0
+        writing = select.POLLOUT if self.outgoing else 0
+        if self.channel is not None and (reading or writing):
+            poller.register(self.channel, reading | writing)
+
+    def exchange(self, is_listening: bool) -> None:
+        """Read output, send queued messages and, for a listener, read a message, without blocking."""
+        for output in self.outputs:
+            output.read_available()
+        if self.channel is not None:
+            self.write_channel()
+            if is_listening:
+                self.read_channel()
 
     def write_channel(self) -> None:
         """Send as much as the program accepts now."""
@@ -139,23 +147,20 @@ class ProgramJob:
             self.is_channel_at_end = not piece
             self.incoming += piece
 
-    def _announced_bytes(self) -> int | None:
-        if len(self.incoming) < wire.FRAME.size:
-            return None
-        return int(wire.FRAME.unpack_from(self.incoming)[0])
+    def _announced_bytes(self) -> int:
+        """Return the length of the first message; -1 before its header is complete."""
+        return int(wire.FRAME.unpack_from(self.incoming)[0]) if len(self.incoming) >= wire.FRAME.size else -1
 
     @property
     def has_message(self) -> bool:
-        announced = self._announced_bytes()
-        return announced is not None and wire.FRAME.size + announced <= len(self.incoming)
+        return 0 <= self._announced_bytes() <= len(self.incoming) - wire.FRAME.size
 
     @property
     def has_oversized_message(self) -> bool:
-        announced = self._announced_bytes()
-        return announced is not None and announced > wire.MAX_MESSAGE_BYTES
+        return self._announced_bytes() > wire.MAX_MESSAGE_BYTES
 
     def take_message(self) -> bytes:
-        end = wire.FRAME.size + (self._announced_bytes() or 0)
+        end = wire.FRAME.size + self._announced_bytes()
         message = bytes(self.incoming[wire.FRAME.size : end])
         del self.incoming[:end]
         return message
@@ -164,17 +169,18 @@ class ProgramJob:
         """Take the zygote's report: nothing more is written, so the pipes hold the complete output."""
         for output in self.outputs:
             output.read_available()
-            output.close()
+            output.pipe.close()
         if cause == wire.Cause.SETUP:
             self.broken = f"a program's process could not be set up: {self.outputs[1].text.strip()[-500:] or 'no fork'}"
             return
-        kind, detail = self._judge(status, seconds, cause, peak_bytes)
-        has_exited = os.WIFEXITED(status) and kind in (ProgramStatus.OK, ProgramStatus.FAILED)
-        exit_code = os.WEXITSTATUS(status) if has_exited else None
+        code = os.waitstatus_to_exitcode(status)
+        kind, detail = self._judge(code, seconds, cause, peak_bytes)
+        exit_code = code if kind in (ProgramStatus.OK, ProgramStatus.FAILED) else None
         stdout, stderr = (output.text for output in self.outputs)
         self.outcome = ProgramOutcome(kind, stdout, stderr, seconds, exit_code, detail)
 
-    def _judge(self, status: int, seconds: float, cause: wire.Cause, peak_bytes: int) -> tuple[ProgramStatus, str]:
+    def _judge(self, code: int, seconds: float, cause: wire.Cause, peak_bytes: int) -> tuple[ProgramStatus, str]:
+        """Return the status and its reason. `code` is the exit code, or the negative number of the signal."""
         limits = self.limits
         if self.is_over_output:
             names = zip(("stdout", "stderr"), self.outputs, strict=True)
@@ -189,13 +195,11 @@ class ProgramJob:
             return ProgramStatus.TIMED_OUT, f"was still running after {limits.wall:g} s"
         if cause == wire.Cause.OWNER:
             return ProgramStatus.KILLED, "closed by its owner"
-        if os.WIFSIGNALED(status):
-            number = os.WTERMSIG(status)
-            if number in _CRASHES_WITHOUT_MEMORY and peak_bytes > 0.9 * limits.memory_mb * 2**20:
-                detail = f"crashed ({_signal_name(number)}) with its {limits.memory_mb} MiB used up"
-                return ProgramStatus.OUT_OF_MEMORY, detail
-            return ProgramStatus.KILLED, f"killed by {_signal_name(number)}"
-        code = os.WEXITSTATUS(status)
+        if code < 0:
+            name = _SIGNAL_NAMES.get(-code, f"signal {-code}")
+            if -code in _CRASHES_WITHOUT_MEMORY and peak_bytes > 0.9 * limits.memory_mb * 2**20:
+                return ProgramStatus.OUT_OF_MEMORY, f"crashed ({name}) with its {limits.memory_mb} MiB used up"
+            return ProgramStatus.KILLED, f"killed by {name}"
         if code == 0:
             return ProgramStatus.OK, "exit code 0"
         if code == wire.EXIT_MEMORY:
@@ -203,20 +207,13 @@ class ProgramJob:
         return ProgramStatus.FAILED, f"exit code {code}"
 
 
-def _signal_name(number: int) -> str:
-    with contextlib.suppress(ValueError):
-        return signal.Signals(number).name
-    return f"signal {number}"
-
-
 def _sealed_file(text: str) -> int:
     """Return an unchangeable file in memory that holds `text`, positioned at its start."""
     descriptor = os.memfd_create("text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        # A lone surrogate has no UTF-8; let the program's compiler refuse it.
-        data = memoryview(text.encode("utf-8", "surrogatepass"))
-        while data:
-            data = data[os.write(descriptor, data) :]
+        with open(descriptor, "wb", closefd=False) as file:
+            # A lone surrogate has no UTF-8; let the program's compiler refuse it.
+            file.write(text.encode("utf-8", "surrogatepass"))
         os.lseek(descriptor, 0, os.SEEK_SET)
         seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)

@@ -7,8 +7,6 @@ it; in a fork it must be forgotten (`forget`), never closed.
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
 import os
 import socket
 import subprocess
@@ -40,32 +38,82 @@ class StartFailed(Exception):
 
 class Link:
     def __init__(self, isolation: str) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        owner = -1
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            owner = os.pidfd_open(os.getpid())
-            self._process = self._spawn(isolation, theirs.fileno(), owner)
+            with theirs:
+                self.process = _spawn(isolation, theirs.fileno())
         except OSError as error:
-            self._control.close()
+            self.control.close()
             raise StartFailed(f"start {sys.executable}: {error}") from error
-        finally:
-            theirs.close()
-            if owner >= 0:
-                os.close(owner)
+        self.control.settimeout(_START_SECONDS)
         try:
-            self._await_ready()
-        except BaseException:
+            answer = self.receive()
+        except BaseException as error:
             self.kill()
+            if isinstance(error, TimeoutError):
+                raise StartFailed(f"no answer within {_START_SECONDS:.0f} s of starting") from None
             raise
+        if answer != wire.READY:
+            last_words = self.kill()
+            raise StartFailed(answer.decode(errors="replace") or f"{sys.executable} ended while starting: {last_words}")
+        self.control.settimeout(None)
 
-    @staticmethod
-    def _spawn(isolation: str, control: int, owner: int) -> subprocess.Popen[bytes]:
-        # A hash seed gives sets one order in every program. The rest of the owner's environment is not passed on.
-        environment = {"PYTHONHASHSEED": "0"}
-        if "LD_LIBRARY_PATH" in os.environ:  # some interpreters need it to start
-            environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
-        # The last one is for people who read a list of processes.
-        arguments = [str(_PACKAGE), str(control), str(owner), isolation, f"sandbox of process {os.getpid()}"]
+    def send(self, request: bytes, descriptors: Sequence[int] = ()) -> bool:
+        """Send a request; return False when the zygote is gone."""
+        try:
+            if descriptors:
+                socket.send_fds(self.control, [request], list(descriptors))
+            else:
+                self.control.send(request)
+        except ConnectionError:
+            return False
+        return True
+
+    def receive(self) -> bytes:
+        """Return the next report; empty when the zygote is gone."""
+        try:
+            return self.control.recv(wire.MAX_REPLY_BYTES)
+        except ConnectionError:
+            return b""
+
+    def close(self) -> None:
+        """End the zygote with all of its programs and wait for it."""
+        self.control.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_CLOSE_SECONDS)
+        self.kill()
+
+    def kill(self) -> str:
+        """Kill the zygote and return what it wrote to stderr."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stderr is not None
+        # Its processes in the namespaces may keep the pipe open a moment longer: read what is there.
+        os.set_blocking(self.process.stderr.fileno(), False)
+        text = (self.process.stderr.read() or b"").decode(errors="replace").strip()
+        self._drop()
+        return text[-1000:] or "it said nothing"
+
+    def forget(self) -> None:
+        """Close a fork's copies without touching the zygote, which belongs to the parent."""
+        self.process.returncode = 0  # not ours to wait for
+        self._drop()
+
+    def _drop(self) -> None:
+        self.control.close()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+
+def _spawn(isolation: str, control: int) -> subprocess.Popen[bytes]:
+    # A hash seed gives sets one order in every program. The rest of the owner's environment is not passed on.
+    environment = {"PYTHONHASHSEED": "0"}
+    if "LD_LIBRARY_PATH" in os.environ:  # some interpreters need it to start
+        environment["LD_LIBRARY_PATH"] = os.environ["LD_LIBRARY_PATH"]
+    owner = os.pidfd_open(os.getpid())
+    # The last one is for people who read a list of processes.
+    arguments = [str(_PACKAGE), str(control), str(owner), isolation, f"sandbox of process {os.getpid()}"]
+    try:
         return subprocess.Popen(
             [sys.executable, "-s", "-S", "-P", "-B", "-X", "utf8", "-c", _BOOT, *arguments],
             stdin=subprocess.DEVNULL,
@@ -76,77 +124,5 @@ class Link:
             env=environment,
             start_new_session=True,  # Ctrl-C is for the owner alone
         )
-
-    def _await_ready(self) -> None:
-        self._control.settimeout(_START_SECONDS)
-        try:
-            answer = self._control.recv(wire.MAX_REPLY_BYTES)
-        except TimeoutError:
-            raise StartFailed(f"no answer within {_START_SECONDS:.0f} s of starting") from None
-        except ConnectionError:
-            answer = b""
-        if answer == wire.READY:
-            self._control.settimeout(None)
-            return
-        if not answer:
-            raise StartFailed(f"{sys.executable} ended while starting: {self.last_words()}")
-        report = json.loads(answer)
-        name = errno.errorcode.get(report["errno"], report["errno"])
-        raise StartFailed(f"{report['step']}: {name} ({report['reason']})")
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def fileno(self) -> int:
-        return self._control.fileno()
-
-    def send(self, request: bytes, descriptors: Sequence[int] = ()) -> bool:
-        """Send a request; return False when the zygote is gone."""
-        try:
-            if descriptors:
-                socket.send_fds(self._control, [request], list(descriptors))
-            else:
-                self._control.send(request)
-        except ConnectionError:
-            return False
-        return True
-
-    def receive(self) -> bytes:
-        """Return the next report; empty when the zygote is gone."""
-        try:
-            return self._control.recv(wire.MAX_REPLY_BYTES)
-        except ConnectionError:
-            return b""
-
-    def last_words(self) -> str:
-        """Kill the zygote and return what it wrote to stderr."""
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stderr is not None
-        # Its processes in the namespaces may keep the pipe open a moment longer: read what is there.
-        os.set_blocking(self._process.stderr.fileno(), False)
-        text = (self._process.stderr.read() or b"").decode(errors="replace").strip()
-        return text[-1000:] or "it said nothing"
-
-    def close(self) -> None:
-        """End the zygote with all of its programs and wait for it."""
-        self._control.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_CLOSE_SECONDS)
-        self.kill()
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._drop()
-
-    def forget(self) -> None:
-        """Close a fork's copies without touching the zygote, which belongs to the parent."""
-        self._process.returncode = 0  # not ours to wait for
-        self._drop()
-
-    def _drop(self) -> None:
-        self._control.close()
-        if self._process.stderr is not None:
-            self._process.stderr.close()
+    finally:
+        os.close(owner)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import builtins
 import contextlib
-import io
 import math
 import os
 import random
@@ -28,7 +27,6 @@ MAX_DESCRIPTORS = 256
 """Maximum descriptors of the zygote. A program has fewer."""
 _PROGRAM_DESCRIPTORS = 64
 _STACK_BYTES = 64 << 20
-_READ_BYTES = 1 << 20
 FILE_NAME = "main.py"
 
 
@@ -61,16 +59,18 @@ def become_program(lockdown: Lockdown, descriptors: list[int], seconds: float, m
         os._exit(status)
 
 
-def _prepare(
-    lockdown: Lockdown, descriptors: list[int], seconds: float, memory: int
-) -> tuple[str, tuple[TextIO, TextIO, TextIO]]:
+def _prepare(lockdown: Lockdown, descriptors: list[int], seconds: float, memory: int) -> tuple[str, tuple[TextIO, ...]]:
+    """Return the source and the output streams."""
     kernel.die_with_parent()
     if os.getppid() != lockdown.zygote:
         os._exit(1)
     os.setsid()
     source = _take_descriptors(descriptors)
     streams = _make_streams()
-    _forget_the_zygote()
+    # The same state for every program, whatever ran before.
+    sys.argv = [FILE_NAME]
+    sys.orig_argv = [FILE_NAME]
+    random.seed(0)
     _limit(seconds, memory, lockdown.base_bytes)
     if lockdown.filter:
         kernel.install_filter(lockdown.filter)
@@ -79,34 +79,24 @@ def _prepare(
 
 def _take_descriptors(descriptors: list[int]) -> str:
     """Move stdin, stdout, stderr and the optional channel into place, close the rest, and return the source."""
-    text = bytearray()
-    while piece := os.pread(descriptors[0], _READ_BYTES, len(text)):
-        text += piece
+    with open(descriptors[0], "rb") as file:
+        source = file.read()
     for target, descriptor in enumerate(descriptors[1:]):
         os.dup2(descriptor, target)
     has_channel = len(descriptors) == CHANNEL_DESCRIPTOR + 2
     os.closerange(CHANNEL_DESCRIPTOR + has_channel, MAX_DESCRIPTORS)
-    return text.decode("utf-8", "surrogatepass")
+    return source.decode("utf-8", "surrogatepass")
 
 
-def _make_streams() -> tuple[TextIO, TextIO, TextIO]:
-    # As Python itself opens redirected streams in UTF-8 mode.
-    stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8", "surrogateescape")
-    stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w", closefd=False)), "utf-8", "surrogateescape")
-    stderr = io.TextIOWrapper(
-        io.BufferedWriter(io.FileIO(2, "w", closefd=False)), "utf-8", "backslashreplace", line_buffering=True
-    )
+def _make_streams() -> tuple[TextIO, TextIO]:
+    """Open stdin, stdout and stderr as Python does in UTF-8 mode when they are redirected; return the last two."""
+    stdin = os.fdopen(0, encoding="utf-8", errors="surrogateescape", closefd=False)
+    stdout = os.fdopen(1, "w", encoding="utf-8", errors="surrogateescape", closefd=False)
+    stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     sys.stdin = sys.__stdin__ = stdin  # type: ignore[misc]
     sys.stdout = sys.__stdout__ = stdout  # type: ignore[misc]
     sys.stderr = sys.__stderr__ = stderr  # type: ignore[misc]
-    return stdin, stdout, stderr
-
-
-def _forget_the_zygote() -> None:
-    """Set the same state for every program, whatever ran before."""
-    sys.argv = [FILE_NAME]
-    sys.orig_argv = [FILE_NAME]
-    random.seed(0)
+    return stdout, stderr
 
 
 def _limit(seconds: float, memory: int, base_bytes: int) -> None:
@@ -134,7 +124,7 @@ def _limit(seconds: float, memory: int, base_bytes: int) -> None:
         resource.setrlimit(kind, (allowed, allowed))
 
 
-def _run(source: str, streams: tuple[TextIO, TextIO, TextIO]) -> int:
+def _run(source: str, streams: tuple[TextIO, ...]) -> int:
     """Run the source as `__main__` and return Python's exit code."""
     main = types.ModuleType("__main__")
     vars(main)["__builtins__"] = builtins
@@ -147,8 +137,10 @@ def _run(source: str, streams: tuple[TextIO, TextIO, TextIO]) -> int:
     except BaseException as error:  # noqa: BLE001 -- whatever the program raises
         status = EXIT_MEMORY if isinstance(error, MemoryError) else 1
         _quietly(_show, error)
-    # As the interpreter does at its end: exit functions, then the globals, whose open files flush.
-    for step in (atexit._run_exitfuncs, _flush, vars(main).clear, *(stream.flush for stream in streams[1:])):
+    # As the interpreter does at its end: exit functions, the streams that the program may have put in place of ours,
+    # the globals, whose open files flush, and our streams.
+    ends = (atexit._run_exitfuncs, lambda: sys.stdout.flush(), lambda: sys.stderr.flush(), vars(main).clear)
+    for step in (*ends, *(stream.flush for stream in streams)):
         _quietly(step)
     return status
 
@@ -166,12 +158,6 @@ def _exit_code(error: SystemExit) -> int:
 def _show(error: BaseException) -> None:
     trace = error.__traceback__.tb_next if error.__traceback__ else None
     sys.excepthook(type(error), error.with_traceback(trace), trace)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            stream.flush()
 
 
 def _quietly(step: Callable[..., object], *arguments: object, **options: object) -> None:

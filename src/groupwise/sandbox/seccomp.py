@@ -18,7 +18,7 @@ _CALLS = """
 # Open files: reading, writing, and asking about them.
 read 0 63 | write 1 64 | readv 19 65 | writev 20 66 | pread64 17 67 | lseek 8 62 | close 3 57 | dup 32 23 | dup2 33 -
 dup3 292 24 | poll 7 - | ppoll 271 73 | select 23 - | pselect6 270 72
-# Files by name. What may be read is for mounts or landlock to say; nothing may be written.
+# Files by name. Mounts or landlock decide what may be read; nothing may be written.
 stat 4 - | lstat 6 - | fstat 5 80 | newfstatat 262 79 | statx 332 291 | access 21 - | faccessat 269 48
 faccessat2 439 439 | getdents64 217 61 | getcwd 79 17 | chdir 80 49
 # Memory, below the limit on the address space.
@@ -27,97 +27,85 @@ mmap 9 222 | mprotect 10 226 | munmap 11 215 | mremap 25 216 | madvise 28 233 | 
 rt_sigaction 13 134 | rt_sigprocmask 14 135 | rt_sigreturn 15 139 | rt_sigpending 127 136 | rt_sigtimedwait 128 137
 rt_sigsuspend 130 133 | sigaltstack 131 132 | futex 202 98 | set_robust_list 273 99 | setitimer 38 103
 getitimer 36 102 | alarm 37 - | pause 34 - | restart_syscall 219 128 | exit 60 93 | exit_group 231 94
-# Time and chance.
+# Time and randomness.
 clock_gettime 228 113 | clock_getres 229 114 | clock_nanosleep 230 115 | nanosleep 35 101 | gettimeofday 96 169
 time 201 - | getrandom 318 278 | sched_yield 24 124
-# Who and where it is.
+# Its identity.
 getpid 39 172 | getppid 110 173 | gettid 186 178 | getuid 102 174 | geteuid 107 175 | getgid 104 176 | getegid 108 177
 getresuid 118 148 | getresgid 120 150 | getgroups 115 158 | getpgrp 111 - | getpgid 121 155 | getsid 124 156
 uname 63 160 | getcpu 309 168 | sched_getaffinity 204 123 | getrusage 98 165 | times 100 153 | getrlimit 97 163
 """
 
 
-def _read_calls(text: str) -> dict[str, tuple[int | None, int | None]]:
-    entries = [entry.split() for line in text.splitlines() if line[:1] != "#" for entry in line.split("|") if entry]
-    return {name: (None if one == "-" else int(one), None if two == "-" else int(two)) for name, one, two in entries}
-
-
-ALLOWED = _read_calls(_CALLS)
-
-OPEN: dict[str, tuple[int | None, int | None]] = {"open": (2, None), "openat": (257, 56)}
-"""Allowed, except to truncate a file opened for reading, which landlock before version 3 does not detect."""
-OPEN_FLAGS_ARGUMENT = {"open": 1, "openat": 2}
-_O_ACCMODE, _O_TRUNC = 0o3, 0o1000
-
-BY_SECOND_ARGUMENT: dict[str, tuple[tuple[int | None, int | None], tuple[int, ...]]] = {
-    # TCGETS, TIOCGWINSZ, FIONREAD, FIONCLEX, FIOCLEX: nothing that feeds a terminal or drives a device.
-    "ioctl": ((16, 29), (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)),
-    # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC: no locks, leases, owners, seals, pipe sizes.
-    "fcntl": ((72, 25), (0, 1, 2, 3, 4, 1030)),
-}
-
-ON_ITSELF: dict[str, tuple[int | None, int | None]] = {"prlimit64": (302, 261)}
-"""Allowed with 0 as first argument: the calling process."""
-
-_AUDIT_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_COLUMNS = {"x86_64": 0, "aarch64": 1}
-_X32_BIT = 0x40000000
-
-RETURN_ALLOW = 0x7FFF0000
-RETURN_REFUSE = 0x00050000 | errno.EPERM
-RETURN_KILL = 0x80000000
-
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _JUMP_EQUAL, _JUMP_AT_LEAST = 0x15, 0x35
 _NUMBER_OFFSET, _ARCHITECTURE_OFFSET, _ARGUMENTS_OFFSET = 0, 4, 16
+_LOAD_ARGUMENT = [(_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * index) for index in range(6)]
+"""Load the low half: the arguments here are 32 bits wide to the kernel, and both architectures are little-endian."""
+RETURN_ALLOW = 0x7FFF0000
+RETURN_REFUSE = 0x00050000 | errno.EPERM
+RETURN_KILL = 0x80000000
+_X32_BIT = 0x40000000
+_O_ACCMODE, _O_TRUNC = 0o3, 0o1000
 
+ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+"""Column of the tables, and the kernel's number (AUDIT_ARCH)."""
+
+Numbers = tuple[int | None, int | None]
 Instruction = tuple[int, int, int, int]
 """Code, jump offset if true, jump offset if false, constant."""
 
 
-def build_filter(architecture: str) -> bytes:
-    """Return the filter for "x86_64" or "aarch64"."""
-    column = _COLUMNS[architecture]
-    program: list[Instruction] = [
-        (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
-        (_JUMP_EQUAL, 1, 0, _AUDIT_ARCHITECTURES[architecture]),
-        (_RETURN, 0, 0, RETURN_KILL),
-        (_LOAD, 0, 0, _NUMBER_OFFSET),
-    ]
-    if architecture == "x86_64":
-        program += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, RETURN_REFUSE)]
-    for numbers in ALLOWED.values():
-        program += _for_call(numbers[column], [(_RETURN, 0, 0, RETURN_ALLOW)])
-    for name, numbers in OPEN.items():
-        program += _for_call(numbers[column], _unless_truncated(OPEN_FLAGS_ARGUMENT[name]))
-    for numbers, values in BY_SECOND_ARGUMENT.values():
-        program += _for_call(numbers[column], _if_argument_is(1, values))
-    for numbers in ON_ITSELF.values():
-        program += _for_call(numbers[column], _if_argument_is(0, (0,)))
-    program.append((_RETURN, 0, 0, RETURN_REFUSE))
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+def _read_calls(text: str) -> dict[str, Numbers]:
+    entries = [entry.split() for line in text.splitlines() if line[:1] != "#" for entry in line.split("|") if entry]
+    return {name: (None if one == "-" else int(one), None if two == "-" else int(two)) for name, one, two in entries}
 
 
-def _for_call(number: int | None, body: list[Instruction]) -> list[Instruction]:
-    """Return the body, skipped unless the call has this number. Every body ends with a return."""
-    return [] if number is None else [(_JUMP_EQUAL, 0, len(body), number), *body]
-
-
-def _load_argument(index: int) -> Instruction:
-    # The low half: these arguments are 32 bits wide to the kernel, and both architectures are little-endian.
-    return (_LOAD, 0, 0, _ARGUMENTS_OFFSET + 8 * index)
-
-
-def _if_argument_is(index: int, values: tuple[int, ...]) -> list[Instruction]:
+def _if_argument_is(index: int, *values: int) -> list[Instruction]:
     tests = [(_JUMP_EQUAL, len(values) - position, 0, value) for position, value in enumerate(values)]
-    return [_load_argument(index), *tests, (_RETURN, 0, 0, RETURN_REFUSE), (_RETURN, 0, 0, RETURN_ALLOW)]
+    return [_LOAD_ARGUMENT[index], *tests, (_RETURN, 0, 0, RETURN_REFUSE), (_RETURN, 0, 0, RETURN_ALLOW)]
 
 
 def _unless_truncated(flags_index: int) -> list[Instruction]:
+    """Refuse to truncate a file opened for reading, which landlock before version 3 does not detect."""
     return [
-        _load_argument(flags_index),
+        _LOAD_ARGUMENT[flags_index],
         (_AND, 0, 0, _O_TRUNC | _O_ACCMODE),
         (_JUMP_EQUAL, 0, 1, _O_TRUNC),
         (_RETURN, 0, 0, RETURN_REFUSE),
         (_RETURN, 0, 0, RETURN_ALLOW),
     ]
+
+
+ALLOWED = _read_calls(_CALLS)
+CONDITIONAL: dict[str, tuple[Numbers, list[Instruction]]] = {
+    "open": ((2, None), _unless_truncated(1)),
+    "openat": ((257, 56), _unless_truncated(2)),
+    # TCGETS, TIOCGWINSZ, FIONREAD, FIONCLEX, FIOCLEX: nothing that feeds a terminal or drives a device.
+    "ioctl": ((16, 29), _if_argument_is(1, 0x5401, 0x5413, 0x541B, 0x5450, 0x5451)),
+    # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC: no locks, leases, owners, seals, pipe sizes.
+    "fcntl": ((72, 25), _if_argument_is(1, 0, 1, 2, 3, 4, 1030)),
+    # Process 0 is the calling one.
+    "prlimit64": ((302, 261), _if_argument_is(0, 0)),
+}
+"""Calls whose arguments decide. Every body ends with a return."""
+
+
+def build_filter(architecture: str) -> bytes:
+    """Return the filter for "x86_64" or "aarch64"."""
+    column, audit_number = ARCHITECTURES[architecture]
+    program: list[Instruction] = [
+        (_LOAD, 0, 0, _ARCHITECTURE_OFFSET),
+        (_JUMP_EQUAL, 1, 0, audit_number),
+        (_RETURN, 0, 0, RETURN_KILL),
+        (_LOAD, 0, 0, _NUMBER_OFFSET),
+    ]
+    if architecture == "x86_64":
+        program += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, RETURN_REFUSE)]
+    unconditional = [(numbers, [(_RETURN, 0, 0, RETURN_ALLOW)]) for numbers in ALLOWED.values()]
+    for numbers, body in (*unconditional, *CONDITIONAL.values()):
+        number = numbers[column]
+        if number is not None:  # any other call skips the body
+            program += [(_JUMP_EQUAL, 0, len(body), number), *body]
+    program.append((_RETURN, 0, 0, RETURN_REFUSE))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)

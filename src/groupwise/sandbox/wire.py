@@ -1,6 +1,6 @@
 """Messages between owner and zygote, over a socket that keeps message boundaries (SOCK_SEQPACKET).
 
-    zygote → owner   READY, or a JSON object {"step", "errno", "reason"} and the end
+    zygote → owner   READY, or the step that was refused, in words, and the end
     owner → zygote   START with the program's descriptors, any number of KILL
     zygote → owner   one ENDED for each START
 

@@ -16,7 +16,6 @@ import errno
 import fcntl
 import gc
 import importlib
-import json
 import os
 import platform
 import resource
@@ -28,8 +27,8 @@ import time
 from dataclasses import dataclass
 from mmap import mmap
 
-from groupwise.sandbox import kernel, landlock, namespaces, seccomp, wire
-from groupwise.sandbox.exposed import exposed_paths
+from groupwise.sandbox import kernel, seccomp, wire
+from groupwise.sandbox.isolation import enter_landlock, enter_namespaces, exposed_paths
 from groupwise.sandbox.program import MAX_DESCRIPTORS, Lockdown, become_program
 
 # The most common imports; others come from the standard library on disk, at a few milliseconds each.
@@ -69,11 +68,9 @@ class _Zygote:
         """Serve until the owner is gone."""
         while True:
             poller = select.poll()
-            poller.register(self._control, select.POLLIN)
-            poller.register(self._owner, select.POLLIN)
             by_process = {job.process: number for number, job in self._jobs.items()}
-            for process in by_process:
-                poller.register(process, select.POLLIN)
+            for descriptor in (self._control.fileno(), self._owner, *by_process):
+                poller.register(descriptor, select.POLLIN)
             for descriptor, _ in poller.poll(self._patience_ms()):
                 if descriptor == self._owner:
                     return
@@ -123,7 +120,8 @@ class _Zygote:
         for job in self._jobs.values():
             if now < job.look_at:
                 continue
-            left = job.seconds - _cpu_seconds(job.pid)
+            # The number of a process's CPU clock is made from the process's number; see clock_getcpuclockid(3).
+            left = job.seconds - time.clock_gettime((~job.pid << 3) | 2)
             if left <= 0:
                 self._kill(job, wire.Cause.CPU)
             elif now >= job.deadline:
@@ -151,19 +149,15 @@ class _Zygote:
             self._control.send(wire.ENDED.pack(number, status, seconds, cause, peak_bytes))
 
 
-def _cpu_seconds(pid: int) -> float:
-    """Return the CPU time of another process; the kernel encodes its number in the clock's (CPUCLOCK_SCHED)."""
-    return time.clock_gettime((~pid << 3) | 2)
-
-
 def main(control_descriptor: int, owner_descriptor: int, isolation: str) -> None:
     """Run a zygote. `isolation` is "namespaces", "landlock" or "none"."""
     control, owner = _arrange_descriptors(control_descriptor, owner_descriptor)
     try:
         lockdown = _isolate(isolation)
     except (kernel.KernelRefused, OSError) as error:
-        step, number, reason = _explain(error)
-        control.send(json.dumps({"step": step, "errno": number, "reason": reason}).encode()[: wire.MAX_REPLY_BYTES])
+        if isinstance(error, OSError):
+            error = kernel.KernelRefused(f"access {error.filename}", error.errno or 0, error.strerror or str(error))
+        control.send(os.fsencode(str(error))[: wire.MAX_REPLY_BYTES])
         return
     if lockdown is None:  # the process outside the namespaces, which has waited for their end
         return
@@ -204,14 +198,20 @@ def _isolate(isolation: str) -> Lockdown | None:
     # A verifier's process may have limited itself; its programs have their own limits.
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-    program_filter = _checked_filter(isolation)
+    try:
+        program_filter = _checked_filter()
+    except kernel.KernelRefused:
+        if isolation != "none":
+            raise
+        program_filter = b""
     if isolation == "namespaces":
-        child = namespaces.enter(exposed_paths())
+        child = enter_namespaces(exposed_paths())
         if child:
-            _wait_outside(child)
+            os.closerange(0, MAX_DESCRIPTORS)  # the socket and the owner's descriptor must not stay open here
+            os.waitpid(child, 0)
             return None
     elif isolation == "landlock":
-        landlock.enter(exposed_paths())
+        enter_landlock(exposed_paths())
     else:
         kernel.forbid_new_privileges()
         os.chdir("/")
@@ -219,12 +219,10 @@ def _isolate(isolation: str) -> Lockdown | None:
     return Lockdown(os.getpid(), base_bytes, program_filter)
 
 
-def _checked_filter(isolation: str) -> bytes:
+def _checked_filter() -> bytes:
     """Return the seccomp filter after a test process has installed it."""
     machine = platform.machine()
-    if machine not in kernel.ARCHITECTURES:
-        if isolation == "none":
-            return b""
+    if machine not in seccomp.ARCHITECTURES:
         raise kernel.KernelRefused(f"seccomp filter for {machine}", errno.ENOSYS, f"no list of calls for {machine}")
     program_filter = seccomp.build_filter(machine)
     pid = os.fork()
@@ -237,20 +235,6 @@ def _checked_filter(isolation: str) -> bytes:
             number = error.number
         os._exit(number)
     number = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if number == 0:
-        return program_filter
-    if isolation == "none":
-        return b""
-    raise kernel.KernelRefused("seccomp filter", abs(number))
-
-
-def _wait_outside(child: int) -> None:
-    # Neither the socket nor the owner's descriptor may be held open from here.
-    os.closerange(0, MAX_DESCRIPTORS)
-    os.waitpid(child, 0)
-
-
-def _explain(error: kernel.KernelRefused | OSError) -> tuple[str, int, str]:
-    if isinstance(error, kernel.KernelRefused):
-        return error.step, error.number, error.reason
-    return f"access {error.filename}", error.errno or 0, error.strerror or str(error)
+    if number:
+        raise kernel.KernelRefused("seccomp filter", abs(number))
+    return program_filter

@@ -9,8 +9,10 @@ supervisor → caller   results   the same; before the first: READY, or the reas
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -21,8 +23,7 @@ SHARE = struct.Struct("<III")
 ENDING = struct.Struct("<Bd")
 READY = b"ready"
 MAX_FRAME_BYTES = 1 << 30
-MAX_VALUE_CHARS = 1 << 20
-"""Maximum length of a value as JSON; a longer one is an error of its item."""
+_READ_BYTES = 1 << 18
 
 
 class Outcome(IntEnum):
@@ -62,63 +63,52 @@ class BadFrame(ValueError):
 
 
 class Channel:
-    """Frames over a non-blocking socket: what cannot be sent yet is buffered."""
+    """Frames over a socket. It does not block: what cannot be sent yet is buffered."""
 
-    def __init__(self, connection: socket.socket, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+    def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self.socket = connection
         self.is_closed = False
         """The other side is gone; its earlier frames are still returned."""
-        self._max_frame_bytes = max_frame_bytes
+        self.outgoing = bytearray()
         self._incoming = bytearray()
-        self._outgoing = bytearray()
 
-    @property
-    def has_outgoing(self) -> bool:
-        return bool(self._outgoing)
-
-    def send(self, *parts: bytes) -> None:
+    def send(self, *parts: bytes | bytearray) -> None:
         self.put(*parts)
         self.flush()
 
-    def put(self, *parts: bytes) -> None:
+    def put(self, *parts: bytes | bytearray) -> None:
         """Buffer a frame for the next `flush`."""
-        self._outgoing += LENGTH.pack(sum(map(len, parts)))
+        self.outgoing += LENGTH.pack(sum(map(len, parts)))
         for part in parts:
-            self._outgoing += part
+            self.outgoing += part
 
     def flush(self) -> None:
-        while self._outgoing:
+        while self.outgoing:
             try:
-                sent = self.socket.send(self._outgoing)
+                sent = self.socket.send(self.outgoing)
             except BlockingIOError:
                 return
             except OSError:
                 # Nobody reads any more, but earlier frames can still be read: `receive` detects the end.
-                self._outgoing.clear()
+                self.outgoing.clear()
                 return
-            del self._outgoing[:sent]
+            del self.outgoing[:sent]
 
     def receive(self) -> list[bytes]:
-        """Return every complete frame available."""
-        while not self.is_closed:
-            try:
-                data = self.socket.recv(1 << 18)
-            except BlockingIOError:
-                break
-            except OSError:
-                data = b""
-            self.is_closed = not data
-            self._incoming += data
-            if len(data) < 1 << 18:
-                break
-        return self._take_frames()
-
-    def _take_frames(self) -> list[bytes]:
+        """Read once, so that a flood cannot hold the reader, and return every complete frame."""
+        try:
+            data = self.socket.recv(_READ_BYTES)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data = b""
+        self.is_closed = not data
+        self._incoming += data
         frames, position, end = [], 0, len(self._incoming)
         while end - position >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._incoming, position)
-            if length > self._max_frame_bytes:
+            if length > MAX_FRAME_BYTES:
                 raise BadFrame(f"a frame of {length} bytes")
             start = position + LENGTH.size
             if end - start < length:
@@ -127,3 +117,13 @@ class Channel:
             position = start + length
         del self._incoming[:position]
         return frames
+
+
+def wait_for(channels: Iterable[Channel], seconds: float | None = None) -> list[Channel]:
+    """Wait until a channel has input, can send what is buffered, or is closed; return those channels."""
+    by_descriptor = {channel.socket.fileno(): channel for channel in channels}
+    poller = select.poll()
+    for descriptor, channel in by_descriptor.items():
+        poller.register(descriptor, select.POLLIN | (select.POLLOUT if channel.outgoing else 0))
+    events = poller.poll(None if seconds is None else max(0.0, seconds) * 1000)
+    return [by_descriptor[descriptor] for descriptor, _ in events]

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pickle
-import select
 import socket
 import subprocess
 import sys
@@ -17,13 +16,14 @@ from typing import Any, Protocol
 
 import cloudpickle
 
-from groupwise.workers.messages import ENDING, JOB, READY, SHARE, Answer, Channel, Limits, Outcome
+from groupwise.workers.messages import ENDING, JOB, READY, SHARE, Answer, Channel, Limits, Outcome, wait_for
 
 ITEMS_PER_JOB = 8
 START_SECONDS = 180.0
 """Time to import the function's modules: your own task may import torch."""
 MAX_RESTARTS = 3
 """Number of supervisors that may die without an answer in between before the pool gives up."""
+MIN_USUAL, MAX_USUAL = 2, 16
 
 
 class PoolFailed(RuntimeError):
@@ -40,9 +40,6 @@ class Pool(Protocol):
     def answers(self, ticket: tuple[int, ...]) -> list[Answer]: ...
 
     def close(self) -> None: ...
-
-
-MIN_USUAL, MAX_USUAL = 2, 16
 
 
 def num_cores() -> int:
@@ -110,8 +107,7 @@ class WorkerPool:
         with self._lock, self._consistent():
             while any(number not in self._done for number in ticket):
                 self._wait()
-            found = [answer for number in ticket for answer in self._done.pop(number)]
-            return [answer for answer in found if answer is not None]
+            return [answer for number in ticket for answer in self._done.pop(number) if answer is not None]
 
     def start(self) -> None:
         """Start the processes if they are not running, as `submit` does; calling it early shows errors early."""
@@ -149,7 +145,7 @@ class WorkerPool:
         deadline = time.monotonic() + START_SECONDS
         frames: list[bytes] = []
         while not frames and not self._channel.is_closed and (left := deadline - time.monotonic()) > 0:
-            self._select(left)
+            wait_for([self._channel], left)
             frames = self._channel.receive()
         if frames[:1] == [READY]:
             return
@@ -167,15 +163,15 @@ class WorkerPool:
         assert self._channel is not None
         answers, payload = self._waiting[number]
         self._channel.send(JOB.pack(number, len(answers)), payload)
-        while self._channel.has_outgoing and not self._channel.is_closed:
+        while self._channel.outgoing and not self._channel.is_closed:
             # The supervisor always reads, so this ends. It may be waiting for us to read, too.
-            self._select(None)
+            wait_for([self._channel])
             self._channel.flush()
             self._receive()
 
     def _wait(self) -> None:
         assert self._channel is not None
-        self._select(None)
+        wait_for([self._channel])
         self._receive()
         if self._channel.is_closed:
             self._restart()
@@ -202,12 +198,6 @@ class WorkerPool:
                 self._done[number] = answers
                 del self._waiting[number]
 
-    def _select(self, seconds: float | None) -> None:
-        assert self._channel is not None
-        poll = select.poll()
-        poll.register(self._channel.socket, select.POLLIN | (select.POLLOUT if self._channel.has_outgoing else 0))
-        poll.poll(None if seconds is None else max(0, round(seconds * 1000)))
-
     def _stop(self) -> None:
         if self._channel is not None:
             self._channel.socket.close()  # then the supervisor kills its workers and ends
@@ -230,25 +220,24 @@ class WorkerPool:
             raise
 
 
-_OUTCOMES = tuple(Outcome)
-
-
 def read_answers(frame: bytes, count: int, limits: Limits) -> list[Answer | None]:
+    """Return the answers of a frame of results. CPU time alone decides `TIMED_OUT`, whether or not it was noticed."""
     start = SHARE.size + count * ENDING.size
     endings = list(ENDING.iter_unpack(frame[SHARE.size : start]))
     try:
+        outcomes = [Outcome(code) for code, _ in endings]
         values = json.loads(frame[start:])
         if not isinstance(values, list) or len(values) != count:
             raise ValueError("not one value per item")
     except (ValueError, RecursionError) as error:  # the function itself wrote to the connection
         return [Answer(Outcome.DIED, None, f"its answer cannot be read: {error}", seconds) for _, seconds in endings]
     answers: list[Answer | None] = []
-    for (code, seconds), value in zip(endings, values, strict=True):
-        outcome = _OUTCOMES[code]
-        if outcome is Outcome.DONE:
+    for outcome, (_, seconds), value in zip(outcomes, endings, values, strict=True):
+        if seconds > limits.seconds:
+            detail = f"more than {limits.seconds:g} s of CPU time"
+            answers.append(Answer(Outcome.TIMED_OUT, None, detail, seconds))
+        elif outcome is Outcome.DONE:
             answers.append(Answer(outcome, value, "", seconds))
-        elif outcome is Outcome.TIMED_OUT and seconds > limits.seconds:
-            answers.append(Answer(outcome, None, f"more than {limits.seconds:g} s of CPU time", seconds))
         else:
             answers.append(Answer(outcome, None, str(value), seconds))
     return answers

@@ -2,9 +2,9 @@
 
     caller ──Ray──▶ host, one per machine (an actor) ──▶ its WorkerPool: supervisor, deadlines, kill
 
-The contract is the pool's: each item gets exactly one `Answer`, in the order of the items. A lost host only costs time:
-its jobs run again on another. A job that was lost twice runs item by item on a separate host, and an item that ends
-this one too is `DIED`: an error, never a wrong answer. Ray ends the hosts with the caller.
+The contract is the pool's. A lost host only costs time: its jobs run again on another. A job that was lost twice runs
+item by item on a separate host, and an item that ends this one too is `DIED`: an error, never a wrong answer. Ray ends
+the hosts with the caller.
 
 Function and items travel as pickle inside pickle: Ray would otherwise load them before the host has the caller's search
 path, which your own task may need.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -51,13 +52,12 @@ def spread_workers(
         counts[node] += 1
         order.append(node)
     shares = []
-    for first in range(0, len(order), workers_per_caller or 1):
-        mine = order[first : first + workers_per_caller]
-        numbers = {node: mine.count(node) for node in dict.fromkeys(mine)}
+    for caller in range(num_callers):
+        mine = Counter(order[caller * workers_per_caller :][:workers_per_caller])
         shares.append(
-            [WorkerShare(node, n, _cpus(n * min(1.0, free_cpus[node] / counts[node]))) for node, n in numbers.items()]
+            [WorkerShare(node, n, _cpus(n * min(1.0, free_cpus[node] / counts[node]))) for node, n in mine.items()]
         )
-    return shares or [[] for _ in range(num_callers)]
+    return shares
 
 
 def _cpus(amount: float) -> float:
@@ -122,18 +122,17 @@ class RayPool:
         if self._hosts:
             return
         import ray
-        from ray.exceptions import GetTimeoutError, RayError
 
         self._hosts = [_Host(share, self._make_actor(share)) for share in self._shares]
         try:
             ray.get([host.actor.start.remote() for host in self._hosts], timeout=START_SECONDS)
-        except GetTimeoutError:
+        except ray.exceptions.GetTimeoutError:
             self.close()
             raise PoolFailed(
                 f"the verifier workers did not start within {START_SECONDS:g} s: the CPUs of the cluster are in use "
                 "(see `ray status`); lower verifier.workers, or wait"
             ) from None
-        except RayError as error:
+        except ray.exceptions.RayError as error:
             self.close()
             raise PoolFailed(
                 f"the verifier workers did not start: {_last_line(error)}. Every machine of the cluster must have "
@@ -159,7 +158,7 @@ class RayPool:
         """End all hosts and their workers."""
         import ray
 
-        for actor in (*(host.actor for host in self._hosts), *([self._spare] if self._spare else [])):
+        for actor in filter(None, (*(host.actor for host in self._hosts), self._spare)):
             ray.kill(actor)
         self._hosts.clear()
         self._spare = None
@@ -183,13 +182,12 @@ class RayPool:
 
     def _answers_to(self, number: int) -> list[Answer]:
         import ray
-        from ray.exceptions import RayError
 
         job = self._jobs[number]
         while job.num_losses < MAX_LOSSES:
             try:
                 _, answers = ray.get([job.sent, job.host.actor.answers.remote(number)])
-            except RayError:
+            except ray.exceptions.RayError:
                 self._replace(job.host)
                 continue
             job.host.num_open -= job.num_items
@@ -216,14 +214,13 @@ class RayPool:
 
     def _answer_apart(self, shared: Any, item: Any) -> Answer:
         import ray
-        from ray.exceptions import RayError
 
         if self._spare is None:
             self._spare = self._make_actor(WorkerShare(_living_node(), 1, 0))
         sent = self._spare.submit.remote(0, pickle.dumps((shared, [item])))
         try:
             _, (answer,) = ray.get([sent, self._spare.answers.remote(0)])
-        except RayError as error:
+        except ray.exceptions.RayError as error:
             ray.kill(self._spare)
             self._spare = None
             detail = f"{MAX_LOSSES + 1} hosts of its worker were lost: {_last_line(error)}"

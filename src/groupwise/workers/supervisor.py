@@ -1,10 +1,12 @@
-"""The process between the caller and the workers: forks them, distributes jobs, enforces the limits.
+"""The processes of a pool: a supervisor between the caller and the workers, and the workers that it forks.
 
-It never runs the function itself and never blocks, so a function cannot delay it. Run as
-`python -m groupwise.workers.supervisor DESCRIPTOR`, with one end of a socket pair as the descriptor.
+The supervisor distributes jobs and enforces the limits. It never runs the function itself and never blocks, so a
+function cannot delay it. Run as `python -m groupwise.workers.supervisor DESCRIPTOR`, with one end of a socket pair as
+the descriptor.
 
-A worker holds two jobs, or more when the queue is long, so that it need not wait between them. When it dies or hangs,
-the item that it noted is blamed; its other unanswered items return to the front of the queue.
+A worker runs the function. It holds two jobs, or more when the queue is long, so that it need not wait between them. It
+notes the current item in memory shared with the supervisor, and sends the answers to a job together. When it dies or
+hangs, the item that it noted is blamed; its other unanswered items return to the front of the queue.
 """
 
 from __future__ import annotations
@@ -15,18 +17,18 @@ import json
 import mmap
 import os
 import pickle
-import selectors
+import resource
+import select
 import signal
 import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from groupwise.workers.messages import ENDING, JOB, READY, SHARE, BadFrame, Channel, Limits, Outcome
-from groupwise.workers.worker import run_forked
+from groupwise.workers.messages import ENDING, JOB, READY, SHARE, BadFrame, Channel, Limits, Outcome, wait_for
 
 MIN_JOBS_PER_WORKER, MAX_JOBS_PER_WORKER = 2, 16
 CHECK_SECONDS = 0.02
@@ -35,7 +37,14 @@ MAX_ITEMS_PER_WORKER = 20_000
 """Items after which a worker is replaced, since caches of foreign libraries must not grow forever."""
 MAX_IDLE_DEATHS = 50
 """Number of workers that may die idle in a row before the supervisor gives up."""
+MAX_VALUE_CHARS = 1 << 20
+"""Maximum length of a value as JSON; a longer one is an error of its item."""
+MAX_DETAIL_CHARS = 2000
+MAX_HOLD_SECONDS = 0.005
+"""How long answers may wait for more."""
 PR_SET_PDEATHSIG = 1
+_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
+"""Most real-time signals have no name."""
 
 
 @dataclass(slots=True)
@@ -50,21 +59,17 @@ class WorkerJob:
     """Its worker gets no other job meanwhile, so that the blame is certain."""
 
 
+@dataclass(slots=True, eq=False)
 class Worker:
-    def __init__(self, pid: int, connection: socket.socket, note: mmap.mmap) -> None:
-        self.pid = pid
-        self.note = memoryview(note).cast("I")
-        """(item, number of items begun, number of jobs begun), written by the worker."""
-        self.channel = Channel(connection)
-        self.jobs: deque[WorkerJob] = deque()
-        self.num_answered = 0
-        self.num_jobs_answered = 0
-        self.marks: tuple[int, float, float] | None = None
-        """(items begun, CPU clock, wall clock) when the current item was first seen."""
-
-    def cpu_seconds(self) -> float:
-        # Linux encodes "CPU clock of process PID" in the clock's number; see clock_getcpuclockid(3).
-        return time.clock_gettime((~self.pid << 3) | 2)
+    pid: int
+    channel: Channel
+    note: memoryview
+    """(item, number of items begun, number of jobs begun), written by the worker."""
+    jobs: deque[WorkerJob] = field(default_factory=deque)
+    num_answered: int = 0
+    num_jobs_answered: int = 0
+    marks: tuple[int, float, float] | None = None
+    """(items begun, CPU clock, wall clock) when the current item was first seen."""
 
     def has_room(self, job: WorkerJob, max_jobs: int) -> bool:
         if self.jobs and (job.is_alone or self.jobs[0].is_alone):
@@ -90,8 +95,6 @@ class Supervisor:
         self._owner_pid = owner_pid
         self._function = function
         self._limits = limits
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(owner.socket, selectors.EVENT_READ, None)
         self._queue: deque[WorkerJob] = deque()
         self._workers: list[Worker] = []
         self._num_idle_deaths = 0
@@ -102,32 +105,25 @@ class Supervisor:
     def run(self) -> None:
         while not self._owner.is_closed and os.getppid() == self._owner_pid:
             is_busy = any(worker.jobs for worker in self._workers)
-            for key, events in self._selector.select(CHECK_SECONDS if is_busy else 1.0):
-                if key.data is None:
-                    self._serve_owner(events)
-                elif key.data in self._workers:  # it may have been replaced earlier in this round
-                    self._serve_worker(key.data, events)
+            workers = {worker.channel: worker for worker in self._workers}
+            for channel in wait_for([self._owner, *workers], CHECK_SECONDS if is_busy else 1.0):
+                channel.flush()
+                if channel is self._owner:
+                    for frame in channel.receive():
+                        number, num_items = JOB.unpack_from(frame)
+                        self._queue.append(WorkerJob(number, 0, num_items, frame[JOB.size :]))
+                else:
+                    self._serve_worker(workers[channel])
             if is_busy and time.monotonic() >= self._next_check:
                 self._next_check = time.monotonic() + CHECK_SECONDS
                 for worker in list(self._workers):
                     self._check_limits(worker)
             self._deal()
             self._owner.flush()
-            self._watch(self._owner, None)
         for worker in self._workers:
             _kill(worker.pid)
 
-    def _serve_owner(self, events: int) -> None:
-        if events & selectors.EVENT_WRITE:
-            self._owner.flush()
-        if events & selectors.EVENT_READ:
-            for frame in self._owner.receive():
-                number, num_items = JOB.unpack_from(frame)
-                self._queue.append(WorkerJob(number, 0, num_items, frame[JOB.size :]))
-
-    def _serve_worker(self, worker: Worker, events: int) -> None:
-        if events & selectors.EVENT_WRITE:
-            worker.channel.flush()
+    def _serve_worker(self, worker: Worker) -> None:
         try:
             for frame in worker.channel.receive():
                 self._take(worker, frame)
@@ -141,8 +137,6 @@ class Supervisor:
             self._replace(worker, Outcome.DIED)
         elif worker.num_answered >= MAX_ITEMS_PER_WORKER and not worker.jobs:
             self._replace(worker, None)
-        else:
-            self._watch(worker.channel, worker)
 
     def _take(self, worker: Worker, frame: bytes) -> None:
         """Forward results after checking that they belong to the current job."""
@@ -150,24 +144,13 @@ class Supervisor:
         if job is None or frame[: SHARE.size] != SHARE.pack(job.number, job.first, job.end):
             raise BadFrame("results that nobody asked for")
         count = job.end - job.first
-        endings = frame[SHARE.size : SHARE.size + count * ENDING.size]
-        if len(endings) < count * ENDING.size:
+        if len(frame) < SHARE.size + count * ENDING.size:
             raise BadFrame("results without endings")
-        if any(seconds > self._limits.seconds for _, seconds in ENDING.iter_unpack(endings)):
-            frame = self._with_time_outs(frame, endings)
         self._owner.put(frame)
         worker.num_answered += count
         worker.num_jobs_answered += 1
         self._num_idle_deaths = 0
         worker.jobs.popleft()
-
-    def _with_time_outs(self, frame: bytes, endings: bytes) -> bytes:
-        """Mark items that ended over the limit before it was checked: the outcome must not depend on timing."""
-        changed = b"".join(
-            ENDING.pack(Outcome.TIMED_OUT if seconds > self._limits.seconds else outcome, seconds)
-            for outcome, seconds in ENDING.iter_unpack(endings)
-        )
-        return frame[: SHARE.size] + changed + frame[SHARE.size + len(endings) :]
 
     def _try_one_by_one(self, worker: Worker) -> None:
         """Repeat each item alone, to find out which one wrote to the connection."""
@@ -182,7 +165,9 @@ class Supervisor:
         if not worker.jobs:
             worker.marks = None
             return
-        num_begun, cpu, wall = worker.note[1], worker.cpu_seconds(), time.monotonic()
+        # The number of a process's CPU clock is made from the process's number; see clock_getcpuclockid(3).
+        cpu = time.clock_gettime((~worker.pid << 3) | 2)
+        num_begun, wall = worker.note[1], time.monotonic()
         if worker.marks is None or worker.marks[0] != num_begun:
             worker.marks = (num_begun, cpu, wall)
         cpu_used, wall_used = cpu - worker.marks[1], wall - worker.marks[2]
@@ -194,17 +179,20 @@ class Supervisor:
 
         Without an outcome no item is blamed, and all of them are repeated.
         """
-        self._selector.unregister(worker.channel.socket)
         worker.channel.socket.close()
         self._workers.remove(worker)
         status = _kill(worker.pid)
-        blamed = None if outcome is None else worker.pop_blamed()
-        if outcome is not None and blamed is not None:
+        if outcome is not None and (blamed := worker.pop_blamed()) is not None:
             job, item = blamed
-            self._answer_for(job.number, item, outcome, seconds, _ending(status))
+            if outcome is Outcome.DIED:
+                detail = f"its process ended with {_ending(status)}"
+            else:  # by the wall clock; the caller recognises too much CPU time itself
+                detail = f"no answer within {self._limits.wall_seconds:g} s"
+            answer = ENDING.pack(outcome, seconds) + json.dumps([detail]).encode()
+            self._owner.put(SHARE.pack(job.number, item, item + 1), answer)
             for first, end in ((item + 1, job.end), (job.first, item)):
                 if first < end:
-                    worker.jobs.appendleft(WorkerJob(job.number, first, end, job.payload, job.is_alone))
+                    worker.jobs.appendleft(replace(job, first=first, end=end))
         elif outcome is Outcome.DIED:
             self._num_idle_deaths += 1
             if self._num_idle_deaths > MAX_IDLE_DEATHS:
@@ -212,20 +200,10 @@ class Supervisor:
         self._queue.extendleft(reversed(worker.jobs))
         self._fork()
 
-    def _answer_for(self, job: int, item: int, outcome: Outcome, seconds: float, ending: str) -> None:
-        if outcome is Outcome.DIED:
-            detail = f"its process ended with {ending}"
-        elif seconds > self._limits.seconds:
-            detail = f"more than {self._limits.seconds:g} s of CPU time"
-        else:
-            detail = f"no answer within {self._limits.wall_seconds:g} s"
-        self._owner.put(SHARE.pack(job, item, item + 1), ENDING.pack(outcome, seconds), json.dumps([detail]).encode())
-
     def _deal(self) -> None:
         # Give a worker many jobs only when the queue is far longer, so that the last jobs are spread evenly.
         share = len(self._queue) // (4 * len(self._workers))
         max_jobs = min(max(share, MIN_JOBS_PER_WORKER), MAX_JOBS_PER_WORKER)
-        dealt = set()
         while self._queue:
             open_workers = [worker for worker in self._workers if worker.has_room(self._queue[0], max_jobs)]
             if not open_workers:
@@ -234,40 +212,26 @@ class Supervisor:
             job = self._queue.popleft()
             worker.jobs.append(job)
             worker.channel.put(SHARE.pack(job.number, job.first, job.end), job.payload)
-            dealt.add(worker)
-        for worker in dealt:
+        for worker in self._workers:
             worker.channel.flush()
-            self._watch(worker.channel, worker)
-
-    def _watch(self, channel: Channel, data: Worker | None) -> None:
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if channel.has_outgoing else 0)
-        if self._selector.get_key(channel.socket).events != events:
-            self._selector.modify(channel.socket, events, data)
 
     def _fork(self) -> None:
         ours, theirs = socket.socketpair()
         note = mmap.mmap(-1, 12)  # shared with the fork, and with nobody else
+        supervisor = os.getpid()
         pid = os.fork()
         if pid == 0:
             os.setsid()  # so that its children can be killed with it
-            _die_with_parent()
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != supervisor:  # it died before we could ask
+                os._exit(1)
             ours.close()
             self._owner.socket.close()
             for worker in self._workers:
                 worker.channel.socket.close()
-            self._selector.close()
             run_forked(theirs, note, self._function, self._limits)
         theirs.close()
-        worker = Worker(pid, ours, note)
-        self._workers.append(worker)
-        self._selector.register(ours, selectors.EVENT_READ, worker)
-
-
-def _die_with_parent() -> None:
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before we could ask
-        os._exit(1)
+        self._workers.append(Worker(pid, Channel(ours), memoryview(note).cast("I")))
 
 
 def _kill(pid: int) -> int:
@@ -281,21 +245,86 @@ def _kill(pid: int) -> int:
 
 
 def _ending(status: int) -> str:
-    if os.WIFSIGNALED(status):
-        return signal.Signals(os.WTERMSIG(status)).name
-    return f"exit code {os.waitstatus_to_exitcode(status)}"
+    code = os.waitstatus_to_exitcode(status)
+    return f"exit code {code}" if code >= 0 else _SIGNAL_NAMES.get(-code, f"signal {-code}")
+
+
+def serve(connection: socket.socket, note: mmap.mmap, function: Callable[[Any, Any], Any], limits: Limits) -> None:
+    """Serve until the supervisor closes the connection."""
+    limit_memory(limits.memory_mb)
+    channel = Channel(connection)
+    at = memoryview(note).cast("I")
+    due = 0.0
+    while not channel.is_closed:
+        connection.setblocking(True)  # a worker may wait; here, since the function could change it
+        # Collect answers while there is more to do, so that a long queue of quick items needs few messages.
+        if not select.select([connection], [], [], 0)[0]:
+            channel.flush()
+        for frame in channel.receive():
+            job, start, end = SHARE.unpack_from(frame)
+            at[0], at[1], at[2] = start, at[1] + 1, at[2] + 1
+            shared, items = pickle.loads(memoryview(frame)[SHARE.size :])
+            endings, values = bytearray(), []
+            before = time.process_time()
+            for number in range(start, end):
+                at[0], at[1] = number, at[1] + 1
+                outcome, value = call(function, shared, items[number])
+                now = time.process_time()
+                endings += ENDING.pack(outcome, now - before)
+                values.append(value)
+                before = now
+            channel.put(SHARE.pack(job, start, end), endings, f"[{','.join(values)}]".encode())
+            if time.monotonic() > due:
+                channel.flush()
+                due = time.monotonic() + MAX_HOLD_SECONDS
+
+
+def call(function: Callable[[Any, Any], Any], shared: Any, item: Any) -> tuple[Outcome, str]:
+    """Return the outcome of an item, and its value or the reason as JSON."""
+    try:
+        value = json.dumps(function(shared, item))
+    except BaseException as error:  # noqa: BLE001 - foreign code, and SystemExit must not end the worker either
+        return Outcome.RAISED, json.dumps(f"{type(error).__name__}: {_text_of(error)}"[:MAX_DETAIL_CHARS])
+    if len(value) > MAX_VALUE_CHARS:
+        return Outcome.RAISED, f'"returned {len(value)} characters of JSON; the maximum is {MAX_VALUE_CHARS}"'
+    return Outcome.DONE, value
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - the exception's own __str__ is foreign code too
+        return "(its message cannot be read)"
+
+
+def limit_memory(memory_mb: int) -> None:
+    """Cap the address space at what it is now plus `memory_mb`: imported libraries do not count against the item."""
+    with open("/proc/self/statm") as file:
+        now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    wanted = now + memory_mb * 2**20
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (wanted, hard))
+
+
+def run_forked(connection: socket.socket, note: mmap.mmap, function: Callable[[Any, Any], Any], limits: Limits) -> None:
+    """Serve, then end the process without running the supervisor's clean-up."""
+    try:
+        serve(connection, note, function, limits)
+    except BaseException as error:  # noqa: BLE001 - a fork must never return into the supervisor's code
+        print(f"groupwise: a verifier worker ended: {type(error).__name__}: {_text_of(error)}", file=sys.stderr)
+        os._exit(1)
+    os._exit(0)
 
 
 def main(descriptor: int) -> None:
     owner_pid = os.getppid()
     owner = Channel(socket.socket(fileno=descriptor))
-    selector = selectors.DefaultSelector()
-    selector.register(owner.socket, selectors.EVENT_READ)
     setup: list[bytes] = []
     while not setup and not owner.is_closed:
-        selector.select()
+        wait_for([owner])
         setup = owner.receive()
-    selector.close()
     if not setup:
         return
     try:

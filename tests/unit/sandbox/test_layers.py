@@ -10,19 +10,14 @@ from pathlib import Path
 import pytest
 
 from groupwise.sandbox import seccomp
-from groupwise.sandbox.exposed import exposed_paths, split_around
-from groupwise.sandbox.landlock import ruleset_record
+from groupwise.sandbox.isolation import exposed_paths, ruleset_record, split_around
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 HEADERS = {
     "x86_64": Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h"),
     "aarch64": Path("/usr/include/asm-generic/unistd.h"),
 }
-CONDITIONAL = {
-    **seccomp.OPEN,
-    **seccomp.ON_ITSELF,
-    **{name: pair[0] for name, pair in seccomp.BY_SECOND_ARGUMENT.items()},
-}
+CONDITIONAL = {name: numbers for name, (numbers, _) in seccomp.CONDITIONAL.items()}
 
 
 def decide(architecture: str, number: int, arguments: tuple[int, ...] = (), audit: int = 0) -> int:
@@ -136,7 +131,6 @@ def test_landlock_records_grow_with_the_version() -> None:
 
 def test_exposed_paths_are_not_the_users() -> None:
     exposed = exposed_paths()
-    assert exposed.writable == ("/dev/null",)
     assert Path(re.__file__).parent.parent.as_posix() in exposed.readable or any(
         Path(re.__file__).is_relative_to(path) for path in exposed.readable
     )

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ from groupwise.sandbox import ProgramLimits, ProgramStatus, Sandbox, SandboxBrok
 from groupwise.sandbox.client import ISOLATIONS, UNSAFE
 from tests.unit.sandbox.conftest import answers, is_refusal
 from tests.unit.sandbox.world import ROOT, command_lines
+from tests.waiting import wait_until
 
 ECHO = "import os\nwhile data := os.read(3, 999):\n    os.write(3, data)"
 
@@ -36,18 +37,11 @@ def processes_of(owner: int) -> list[int]:
     return sorted(pid for pid, line in command_lines().items() if line.rstrip(b"\0").endswith(tag))
 
 
-def wait_until(is_true: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def zygote_of(sandbox: Sandbox) -> int:
     """The process that forks programs: the first one with landlock, its child with namespaces."""
     assert sandbox._link is not None
-    children = [pid for pid in processes_of(os.getpid()) if parent_and_state(pid)[0] == sandbox._link.pid]
-    return children[0] if sandbox.isolation == "namespaces" else sandbox._link.pid
+    children = [pid for pid in processes_of(os.getpid()) if parent_and_state(pid)[0] == sandbox._link.process.pid]
+    return children[0] if sandbox.isolation == "namespaces" else sandbox._link.process.pid
 
 
 def parent_and_state(pid: int) -> tuple[int, str]:
@@ -70,7 +64,7 @@ def test_nothing_is_started_before_it_is_needed() -> None:
 def test_closing_ends_programs(sandbox: Sandbox) -> None:
     session = sandbox.open("import time\ntime.sleep(100)")
     sandbox.close()
-    wait_until(lambda: processes_of(os.getpid()) == [])
+    assert wait_until(lambda: processes_of(os.getpid()) == [])
     with pytest.raises(SandboxBroken, match="the sandbox was closed"):
         session.receive()
     with pytest.raises(SandboxBroken, match="the sandbox was closed"):
@@ -81,7 +75,7 @@ def test_closing_ends_programs(sandbox: Sandbox) -> None:
 def test_a_zygote_that_dies_is_broken_and_replaced(sandbox: Sandbox, victim: str) -> None:
     sandbox.run("pass")
     assert sandbox._link is not None
-    pid = sandbox._link.pid if victim == "first process" else zygote_of(sandbox)
+    pid = sandbox._link.process.pid if victim == "first process" else zygote_of(sandbox)
     before = processes_of(os.getpid())
     with sandbox.open(ECHO) as session:
         session.send(b"x")
@@ -93,14 +87,14 @@ def test_a_zygote_that_dies_is_broken_and_replaced(sandbox: Sandbox, victim: str
         killer.join()
         with pytest.raises(SandboxBroken):
             session.receive()
-    wait_until(lambda: not set(before) & set(processes_of(os.getpid())))
+    assert wait_until(lambda: not set(before) & set(processes_of(os.getpid())))
     assert sandbox.run("print(1)").stdout == "1\n"
 
 
 def test_a_zygote_that_died_between_runs(sandbox: Sandbox) -> None:
     sandbox.run("pass")
     os.kill(zygote_of(sandbox), signal.SIGKILL)
-    wait_until(lambda: processes_of(os.getpid()) == [] or len(processes_of(os.getpid())) == 1)
+    assert wait_until(lambda: processes_of(os.getpid()) == [] or len(processes_of(os.getpid())) == 1)
     with contextlib.suppress(SandboxBroken):
         sandbox.run("print(1)")
     assert sandbox.run("print(1)").stdout == "1\n"
@@ -114,7 +108,7 @@ def test_a_zygote_that_hangs_is_killed(sandbox: Sandbox, monkeypatch: pytest.Mon
         sandbox.run("pass", limits=ProgramLimits(wall_seconds=0.2))
     monkeypatch.undo()
     assert sandbox.run("print(1)").stdout == "1\n"
-    wait_until(lambda: len(processes_of(os.getpid())) <= 2)
+    assert wait_until(lambda: len(processes_of(os.getpid())) <= 2)
 
 
 def test_an_interrupted_run_is_ended(sandbox: Sandbox) -> None:
@@ -134,10 +128,10 @@ def test_an_interrupted_run_is_ended(sandbox: Sandbox) -> None:
             sandbox.run("import time\ntime.sleep(100)", limits=ProgramLimits(wall_seconds=300))
     finally:
         signal.signal(signal.SIGALRM, before)
-    wait_until(lambda: processes_of(os.getpid()) == at_rest)
+    assert wait_until(lambda: processes_of(os.getpid()) == at_rest)
     # The report of its end is read with a later run, not always with the first: a process that leaves its namespaces
     # has no command line long before its parent may wait for it.
-    wait_until(lambda: sandbox.run("print(1)").stdout == "1\n" and sandbox._jobs == {})
+    assert wait_until(lambda: sandbox.run("print(1)").stdout == "1\n" and sandbox._jobs == {})
     assert len(os.listdir("/proc/self/fd")) == num_descriptors
 
 
@@ -162,11 +156,11 @@ def test_all_end_with_a_killed_owner_and_none_with_a_thread(isolation: str) -> N
     with owner:
         assert owner.stdout.readline() == "started\n"
         expected = 3 if isolation == "namespaces" else 2
-        wait_until(lambda: len(processes_of(owner.pid)) == expected)
+        assert wait_until(lambda: len(processes_of(owner.pid)) == expected)
         time.sleep(0.2)
         assert len(processes_of(owner.pid)) == expected  # the thread that started them is gone; they are not
         owner.kill()
-    wait_until(lambda: processes_of(owner.pid) == [])
+    assert wait_until(lambda: processes_of(owner.pid) == [])
 
 
 def test_all_end_with_the_owner_though_a_fork_of_it_lives(isolation: str) -> None:
@@ -179,7 +173,7 @@ def test_all_end_with_the_owner_though_a_fork_of_it_lives(isolation: str) -> Non
     with owner:
         assert owner.stdout.readline() == "started\n"
         owner.kill()
-        wait_until(lambda: processes_of(owner.pid) == [])
+        assert wait_until(lambda: processes_of(owner.pid) == [])
 
 
 def test_a_fork_has_a_sandbox_of_its_own(sandbox: Sandbox) -> None:

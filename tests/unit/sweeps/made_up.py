@@ -17,7 +17,7 @@ import numpy
 
 from groupwise.base.stats import wilson_interval
 from groupwise.runs import RunLog
-from groupwise.sweeps.sweep_records import Arm, Knob, RunStatus, SeedRun, Sweep, Value
+from groupwise.sweeps.sweep_records import Arm, Knob, RunStatus, SeedRun, Value
 from groupwise.types import EvalRecord, StepRecord
 
 NUM_STEPS = 40
@@ -151,11 +151,6 @@ def knob_of_answers(answers: Sequence[Sequence[Sequence[bool]]]) -> Knob:
         runs = tuple(replace(run, pass_rates=table) for run, table in zip(arm.runs, tables, strict=True))
         arms.append(replace(arm, runs=runs))
     return replace(knob, arms=tuple(arms))
-
-
-def study_of(*knobs: Knob, seeds: Sequence[int] = (0, 1, 2)) -> Sweep:
-    arms = {arm.name: arm for knob in knobs for arm in knob.arms}
-    return Sweep("made-up", "made-up.toml", RECIPE, tuple(seeds), knobs, tuple(arms.values()))
 
 
 def write_sweep(

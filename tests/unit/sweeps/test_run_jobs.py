@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from groupwise.sweeps.folder import SweepJob, jobs_of, prepare
 from groupwise.sweeps.run_jobs import JobProgress, JobRunner, Placement, StopSwitch
 from groupwise.sweeps.spec import parse_spec
 from groupwise.sweeps.sweep_records import Sweep
+from tests.waiting import wait_until
 
 FAKE_TRAIN = (sys.executable, str(Path(__file__).with_name("fake_train.py")))
 SPEC = """
@@ -86,13 +86,6 @@ def starts(job: SweepJob) -> list[dict[str, Any]]:
 
 def has_begun(job: SweepJob) -> Callable[[], bool]:
     return lambda: (job.run_dir / "starts").exists()
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def test_runs_go_seed_by_seed_with_the_keys_of_their_arm(jobs: list[SweepJob], tmp_path: Path) -> None:
@@ -236,11 +229,11 @@ def test_a_sweep_that_is_killed_leaves_no_run_behind(
         "JobRunner(folder, train=sys.argv[2:]).run(jobs_of(sweep, folder, sweep.arms))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path), *FAKE_TRAIN])
-    wait_until(has_begun(jobs[0]))
+    assert wait_until(has_begun(jobs[0]))
     process.kill()
     process.wait()
     # The run was told in the sweep's place: it has saved.
-    wait_until(lambda: Run(jobs[0].run_dir).events()[-1]["kind"] == "stopped")
+    assert wait_until(lambda: Run(jobs[0].run_dir).events()[-1]["kind"] == "stopped")
 
 
 def is_alive(pid: int) -> bool:

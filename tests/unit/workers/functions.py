@@ -95,6 +95,7 @@ MISDEEDS: dict[str, Any] = {
     "sleep": lambda: time.sleep(60),
     "stop": _stop,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "signal without a name": lambda: os.kill(os.getpid(), 40),
     "segfault": _segfault,
     "exit": lambda: os._exit(3),
     "sys.exit": lambda: sys.exit(0),
@@ -189,9 +190,7 @@ def replace_after_100_items() -> None:
 
 
 def break_workers() -> None:
-    from groupwise.workers import worker
-
     def refuse(memory_mb: int) -> None:
         raise OSError("no limits here")
 
-    worker.limit_memory = refuse
+    sys.modules["__main__"].limit_memory = refuse  # type: ignore[attr-defined]

@@ -19,6 +19,7 @@ import pytest
 from groupwise.workers import Answer, Limits, Outcome, PoolFailed, WorkerPool, usual_workers
 from groupwise.workers.messages import ENDING, SHARE
 from groupwise.workers.pool import read_answers
+from tests.waiting import wait_until
 
 from . import functions
 
@@ -60,13 +61,6 @@ def is_running(pid: int) -> bool:
     return state != "Z"
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return condition()
-
-
 def test_answers_are_what_the_function_returns_in_the_order_of_the_items(make_pool: Any) -> None:
     pool = make_pool(functions.echo)
     items = [*range(50), "text", "\udcff\x00", "é" * 1000, None, [1.5, {"a": True}]]
@@ -95,6 +89,7 @@ def test_tickets_can_be_asked_for_in_any_order(make_pool: Any) -> None:
         ("sleep", Outcome.TIMED_OUT, "no answer within 1.5 s"),
         ("stop", Outcome.TIMED_OUT, "no answer within 1.5 s"),
         ("kill", Outcome.DIED, "SIGKILL"),
+        ("signal without a name", Outcome.DIED, "signal 40"),
         ("segfault", Outcome.DIED, "SIGSEGV"),
         ("exit", Outcome.DIED, "exit code 3"),
         ("sys.exit", Outcome.RAISED, "SystemExit: 0"),
@@ -159,6 +154,9 @@ def test_answers_that_cannot_be_read_are_answers_without_a_value() -> None:
         assert [(answer and answer.outcome, answer and answer.value) for answer in answers] == [
             (Outcome.DIED, None)
         ] * 2
+    (answer,) = read_answers(SHARE.pack(0, 0, 1) + ENDING.pack(99, 0.1) + b"[1]", 1, Limits())
+    assert answer is not None
+    assert (answer.outcome, answer.detail) == (Outcome.DIED, "its answer cannot be read: 99 is not a valid Outcome")
 
 
 def test_a_hundred_crashes_in_ten_thousand_items_lose_and_swap_nothing(make_pool: Any) -> None:
