@@ -8,38 +8,128 @@ holds no other evaluation.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from groupwise.base.json_values import plain
 from groupwise.base.signals import StopControl, StopRequested
-from groupwise.config import ConfigError, EngineConfig, TaskConfig, VerifierConfig, fingerprint
+from groupwise.config import ConfigError, EngineConfig, Recipe, TaskConfig, VerifierConfig, apply_override, fingerprint
 from groupwise.engines import factory
 from groupwise.engines.engine import Engine
 from groupwise.evals.contamination import find_contamination
-from groupwise.evals.draw import draw_scored, make_requests
 from groupwise.evals.general_format import GeneralFormat
 from groupwise.evals.general_text import GENERAL_TEXT_VERSION
 from groupwise.evals.guards import perplexity_estimate
-from groupwise.evals.questions import Questions, task_name
-from groupwise.evals.result_folder import folder_name, known_groups, open_result
+from groupwise.evals.held_out import draw_scored, eval_max_new_tokens, make_requests
 from groupwise.evals.scores import score_groups
 from groupwise.evals.subject import Subject
 from groupwise.models.chat import Prompts, check_fits
 from groupwise.models.versions import versions
 from groupwise.rewards.extract import AnswerMark
-from groupwise.runs.files import plain
+from groupwise.runs.files import repair_tail
 from groupwise.runs.lock import RunLock
-from groupwise.runs.results import Result, append_group, data_fingerprint, write_result
+from groupwise.runs.results import (
+    COMPLETIONS,
+    Result,
+    append_group,
+    data_fingerprint,
+    is_result,
+    read_groups,
+    read_result,
+    write_result,
+)
 from groupwise.scoring.scorer import make_scorer
-from groupwise.tasks import Task
+from groupwise.tasks import Split, Task, task_class
 from groupwise.tasks.functions import is_local, task_of
 from groupwise.types import Problem, Prompt, SamplingParams, ScoredGroup
 
 ProgressCallback = Callable[[int, int], None]
 """Called with (problems done, problems in total)."""
+
+MAX_NEW_TOKENS = 1024
+"""Limit for a model that is not a run and so has no recipe."""
+
+SHORT_NAMES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "math500": ("math", {"held_out": "HuggingFaceH4/MATH-500"}),
+    "sql": ("sql-jsonl", {}),
+    "general": ("groupwise.evals.general_format:GeneralFormat", {}),
+}
+"""Names that an evaluation accepts besides those of `groupwise tasks`: (task, options)."""
+
+
+def task_name(task: str) -> str:
+    """Return the full name of a task that may be given by a short name."""
+    return SHORT_NAMES.get(task, (task, {}))[0]
+
+
+def check_task(task: str) -> None:
+    """Raise a ConfigError if there is no such task."""
+    task_class(task_name(task))
+
+
+def task_options(task: str, tasks: Sequence[str], overrides: Sequence[str], recipe: Recipe | None) -> dict[str, Any]:
+    """Return the options of a task: those of the recipe if it is the recipe's own task, then `--set`.
+
+    With several tasks, the override `TASK.key=value` applies to one of them and `key=value` to all.
+    """
+    is_own = recipe is not None and task == recipe.task.name
+    options: dict[str, Any] = dict(recipe.task.options) if recipe is not None and is_own else {}
+    options |= SHORT_NAMES.get(task, (task, {}))[1]
+    for override in overrides:
+        first, _, rest = override.partition(".")
+        if first not in tasks:
+            apply_override(options, override)
+        elif first == task:
+            apply_override(options, rest)
+    return options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Questions:
+    task: str
+    """Name of a task, or one of SHORT_NAMES."""
+    options: Mapping[str, Any]
+    split: Split = "held_out"
+    limit: int = 0
+    """Number of problems, from the first; 0: all."""
+    n: int = 1
+    """Completions per problem."""
+    ks: tuple[int, ...] = (1,)
+    temperature: float | None = None
+    """None: greedy for one completion per problem, else 1."""
+    max_new_tokens: int = 0
+    """0: the value of the run's recipe, or MAX_NEW_TOKENS."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        def check(is_right: bool, message: str) -> None:
+            if not is_right:
+                raise ConfigError(f"eval: {message}")
+
+        n, ks, temperature = self.n, ",".join(map(str, self.ks)), self.temperature
+        check(n >= 1, f"--n {n}: must be at least 1")
+        in_range = bool(self.ks) and all(1 <= k <= n for k in self.ks)
+        check(in_range, f"--k {ks}: each must be from 1 to --n {n}; raise --n to {max(self.ks, default=1)}")
+        is_negative = min(self.limit, self.max_new_tokens, self.seed) < 0
+        check(not is_negative, "--limit, --max-new-tokens and --seed must not be negative")
+        check(0 <= (temperature or 0) <= 100, f"--temperature {temperature}: must be from 0 to 100; 0 is greedy")
+        is_repeated = temperature == 0 and n > 1
+        check(not is_repeated, f"--temperature 0 --n {n} would sample the same completion {n} times; set --n 1")
+
+    def sampling(self, recipe: Recipe | None) -> SamplingParams:
+        greedy = 0.0 if self.n == 1 else 1.0
+        return SamplingParams(
+            max_new_tokens=self.max_new_tokens or (eval_max_new_tokens(recipe) if recipe else MAX_NEW_TOKENS),
+            temperature=greedy if self.temperature is None else self.temperature,
+            stop_strings=recipe.evaluation.stop_strings if recipe else (),
+        )
 
 
 @dataclass(frozen=True)
@@ -80,7 +170,7 @@ def evaluate(
     folder = out or root / folder_name(checked.blank, questions.task)
     with RunLock(folder), control.listening():
         result = open_result(folder, checked.blank)
-        groups = known_groups(folder, (problem.id for problem in checked.problems))
+        groups = {scored.group.prompt.problem.id: scored for scored in read_groups(folder)}
         start = time.perf_counter()
         progress(len(groups), len(checked.prompts))
         missing = [prompt for prompt in checked.prompts if prompt.problem.id not in groups]
@@ -163,3 +253,32 @@ def answer_marks(task: Task) -> tuple[AnswerMark, ...]:
     """Return where a task looks for answers; `<answer>` if it does not say."""
     marks: tuple[AnswerMark, ...] = getattr(task, "marks", ()) or getattr(task, "answer_marks", ()) or ("tag",)
     return marks
+
+
+def folder_name(result: Result, task: str) -> str:
+    """Return a name that depends on everything that decides the completions, so the same command finds its folder."""
+    digest = hashlib.sha256(json.dumps(result.identity(), sort_keys=True).encode()).hexdigest()[:8]
+    how = "greedy" if result.sampling["temperature"] == 0 else f"n{result.sampling['n']}"
+    parts = [Path(str(result.model["path"])).name, str(result.model["checkpoint"] or ""), task, how]
+    safe = [re.sub(r"[^A-Za-z0-9._-]+", "-", part).strip("-.")[:40] for part in parts if part]
+    return "_".join([*safe, digest])
+
+
+def open_result(folder: Path, result: Result) -> Result:
+    """Start a result in a folder or resume the one there. Refuse a folder that holds another evaluation."""
+    if not is_result(folder):
+        strangers = sorted(path.name for path in folder.iterdir() if path.name != "run.lock")
+        if strangers:
+            raise ConfigError(f"--out {folder}: contains {strangers[0]} but no result; choose a new folder")
+        write_result(folder, result)
+        return result
+    before = read_result(folder)
+    then, now = before.identity(), result.identity()
+    for key in now:
+        if then[key] != now[key]:
+            raise ConfigError(
+                f"--out {folder}: holds an evaluation with {key} {then[key]}, but this one has {now[key]}; choose "
+                "another folder"
+            )
+    repair_tail(folder / COMPLETIONS)
+    return replace(result, cost=before.cost)

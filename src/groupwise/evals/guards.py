@@ -14,13 +14,12 @@ from groupwise.base.stats import bootstrap_interval, mean
 from groupwise.config import ConfigError, GuardsConfig
 from groupwise.data.batch import Example
 from groupwise.engines.engine import Engine
-from groupwise.evals.draw import make_requests, scored_group
 from groupwise.evals.general_format import GeneralFormat
 from groupwise.evals.general_text import PASSAGES
+from groupwise.evals.held_out import make_requests, scored_groups
 from groupwise.models.chat import Prompts, check_fits
 from groupwise.models.policy import Policy
 from groupwise.runs.results import Estimate
-from groupwise.scoring.rollouts import Clock, sample_and_score
 from groupwise.scoring.scorer import LocalScorer, ScoreFunction
 from groupwise.types import SamplingParams
 
@@ -108,6 +107,5 @@ def _format_share(policy: Policy, engine: Engine) -> float:
     requests = make_requests([prompts[problem] for problem in task.problems("held_out")], 1, 0)
     scorer = LocalScorer(ScoreFunction(task))
     sampling = SamplingParams(max_new_tokens=FORMAT_TOKENS, temperature=0.0)
-    pairs = sample_and_score(engine, scorer, requests, sampling, policy.version, policy.world, Clock())
-    shares = [scored_group(group, scores).pass_rate for group, scores in pairs]
+    shares = [scored.pass_rate for scored in scored_groups(engine, scorer, requests, sampling, policy)]
     return mean([share for share in shares if share is not None])

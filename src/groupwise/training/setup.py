@@ -50,7 +50,8 @@ def set_up(request: RunRequest, folder: Path) -> Training:
             sft.check_source(stage, task, held_out)
     policy = load_policy(recipe, world)
     prompts = Prompts(policy.tokenizer)
-    _check_lengths(recipe, policy, prompts, train_problems, held_out)
+    evaluated = held_out[: recipe.evaluation.num_problems or None]
+    _check_lengths(recipe, policy, prompts, train_problems, evaluated)
     # Before anything is written, because its package may not be installed.
     engine = make_engine(recipe.engine, policy)
     log = RunLog(folder, _sinks(request))
@@ -66,7 +67,7 @@ def set_up(request: RunRequest, folder: Path) -> Training:
         task=task,
         scorer=request.make_scorer(task, recipe.verifier),
         train_problems=train_problems,
-        held_out_problems=held_out,
+        evaluated_problems=evaluated,
         policy=policy,
         engine=engine,
         prompts=prompts,
@@ -83,13 +84,12 @@ def set_up(request: RunRequest, folder: Path) -> Training:
 
 
 def _check_lengths(
-    recipe: Recipe, policy: Policy, prompts: Prompts, train: Sequence[Problem], held_out: Sequence[Problem]
+    recipe: Recipe, policy: Policy, prompts: Prompts, train: Sequence[Problem], evaluated: Sequence[Problem]
 ) -> None:
     """Refuse prompts that leave no room in the context for the longest completion."""
     for stage in recipe.stages:
         if isinstance(stage, RlStage):
             check_fits([prompts[problem] for problem in train], stage.sampling.max_new_tokens, policy.context_tokens)
-    evaluated = held_out[: recipe.evaluation.num_problems or None]
     check_fits([prompts[problem] for problem in evaluated], eval_max_new_tokens(recipe), policy.context_tokens)
     if recipe.guards is not None:
         check_guards_fit(recipe.guards, prompts, policy.context_tokens)
@@ -110,8 +110,7 @@ def warn_of_contamination(training: Training) -> None:
     """Log held-out problems that are near copies of training problems. Exact copies were refused before."""
     if training.policy.world.rank > 0:
         return
-    evaluated = training.held_out_problems[: training.recipe.evaluation.num_problems or None]
-    found = find_contamination(evaluated, training.train_problems)
+    found = find_contamination(training.evaluated_problems, training.train_problems)
     if found.overlaps:
         training.log.write_event("contamination", **found.to_json())
         logger.warning("%s; see `contamination` in %s", found, training.run_dir / layout.EVENTS)

@@ -48,7 +48,8 @@ class Training:
     task: Task
     scorer: Scorer
     train_problems: Sequence[Problem]
-    held_out_problems: Sequence[Problem]
+    evaluated_problems: Sequence[Problem]
+    """The held-out problems that each evaluation uses."""
     policy: Policy
     engine: Engine
     prompts: Prompts
@@ -154,7 +155,7 @@ class Training:
         record, groups = evaluate(
             self.recipe,
             self.scorer,
-            self.held_out_problems,
+            self.evaluated_problems,
             self.policy,
             self.engine,
             self.prompts,

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from groupwise.evals.estimators import majority_at_k, pass_at_k
+from groupwise.evals.scores import majority_at_k, pass_at_k
 
 
 def every_pass(n: int, correct: int, k: int) -> float:
@@ -16,7 +16,7 @@ def every_pass(n: int, correct: int, k: int) -> float:
     return sum(any(subset) for subset in subsets) / len(subsets)
 
 
-def every_majority(correct: int, wrong: list[int], silent: int, k: int) -> float:
+def every_majority(correct: int, wrong: tuple[int, ...], silent: int, k: int) -> float:
     named = ["right"] * correct + [str(index) for index, size in enumerate(wrong) for _ in range(size)]
     total, count = 0.0, 0
     for subset in itertools.combinations([*named, *[None] * silent], k):
@@ -43,7 +43,7 @@ def test_majority_is_the_share_of_subsets_that_it_wins() -> None:
     tried = 0
     while tried < 300:
         correct, silent = generator.randint(0, 4), generator.randint(0, 2)
-        wrong = [generator.randint(1, 3) for _ in range(generator.randint(0, 3))]
+        wrong = tuple(generator.randint(1, 3) for _ in range(generator.randint(0, 3)))
         n = correct + sum(wrong) + silent
         if n == 0:
             continue
@@ -55,12 +55,12 @@ def test_majority_is_the_share_of_subsets_that_it_wins() -> None:
 
 def test_majority_by_hand() -> None:
     # All four: two right, two of one wrong answer. A tie, so half.
-    assert majority_at_k(2, [2], 0, 4) == 0.5
+    assert majority_at_k(2, (2,), 0, 4) == 0.5
     # One vote beats three completions that say nothing.
-    assert majority_at_k(1, [], 3, 4) == 1.0
+    assert majority_at_k(1, (), 3, 4) == 1.0
     # Nobody votes: nobody is right.
-    assert majority_at_k(0, [], 4, 2) == 0.0
-    assert majority_at_k(3, [1], 0, 1) == 0.75
+    assert majority_at_k(0, (), 4, 2) == 0.0
+    assert majority_at_k(3, (1,), 0, 1) == 0.75
 
 
 @pytest.mark.parametrize("k", [0, 5, -1])
@@ -68,4 +68,4 @@ def test_more_than_there_are_is_refused(k: int) -> None:
     with pytest.raises(ValueError, match="k = "):
         pass_at_k(4, 1, k)
     with pytest.raises(ValueError, match="k = "):
-        majority_at_k(2, [1], 1, k)
+        majority_at_k(2, (1,), 1, k)

@@ -8,8 +8,7 @@ import random
 import pytest
 
 from groupwise.base.stats import mean_interval, wilson_interval
-from groupwise.evals.estimators import pass_at_k
-from groupwise.evals.scores import score_groups, share_estimate
+from groupwise.evals.scores import pass_at_k, score_groups, share_estimate
 from groupwise.runs.results import Estimate
 from groupwise.types import Finish, ScoredGroup
 from tests.factories import ERROR, LATE, RIGHT, UNPARSED, WRONG, make_scored
@@ -119,6 +118,6 @@ def test_wilson_intervals_hold_the_truth_95_times_in_100() -> None:
     generator, simulations = random.Random(6), 4000
     for share in (0.05, 0.3, 0.9):
         draws = ([float(generator.random() < share) for _ in range(200)] for _ in range(simulations))
-        found = [share_estimate(values) for values in draws]
+        found = [share_estimate(values, 200) for values in draws]
         hits = sum(estimate.low <= share <= estimate.high for estimate in found)
         assert 0.93 <= hits / simulations <= 0.97
