@@ -17,11 +17,10 @@ from groupwise.base.stats import mean, mean_interval, wilson_interval
 from groupwise.config import EvaluationConfig, Recipe, RlStage
 from groupwise.engines.engine import Engine, Request
 from groupwise.evals.scores import outcome_shares
-from groupwise.models.chat import Prompts
 from groupwise.models.policy import Policy
 from groupwise.scoring.rollouts import Clock, sample_and_score
 from groupwise.scoring.scorer import Scorer, ScoringBatch
-from groupwise.types import EvalRecord, Group, Problem, Prompt, SamplingParams, Score, ScoredGroup
+from groupwise.types import EvalRecord, Group, Prompt, SamplingParams, Score, ScoredGroup
 
 GROUPS_AHEAD = 4
 """Groups that may wait for their scores while others are sampled. A kill loses them, and they are sampled again."""
@@ -72,10 +71,9 @@ def scored_groups(
 def evaluate(
     recipe: Recipe,
     scorer: Scorer,
-    problems: Sequence[Problem],
+    prompts: Sequence[Prompt],
     policy: Policy,
     engine: Engine,
-    prompts: Prompts,
     interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> tuple[EvalRecord, list[ScoredGroup]]:
     """Evaluate. Return (the record, whose step and stage the caller sets, what was sampled).
@@ -84,8 +82,7 @@ def evaluate(
     """
     start = time.perf_counter()
     config = recipe.evaluation
-    asked = [prompts[problem] for problem in problems]
-    requests = make_requests(asked, config.rollouts_per_problem, recipe.seed, "held_out")
+    requests = make_requests(prompts, config.rollouts_per_problem, recipe.seed, "held_out")
     sampling = SamplingParams(
         max_new_tokens=eval_max_new_tokens(recipe),
         temperature=config.temperature,

@@ -4,7 +4,7 @@
     resume(run_dir)        ──▶ lock ──▶ set_up ──▶ newest valid checkpoint ──▶ the same, from there
 
 All stages share one run directory and one step axis. Training starts only after everything that can be checked was
-checked (train/setup). Saving and restoring are in train/checkpoint.
+checked (training/setup). Saving and restoring are in training/checkpoint.
 """
 
 from __future__ import annotations
@@ -41,12 +41,15 @@ from groupwise.runs.sinks import Sink
 from groupwise.tasks.functions import WithRewards, source_of
 from groupwise.training import grpo, sft
 from groupwise.training.checkpoint import restore, save
-from groupwise.training.rehearsal import OutOfMemory, ran_out, rehearse
-from groupwise.training.request import RunRequest
-from groupwise.training.setup import machine_of, set_up, warn_of_contamination
+from groupwise.training.rehearsal import rehearse
+from groupwise.training.setup import RunRequest, machine_of, set_up, warn_of_contamination
 from groupwise.training.training import Training
 
 LOOPS: Mapping[type[Stage], Callable[[Training, Any], None]] = {RlStage: grpo.run_stage, SftStage: sft.run_stage}
+
+
+class OutOfMemory(RuntimeError):
+    """Memory ran out in the middle of a run, which can be resumed. The message says what to do."""
 
 
 def train(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> bool:
@@ -140,7 +143,7 @@ def _run(training: Training, request: RunRequest) -> bool:
                 log.write_event("rank_lost", step=training.position.step, reason=str(error))
                 raise
             except Exception as error:
-                told = OutOfMemory(_ran_out(training, error)) if _is_out_of_memory(error) else error
+                told = _out_of_memory(training, error) if _is_out_of_memory(error) else error
                 # Record why the run ended, unless the disk is full.
                 with suppress(RunLogError):
                     reason = f"{type(told).__name__}: {told}"
@@ -224,8 +227,15 @@ def _is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or is_said_by_library
 
 
-def _ran_out(training: Training, error: Exception) -> str:
+def _out_of_memory(training: Training, cause: Exception) -> OutOfMemory:
     position, names = training.position, training.store.names()
     stage = training.recipe.stages[position.stage_index]
-    saved = names[-1] if names else None
-    return ran_out(stage, position.stage_index, position.step + 1, saved, training.run_dir, error)
+    seen = str(cause).split(" Of the allocated memory")[0].rstrip(".")
+    tried = " Its largest microbatch fitted before the first step." if isinstance(stage, RlStage) else ""
+    smaller = f"--set stages.{position.stage_index}.microbatch_tokens={max(1, stage.microbatch_tokens // 2)}"
+    return OutOfMemory(
+        f"step {position.step + 1}, stage {stage.name}: GPU memory ran out: {seen}.{tried}\n"
+        "If other programs use much of it, let them finish first. To use less, start a new run with "
+        f"{smaller}, which gives the same gradient; `groupwise plan` shows how memory is used.\n"
+        + (f"{names[-1]} is saved: groupwise train --resume {training.run_dir}" if names else "Nothing was saved yet.")
+    )

@@ -1,4 +1,4 @@
-"""Make and check everything that a run needs, before anything is trained or written.
+"""What a run is asked to do, and everything that it needs: made and checked before anything is trained or written.
 
 Refused here: missing data, training data that overlaps with held-out data, prompts that do not fit the context, and
 engines or trackers that are not installed.
@@ -7,12 +7,14 @@ engines or trackers that are not installed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from groupwise.base.signals import StopControl
 from groupwise.config import Recipe, RlStage, SftStage, fingerprint, to_table
+from groupwise.distributed.world import Alone, World
 from groupwise.engines.factory import make_engine
 from groupwise.evals.contamination import find_contamination
 from groupwise.evals.guards import check_guards_fit
@@ -25,18 +27,37 @@ from groupwise.models.versions import versions
 from groupwise.runs import layout
 from groupwise.runs.sinks import Sink, make_sink, tracked_name
 from groupwise.runs.writer import RunLog
-from groupwise.scoring.scorer import verifier_version
+from groupwise.scoring.scorer import ScorerMaker, make_scorer, verifier_version
 from groupwise.tasks import check_splits
-from groupwise.tasks.functions import task_of
+from groupwise.tasks.functions import Reward, task_of
+from groupwise.tasks.task import Task
 from groupwise.training import sft
-from groupwise.training.checkpoint import seed_random_state
-from groupwise.training.position import Position
-from groupwise.training.request import RunRequest
+from groupwise.training.checkpoint import Position, seed_random_state
 from groupwise.training.training import Training
-from groupwise.types import Problem
 from groupwise.workers import num_cores
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A request to the trainer: which run, new or resumed, with which sinks, on which rank."""
+
+    recipe: Recipe
+    run_dir: Path
+    is_resumed: bool = False
+    accept_verifier: bool = False
+    """Resume although the verifier's version has changed. The change is logged."""
+    memory_gib: float | None = None
+    """Limit on the GPU memory of this process, for runs that share a GPU."""
+    sinks: Sequence[Sink] = ()
+    """Receivers of every record besides the run directory, on rank 0 only."""
+    world: World = field(default_factory=Alone)
+    make_scorer: ScorerMaker = make_scorer
+    task: Task | None = None
+    """The task as an object, where the one that the recipe names cannot be imported."""
+    rewards: Mapping[str, Reward] = field(default_factory=dict)
+    """Reward functions that cannot be imported, by the name that the recipe has for them."""
 
 
 def set_up(request: RunRequest, folder: Path) -> Training:
@@ -50,8 +71,14 @@ def set_up(request: RunRequest, folder: Path) -> Training:
             sft.check_source(stage, task, held_out)
     policy = load_policy(recipe, world)
     prompts = Prompts(policy.tokenizer)
-    evaluated = held_out[: recipe.evaluation.num_problems or None]
-    _check_lengths(recipe, policy, prompts, train_problems, evaluated)
+    evaluated = [prompts[problem] for problem in held_out[: recipe.evaluation.num_problems or None]]
+    for stage in recipe.stages:
+        if isinstance(stage, RlStage):
+            trained_on = [prompts[problem] for problem in train_problems]
+            check_fits(trained_on, stage.sampling.max_new_tokens, policy.context_tokens)
+    check_fits(evaluated, eval_max_new_tokens(recipe), policy.context_tokens)
+    if recipe.guards is not None:
+        check_guards_fit(recipe.guards, prompts, policy.context_tokens)
     # Before anything is written, because its package may not be installed.
     engine = make_engine(recipe.engine, policy)
     log = RunLog(folder, _sinks(request))
@@ -67,7 +94,7 @@ def set_up(request: RunRequest, folder: Path) -> Training:
         task=task,
         scorer=request.make_scorer(task, recipe.verifier),
         train_problems=train_problems,
-        evaluated_problems=evaluated,
+        held_out=evaluated,
         policy=policy,
         engine=engine,
         prompts=prompts,
@@ -81,18 +108,6 @@ def set_up(request: RunRequest, folder: Path) -> Training:
             "versions": versions(),
         },
     )
-
-
-def _check_lengths(
-    recipe: Recipe, policy: Policy, prompts: Prompts, train: Sequence[Problem], evaluated: Sequence[Problem]
-) -> None:
-    """Refuse prompts that leave no room in the context for the longest completion."""
-    for stage in recipe.stages:
-        if isinstance(stage, RlStage):
-            check_fits([prompts[problem] for problem in train], stage.sampling.max_new_tokens, policy.context_tokens)
-    check_fits([prompts[problem] for problem in evaluated], eval_max_new_tokens(recipe), policy.context_tokens)
-    if recipe.guards is not None:
-        check_guards_fit(recipe.guards, prompts, policy.context_tokens)
 
 
 def _sinks(request: RunRequest) -> list[Sink]:
@@ -110,7 +125,7 @@ def warn_of_contamination(training: Training) -> None:
     """Log held-out problems that are near copies of training problems. Exact copies were refused before."""
     if training.policy.world.rank > 0:
         return
-    found = find_contamination(training.evaluated_problems, training.train_problems)
+    found = find_contamination([prompt.problem for prompt in training.held_out], training.train_problems)
     if found.overlaps:
         training.log.write_event("contamination", **found.to_json())
         logger.warning("%s; see `contamination` in %s", found, training.run_dir / layout.EVENTS)

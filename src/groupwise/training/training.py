@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,9 @@ from groupwise.runs.writer import RunLog
 from groupwise.scoring.scorer import Scorer
 from groupwise.tasks.task import Task
 from groupwise.training import checkpoint
-from groupwise.training.position import Position
-from groupwise.training.traces import trace_tokens
-from groupwise.types import Problem, ScoredGroup, StepRecord, UpdateStats
+from groupwise.training.checkpoint import Position
+from groupwise.training.metrics import trace_tokens
+from groupwise.types import Problem, Prompt, ScoredGroup, StepRecord, UpdateStats
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +48,8 @@ class Training:
     task: Task
     scorer: Scorer
     train_problems: Sequence[Problem]
-    evaluated_problems: Sequence[Problem]
-    """The held-out problems that each evaluation uses."""
+    held_out: Sequence[Prompt]
+    """The prompts of every evaluation."""
     policy: Policy
     engine: Engine
     prompts: Prompts
@@ -68,9 +68,6 @@ class Training:
     save_end: float = 0.0
     saved: tuple[int, int] | None = None
     """(step, updates into the next step) of the last checkpoint, so none is written twice."""
-
-    def interruptible(self) -> AbstractContextManager[None]:
-        return self.control.interruptible()
 
     def is_stage_over(self, stage: Stage) -> bool:
         """Whether the stage ends before its next step.
@@ -153,13 +150,7 @@ class Training:
         if position.last_eval_step == position.step or not (at_start or at_end or at_interval):
             return
         record, groups = evaluate(
-            self.recipe,
-            self.scorer,
-            self.evaluated_problems,
-            self.policy,
-            self.engine,
-            self.prompts,
-            self.interruptible,
+            self.recipe, self.scorer, self.held_out, self.policy, self.engine, self.control.interruptible
         )
         self.aside["time/eval_s"] += record.seconds
         # Before the evaluation is recorded: if a stop interrupts it, the resumed run repeats both.
@@ -182,7 +173,7 @@ class Training:
             return True
         start = time.perf_counter()
         with self.policy.averaged() if self.recipe.evaluation.use_ema else nullcontext():
-            now = dict(read_guards(config, self.policy, self.engine, self.interruptible))
+            now = dict(read_guards(config, self.policy, self.engine, self.control.interruptible))
         self.aside["time/eval_s"] += time.perf_counter() - start
         position.guards_at_start = position.guards_at_start or now
         broken = judge(config, position.guards_at_start, now)

@@ -12,7 +12,7 @@ from groupwise.data.batch import Example, weigh
 from groupwise.data.step_batch import StepBatch
 from groupwise.models.load import load_model
 from groupwise.models.policy import Policy
-from groupwise.training.traces import trace_tokens
+from groupwise.training.metrics import trace_tokens
 from groupwise.training.update import TokenLoss, update_policy
 from groupwise.types import ScoredGroup
 from tests.factories import RIGHT, make_rollout, make_scored, tiny_model
