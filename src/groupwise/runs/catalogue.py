@@ -52,7 +52,11 @@ _DECLARED: tuple[tuple[str, str, str], ...] = (
     ("groups/signal_share", "share", "Share of groups whose rewards differ; only those teach anything"),
     ("groups/dead_all_correct", "count", "Zero-variance groups in which all rollouts are correct"),
     ("groups/dead_all_wrong", "count", "Zero-variance groups in which no rollout is correct"),
-    ("groups/signal_all_wrong", "count", "Groups with signal but no correct rollout: they teach format and partial credit"),
+    (
+        "groups/signal_all_wrong",
+        "count",
+        "All-wrong groups with signal: they teach format and partial credit",
+    ),
     ("groups/refilled", "count", "Zero-variance groups that were replaced by groups of other problems"),
     ("groups/extra_rollouts", "count", "Rollouts added to groups that had no signal"),
     ("rollouts/count", "count", "Rollouts sampled in the step, including those of replaced groups"),

@@ -1,22 +1,18 @@
 """Files that survive a kill: a whole file appears at once or not at all; a line file loses at most its last line.
 
-Contract: `write_atomic` and `append_line` raise the plain OSError and leave the file unchanged; `read_lines` leaves out a
-line that is still being written (no newline yet) and raises an error with file and line for a damaged one. JSON here is
-strict: ASCII only, so NUL, lone surrogates and control codes are escaped, and no NaN. Nothing here knows what the lines
-mean.
-
-One thing does not survive JSON: a high and a low surrogate side by side, as two code points of one Python string, come
-back as the one character that they encode.
+Contract: `write_atomic` and `append_line` raise the plain OSError and leave the file unchanged. `read_lines` leaves out
+a line that is still being written (no newline yet) and raises an error with file and line for a damaged one. JSON here
+is strict: ASCII only, so NUL, lone surrogates and control codes are escaped, and no NaN. A high and a low surrogate
+side by side, as two code points of one Python string, come back as the one character that they encode.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,12 +34,18 @@ class RunReadError(ValueError):
 
 def write_failure(path: Path, error: OSError) -> RunLogError:
     """Return the error to raise when `path` could not be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        advice = "the disk is full. Make room"
-    else:
-        advice = f"{error.strerror or error}. Fix that"
-    advice += ", then resume the run: it continues from its last checkpoint"
-    return RunLogError(f"could not write {path}: {advice}")
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    advice = "the disk is full. Make room" if is_full else f"{error.strerror or error}. Fix that"
+    return RunLogError(f"could not write {path}: {advice}, then resume the run: it continues from its last checkpoint")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError inside into the RunLogError that names `path` and the fix."""
+    try:
+        yield
+    except OSError as error:
+        raise write_failure(path, error) from error
 
 
 def encode_line(value: Mapping[str, Any]) -> bytes:

@@ -31,7 +31,9 @@ ZERO_LOSS_NOTE = (
     "It does learn; watch the reward."
 )
 NO_SIGNAL_NOTE = "No gradient in the first step: in every group all rewards were equal, so there was nothing to learn."
-DEAD_NOTE = f"No gradient in the first {DEAD_STEPS} steps: the policy has not changed. `groupwise doctor` says what to do."
+DEAD_NOTE = (
+    f"No gradient in the first {DEAD_STEPS} steps: the policy has not changed. `groupwise doctor` says what to do."
+)
 
 
 class Progress:

@@ -41,8 +41,8 @@ class Run:
             raise RunReadError(f"no run at {self.path}")
         if (self.path / layout.SWEEP).is_file():
             raise RunReadError(
-                f"{self.path} is a sweep and not a run: `groupwise sweep {self.path} --analyse-only` reads all of it, and "
-                f"its runs are in {self.path / layout.SWEEP_RUNS}"
+                f"{self.path} is a sweep and not a run: `groupwise sweep {self.path} --analyse-only` reads all of it, "
+                f"and its runs are in {self.path / layout.SWEEP_RUNS}"
             )
 
     @property
@@ -87,7 +87,7 @@ class Run:
         return read_records(self.path / layout.EVENTS, dict)
 
     def metrics(self) -> Any:
-        """All metrics as columns, with `step` and `stage`: a pandas frame where pandas is installed, else a dict of lists.
+        """All metrics as columns, with `step` and `stage`: a pandas frame if pandas is installed, else a dict of lists.
 
         A value that a step does not have is NaN.
         """

@@ -20,15 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.base.json_values import plain
-from groupwise.runs.files import (
-    RunReadError,
-    append_line,
-    encode_line,
-    read_records,
-    repair_tail,
-    write_atomic,
-    write_failure,
-)
+from groupwise.runs.files import RunReadError, append_line, encode_line, read_records, write_atomic, writing
 from groupwise.runs.records import group_from_json, group_to_json
 from groupwise.types import Problem, ScoredGroup
 
@@ -112,11 +104,9 @@ def is_result(folder: Path) -> bool:
 def write_result(folder: Path, result: Result) -> None:
     table = result_to_json(result)
     text = json.dumps(table, ensure_ascii=True, allow_nan=False, indent=1) + "\n"
-    try:
+    with writing(folder / RESULT):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / RESULT, [text.encode("ascii")])
-    except OSError as error:
-        raise write_failure(folder / RESULT, error) from error
 
 
 def result_to_json(result: Result) -> dict[str, Any]:
@@ -147,15 +137,8 @@ def read_result(folder: Path) -> Result:
 
 
 def append_group(folder: Path, scored: ScoredGroup) -> None:
-    try:
+    with writing(folder / COMPLETIONS):
         append_line(folder / COMPLETIONS, encode_line(group_to_json(scored)), fsync=False)
-    except OSError as error:
-        raise write_failure(folder / COMPLETIONS, error) from error
-
-
-def mend_groups(folder: Path) -> None:
-    """Drop the half line that a kill left. Only for the process that may write."""
-    repair_tail(folder / COMPLETIONS)
 
 
 def read_groups(folder: Path) -> list[ScoredGroup]:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.runs import RunInUse, RunLock, RunLogError, RunNameError, read_holder, validate_run_name
+from groupwise.runs import RunLogError
+from groupwise.runs.layout import RunNameError, validate_run_name
+from groupwise.runs.lock import RunInUse, RunLock, read_holder
 
 HOLD = """
 import os, sys, time

@@ -16,10 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.runs import Run, RunLog, RunLogError, RunReadError, UndeclaredMetric, group_from_json, group_to_json
-from groupwise.runs.catalogue import metric
+from groupwise.runs import Run, RunLog, RunLogError, RunReadError
+from groupwise.runs.catalogue import UndeclaredMetric, metric
 from groupwise.runs.files import encode_line, read_lines
-from groupwise.runs.records import eval_from_json, eval_metrics, eval_to_json, step_from_json, step_to_json
+from groupwise.runs.records import (
+    eval_from_json,
+    eval_metrics,
+    eval_to_json,
+    group_from_json,
+    group_to_json,
+    step_from_json,
+    step_to_json,
+)
 from groupwise.types import GroupTrace, StepRecord, TokenTrace
 
 
