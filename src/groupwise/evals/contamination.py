@@ -95,9 +95,8 @@ def find_contamination(problems: Sequence[Problem], training: Sequence[Problem])
         for index, share, is_exact in found:
             if share >= NEAR_SHARE and (index not in closest or (share, is_exact) > closest[index][:2]):
                 closest[index] = (share, is_exact, candidate)
-    return Contamination(
-        len(problems), len(training), tuple(_overlap(problems[index], *closest[index]) for index in sorted(closest))
-    )
+    overlaps = (_overlap(problems[index], *closest[index]) for index in sorted(closest))
+    return Contamination(len(problems), len(training), tuple(overlaps))
 
 
 def _index_rare_runs(runs: Sequence[set[str]], training: Sequence[set[str]]) -> tuple[dict[str, list[int]], list[int]]:
@@ -132,10 +131,10 @@ def _runs(words: tuple[str, ...]) -> set[str]:
 
 
 def _overlap(problem: Problem, share: float, is_exact: bool, training: Problem) -> Overlap:
-    texts = (_shown(problem), _shown(training))
-    return Overlap("exact" if is_exact else "near", problem.id, training.id, share, *texts)
+    kind: Literal["exact", "near"] = "exact" if is_exact else "near"
+    return Overlap(kind, problem.id, training.id, share, _beginning(problem), _beginning(training))
 
 
-def _shown(problem: Problem) -> str:
-    text = " ".join(problem.messages[-1].content.split()) if problem.messages else ""
+def _beginning(problem: Problem) -> str:
+    text = " ".join(problem.question.split())
     return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"

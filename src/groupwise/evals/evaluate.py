@@ -25,8 +25,7 @@ from groupwise.engines import factory
 from groupwise.engines.engine import Engine
 from groupwise.evals.contamination import find_contamination
 from groupwise.evals.general_format import GeneralFormat
-from groupwise.evals.general_text import GENERAL_TEXT_VERSION
-from groupwise.evals.guards import perplexity_estimate
+from groupwise.evals.guards import GENERAL_TEXT_VERSION, perplexity_estimate
 from groupwise.evals.held_out import draw_scored, eval_max_new_tokens, make_requests
 from groupwise.evals.scores import score_groups
 from groupwise.evals.subject import Subject

@@ -180,9 +180,7 @@ CHARTS: tuple[ChartSpec, ...] = (
     ChartSpec("entropy", "Entropy", {"policy/entropy_nats": "entropy"}),
     ChartSpec("grad_norm", "Gradient norm", {"policy/grad_norm": "norm"}, _EVERYWHERE, may_be_log=True),
     ChartSpec(
-        "length",
-        "Completion length",
-        {"rollouts/length_mean_tokens": "mean", "rollouts/length_max_tokens": "longest"},
+        "length", "Completion length", {"rollouts/length_mean_tokens": "mean", "rollouts/length_max_tokens": "longest"}
     ),
     ChartSpec(
         "dead_groups",

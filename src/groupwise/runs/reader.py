@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from groupwise.base.harmless import escape
 from groupwise.runs import layout
@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 
 TURNS = ("started", "resumed", "finished", "stopped", "rank_lost", "failed")
 """Kinds of events with which a trainer begins or ends."""
+MAY_DIFFER = ("seed", "name", "description", "logging", "checkpoints")
+"""Keys of a recipe that may differ within one experiment."""
+
+
+class HasRecipe(Protocol):
+    @property
+    def recipe(self) -> Mapping[str, Any]: ...
+
+
+R = TypeVar("R", bound=HasRecipe)
 
 
 def last_turn(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -171,3 +181,21 @@ class Run:
             raise RunReadError(f"{self.path} has no {name}: is it a run directory?") from None
         except UnicodeDecodeError as error:
             raise RunReadError(f"{self.path / name}: {error}") from error
+
+
+def by_experiment(runs: Iterable[R]) -> list[list[R]]:
+    """Group the runs that differ only in seed, name, logging and checkpoints; the order given is kept."""
+    alike: dict[str, list[R]] = {}
+    for run in runs:
+        kept = {key: value for key, value in run.recipe.items() if key not in MAY_DIFFER}
+        mark = json.dumps(_without_empty_tables(kept), sort_keys=True, default=str)
+        alike.setdefault(mark, []).append(run)
+    return list(alike.values())
+
+
+def _without_empty_tables(value: Any) -> Any:
+    """Drop empty tables: they set nothing, and an older groupwise may not have written them."""
+    if isinstance(value, Mapping):
+        kept = {key: _without_empty_tables(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item != {}}
+    return [_without_empty_tables(item) for item in value] if isinstance(value, list) else value

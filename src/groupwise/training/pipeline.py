@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from groupwise.config import (
     make_recipe,
     to_table,
 )
-from groupwise.distributed.world import RankLost, World
+from groupwise.distributed.world import RankLost
 from groupwise.engines.native.device_memory import DeviceMemoryError
 from groupwise.engines.vllm.vllm_engine import VllmEngine
 from groupwise.models.placement import limit_memory
@@ -66,12 +66,14 @@ def carry_out(request: RunRequest) -> bool:
     """Run one rank's part of a request. True when the run finished, False when it was asked to stop (and saved)."""
     if request.memory_gib is not None:
         limit_memory(request.memory_gib)
-    is_writer = request.world.rank == 0
-    if is_writer and not request.is_resumed:
-        _check_run_dir(request.run_dir)
-    # Only one rank writes, so only that rank holds the lock.
-    with RunLock(request.run_dir) if is_writer else nullcontext(), own_folder(request.run_dir, request.world) as folder:
-        return _run(set_up(request, folder), request)
+    if request.world.rank == 0:
+        if not request.is_resumed:
+            _check_run_dir(request.run_dir)
+        with RunLock(request.run_dir):
+            return _run(set_up(request, request.run_dir), request)
+    # Only rank 0 writes the run directory. The others have a folder of their own, which is thrown away.
+    with tempfile.TemporaryDirectory(prefix="groupwise-rank-") as folder:
+        return _run(set_up(request, Path(folder)), request)
 
 
 def _check_run_dir(run_dir: Path) -> None:
@@ -108,16 +110,6 @@ def memory_limit_of(run_dir: Path) -> float | None:
         return None
     limit = Run(run_dir).info.get("machine", {}).get("memory_limit_gib")
     return None if limit is None else float(limit)
-
-
-@contextmanager
-def own_folder(run_dir: Path, world: World) -> Iterator[Path]:
-    """Yield the folder of a rank: the run directory for rank 0, a temporary one for the others."""
-    if world.rank == 0:
-        yield run_dir
-        return
-    with tempfile.TemporaryDirectory(prefix="groupwise-rank-") as folder:
-        yield Path(folder)
 
 
 def _run(training: Training, request: RunRequest) -> bool:
