@@ -272,12 +272,12 @@ def open_result(folder: Path, result: Result) -> Result:
         write_result(folder, result)
         return result
     before = read_result(folder)
-    then, now = before.identity(), result.identity()
-    for key in now:
-        if then[key] != now[key]:
+    then = before.identity()
+    for key, now in result.identity().items():
+        if then[key] != now:
             raise ConfigError(
-                f"--out {folder}: holds an evaluation with {key} {then[key]}, but this one has {now[key]}; choose "
-                "another folder"
+                f"--out {folder}: holds an evaluation with {key} {then[key]}, but this one has {now}; choose another "
+                "folder"
             )
     repair_tail(folder / COMPLETIONS)
     return replace(result, cost=before.cost)

@@ -134,18 +134,14 @@ def read_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
     except FileNotFoundError:
         return []
     # Split at "\n" only: str.splitlines would also split at characters that may be inside a JSON string.
-    *complete, last = data.split(b"\n")
+    lines = data.split(b"\n")
     objects = []
-    for number, line in enumerate(complete, start=1):
-        if not line.strip():
-            continue
+    for number, line in enumerate(lines, start=1):
         value = _parse(line)
-        if value is None:
+        if value is not None:
+            objects.append((number, value))
+        elif line.strip() and number < len(lines):
             raise RunReadError(f"{path}, line {number}: not a JSON object; delete that line to read the rest")
-        objects.append((number, value))
-    unfinished = _parse(last) if last.strip() else None
-    if unfinished is not None:
-        objects.append((len(complete) + 1, unfinished))
     return objects
 
 

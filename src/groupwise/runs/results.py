@@ -102,8 +102,7 @@ def is_result(folder: Path) -> bool:
 
 
 def write_result(folder: Path, result: Result) -> None:
-    table = result_to_json(result)
-    text = json.dumps(table, ensure_ascii=True, allow_nan=False, indent=1) + "\n"
+    text = json.dumps(result_to_json(result), ensure_ascii=True, allow_nan=False, indent=1) + "\n"
     with writing(folder / RESULT):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / RESULT, [text.encode("ascii")])
@@ -127,11 +126,10 @@ def read_result(folder: Path) -> Result:
         raise RunReadError(f"{path}: format {found!r:.40}, and this version reads {FORMAT}; evaluate again")
     try:
         known = {field.name: table[field.name] for field in dataclasses.fields(Result)}
-        by = {
-            kind: {key: _scores_from_json(scores) for key, scores in groups.items()}
-            for kind, groups in known["by"].items()
-        }
-        return Result(**(known | {"scores": _scores_from_json(known["scores"]), "by": by}))
+        known["scores"] = _scores_from_json(known["scores"])
+        for kind, parts in known["by"].items():
+            known["by"][kind] = {key: _scores_from_json(scores) for key, scores in parts.items()}
+        return Result(**known)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunReadError(f"{path}: damaged ({error!r}); evaluate again") from error
 
@@ -156,11 +154,8 @@ def data_fingerprint(problems: Sequence[Problem]) -> str:
 
 
 def _scores_from_json(table: Mapping[str, Any]) -> dict[str, Estimate]:
-    names = {field.name for field in dataclasses.fields(Estimate)}
-    scores = {}
-    for name, entry in table.items():
-        values: dict[str, Any] = {
-            key: math.nan if value is None else value for key, value in entry.items() if key in names
-        }
-        scores[name] = Estimate(**values)
-    return scores
+    known = {field.name for field in dataclasses.fields(Estimate)}
+    return {
+        name: Estimate(**{key: math.nan if value is None else value for key, value in entry.items() if key in known})
+        for name, entry in table.items()
+    }

@@ -8,7 +8,6 @@ same run and show both. Sinks see metrics and evals, never completions.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import math
@@ -18,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from groupwise.config import nearest
 from groupwise.runs import layout
 from groupwise.runs.records import eval_metrics
 from groupwise.types import EvalRecord, StepRecord
@@ -72,9 +72,7 @@ def make_sink(name: str, run_dir: Path, run_name: str, recipe_table: Mapping[str
     target = SINKS.get(name, name)
     module_name, _, class_name = target.partition(":")
     if not module_name or not class_name:
-        close = difflib.get_close_matches(name, SINKS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(SINKS)}, or a string 'module:Class'"
-        raise SinkError(f"unknown sink {name!r}; {hint}")
+        raise SinkError(f"unknown sink {name!r} (your own is written 'module:Class'); {nearest(name, SINKS)}")
     try:
         factory = getattr(importlib.import_module(module_name), class_name)
     except (ModuleNotFoundError, AttributeError) as error:

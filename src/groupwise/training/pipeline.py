@@ -84,7 +84,7 @@ def _check_run_dir(run_dir: Path) -> None:
         )
     try:
         layout.validate_run_name(run_dir.resolve().name)
-    except layout.RunNameError as error:
+    except ValueError as error:
         raise ConfigError(f"--run-dir {run_dir}: {error}") from None
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"{run_dir} is a file, not a folder; choose another --run-dir")
