@@ -7,8 +7,7 @@ They measure perplexity on general text (PASSAGES, below) and format-following o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 
 from groupwise.base.stats import bootstrap_interval, mean
 from groupwise.config import ConfigError, GuardsConfig
@@ -46,19 +45,13 @@ GuardReadings = Mapping[str, float]
 """`perplexity` on general text and `format_share` of general requests, those that are guarded."""
 
 
-def read_guards(
-    config: GuardsConfig,
-    policy: Policy,
-    engine: Engine,
-    interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> GuardReadings:
+def read_guards(config: GuardsConfig, policy: Policy, engine: Engine) -> GuardReadings:
     """Measure what is guarded, with the current weights."""
     readings = {}
-    with interruptible():
-        if config.max_perplexity_ratio:
-            readings["perplexity"] = perplexity_estimate(policy).value
-        if config.max_format_drop:
-            readings["format_share"] = _format_share(policy, engine)
+    if config.max_perplexity_ratio:
+        readings["perplexity"] = perplexity_estimate(policy).value
+    if config.max_format_drop:
+        readings["format_share"] = _format_share(policy, engine)
     return readings
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
 
 from groupwise.base.seeds import seed_of
 from groupwise.base.stats import mean, mean_interval, wilson_interval
@@ -69,17 +68,9 @@ def scored_groups(
 
 
 def evaluate(
-    recipe: Recipe,
-    scorer: Scorer,
-    prompts: Sequence[Prompt],
-    policy: Policy,
-    engine: Engine,
-    interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
+    recipe: Recipe, scorer: Scorer, prompts: Sequence[Prompt], policy: Policy, engine: Engine
 ) -> tuple[EvalRecord, list[ScoredGroup]]:
-    """Evaluate. Return (the record, whose step and stage the caller sets, what was sampled).
-
-    `interruptible` wraps the sampling only: a signal must not interrupt the swap of weights and moving average.
-    """
+    """Evaluate the current weights. Return (the record, whose step and stage the caller sets, what was sampled)."""
     start = time.perf_counter()
     config = recipe.evaluation
     requests = make_requests(prompts, config.rollouts_per_problem, recipe.seed, "held_out")
@@ -88,8 +79,7 @@ def evaluate(
         temperature=config.temperature,
         stop_strings=config.stop_strings,
     )
-    with policy.averaged() if config.use_ema else nullcontext(), interruptible():
-        groups = scored_groups(engine, scorer, requests, sampling, policy)
+    groups = scored_groups(engine, scorer, requests, sampling, policy)
     return _summarize(groups, config, time.perf_counter() - start), groups
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -79,11 +79,11 @@ def _answer(text: str, marks: Sequence[AnswerMark]) -> str | None:
 
 
 def score_groups(
-    groups: Sequence[ScoredGroup], *, n: int, ks: Iterable[int], marks: Sequence[AnswerMark]
+    groups: Sequence[ScoredGroup], *, n: int, ks: Sequence[int], marks: Sequence[AnswerMark]
 ) -> tuple[dict[str, Estimate], dict[str, dict[str, Scores]]]:
     """Return scores over all groups, and by level and subject if the problems have them.
 
-    `n`: completions per problem. `marks`: where the task looks for answers.
+    `n`: completions per problem. `ks`: in ascending order. `marks`: where the task looks for answers.
     """
     # Sorted by id, because the order of completion must not change a bootstrap.
     ordered = sorted(groups, key=lambda scored: scored.group.prompt.problem.id)
@@ -94,8 +94,7 @@ def score_groups(
         for scored in ordered
         for rollout, score in zip(scored.group.rollouts, scored.scores, strict=True)
     )
-    wanted = sorted(set(ks))
-    scores = summarize(tallies, n=n, ks=wanted, has_votes=has_votes)
+    scores = summarize(tallies, n=n, ks=ks, has_votes=has_votes)
     by: dict[str, dict[str, Scores]] = {}
     for kind in BREAKDOWNS:
         parts: dict[str, list[Tally]] = {}
@@ -104,9 +103,8 @@ def score_groups(
             if key is not None:
                 parts.setdefault(str(key), []).append(entry)
         if 1 < len(parts) <= MAX_PARTS:
-            by[kind] = {
-                key: summarize(parts[key], n=n, ks=wanted, has_votes=has_votes) for key in sorted(parts, key=_by_number)
-            }
+            ordered_keys = sorted(parts, key=_by_number)
+            by[kind] = {key: summarize(parts[key], n=n, ks=ks, has_votes=has_votes) for key in ordered_keys}
     return scores, by
 
 

@@ -33,11 +33,10 @@ from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
 
 
 class RunLog:
-    def __init__(self, run_dir: Path, sinks: Sequence[Sink] = (), fsync: bool = False) -> None:
-        """Open or create the run directory. With `fsync`, lines survive a power cut and not only a kill."""
+    def __init__(self, run_dir: Path, sinks: Sequence[Sink] = ()) -> None:
+        """Open or create the run directory."""
         self.run_dir = Path(run_dir)
         self._sinks = tuple(sinks)
-        self._fsync = fsync
         with writing(self.run_dir):
             for folder in (layout.ROLLOUTS, layout.TOKENS, layout.EVAL_ROLLOUTS):
                 (self.run_dir / folder).mkdir(parents=True, exist_ok=True)
@@ -92,8 +91,8 @@ class RunLog:
     def rewind(self, step: int, *, eval_step: int | None = None, rollout_step: int | None = None) -> None:
         """Drop what came after `step`, so that a resumed run writes it only once. Events stay: they did happen.
 
-        `eval_step` is the newest eval to keep, when the eval after `step` is still to come. `rollout_step` is the
-        newest step whose rollouts to keep, when the checkpoint holds those of an unfinished step.
+        `eval_step` is the newest evaluation to keep, `step` by default. `rollout_step` is the newest step whose
+        rollouts to keep, when the checkpoint contains those of an unfinished step.
         """
         eval_step = step if eval_step is None else eval_step
         rollout_step = step if rollout_step is None else rollout_step
@@ -125,7 +124,7 @@ class RunLog:
     def _append(self, name: str, table: Mapping[str, Any]) -> None:
         path = self.run_dir / name
         with writing(path):
-            append_line(path, encode_line(table), self._fsync)
+            append_line(path, encode_line(table), fsync=False)
 
     def _write_groups(self, folder: str, step: int, stage: str, groups: Sequence[ScoredGroup]) -> None:
         def lines() -> Iterator[bytes]:
@@ -140,7 +139,7 @@ class RunLog:
 
     def _replace(self, path: Path, chunks: Iterable[bytes]) -> None:
         with writing(path):
-            write_atomic(path, chunks, self._fsync)
+            write_atomic(path, chunks, fsync=False)
 
     def _watchers(self) -> list[EventSink]:
         return [sink for sink in self._sinks if isinstance(sink, EventSink)]

@@ -106,9 +106,8 @@ def memory_limit_of(run_dir: Path) -> float | None:
 
     Sizes of packs and chunks depend on it, and so do the last bits of every sum.
     """
-    if not (run_dir / layout.INFO).exists():  # killed at its start
-        return None
-    limit = Run(run_dir).info.get("machine", {}).get("memory_limit_gib")
+    # A run that was killed at its start has no info.
+    limit = Run(run_dir).info_if_any.get("machine", {}).get("memory_limit_gib")
     return None if limit is None else float(limit)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -149,9 +149,8 @@ class Training:
         at_interval = config.every_steps > 0 and position.step > 0 and position.step % config.every_steps == 0
         if position.last_eval_step == position.step or not (at_start or at_end or at_interval):
             return
-        record, groups = evaluate(
-            self.recipe, self.scorer, self.held_out, self.policy, self.engine, self.control.interruptible
-        )
+        with self._measuring():
+            record, groups = evaluate(self.recipe, self.scorer, self.held_out, self.policy, self.engine)
         self.aside["time/eval_s"] += record.seconds
         # Before the evaluation is recorded: if a stop interrupts it, the resumed run repeats both.
         is_sound = self.passes_guards()
@@ -166,14 +165,20 @@ class Training:
         else:
             position.evals_without_best += 1
 
+    @contextmanager
+    def _measuring(self) -> Iterator[None]:
+        """Use the weights that are evaluated. A stop may interrupt what is done with them, but not their swap."""
+        with self.policy.averaged() if self.recipe.evaluation.use_ema else nullcontext(), self.control.interruptible():
+            yield
+
     def passes_guards(self) -> bool:
         """Whether the model has kept its abilities outside the task since the start of the run."""
         config, position = self.recipe.guards, self.position
         if config is None:
             return True
         start = time.perf_counter()
-        with self.policy.averaged() if self.recipe.evaluation.use_ema else nullcontext():
-            now = dict(read_guards(config, self.policy, self.engine, self.control.interruptible))
+        with self._measuring():
+            now = dict(read_guards(config, self.policy, self.engine))
         self.aside["time/eval_s"] += time.perf_counter() - start
         position.guards_at_start = position.guards_at_start or now
         broken = judge(config, position.guards_at_start, now)

@@ -119,7 +119,7 @@ def test_an_undeclared_metric_writes_nothing(tmp_path: Path, sample: Any) -> Non
 
 
 def test_metrics_are_strict_json(tmp_path: Path, sample: Any) -> None:
-    RunLog(tmp_path, fsync=True).write_step(sample.step(1, policy__loss=math.nan, policy__ratio_max=math.inf))
+    RunLog(tmp_path).write_step(sample.step(1, policy__loss=math.nan, policy__ratio_max=math.inf))
     text = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(text, parse_constant=pytest.fail)["metrics"]["policy/loss"] is None
     assert math.isnan(Run(tmp_path).steps()[0].metrics["policy/ratio_max"])
