@@ -131,23 +131,6 @@ class Questions:
         )
 
 
-@dataclass(frozen=True)
-class Checked:
-    """An evaluation whose options, data and lengths are in order."""
-
-    task: Task
-    prompts: Sequence[Prompt]
-    sampling: SamplingParams
-    verifier: VerifierConfig
-    """As in training, without the process score: an evaluation is about what is correct."""
-    blank: Result
-    """The result before anything is sampled."""
-
-    @property
-    def problems(self) -> list[Problem]:
-        return [prompt.problem for prompt in self.prompts]
-
-
 def evaluate(
     subject: Subject,
     engine: Engine,
@@ -164,38 +147,40 @@ def evaluate(
     `out` is the folder; without it the result gets its own folder in `root`. `task` is the task as an object, where the
     one that `questions` names cannot be made from its name and options alone.
     """
-    checked = check(subject, questions, task)
+    recipe = subject.recipe
+    if task is None:
+        # A run's own task keeps the reward functions that it was trained with.
+        reward = recipe.task.reward if recipe is not None and recipe.task.name == questions.task else None
+        task = task_of(TaskConfig(name=task_name(questions.task), options=questions.options, reward=reward))
+    prompts, blank = check(subject, questions, task)
     control = control or StopControl()
-    folder = out or root / folder_name(checked.blank, questions.task)
+    folder = out or root / folder_name(blank, questions.task)
     with RunLock(folder), control.listening():
-        result = open_result(folder, checked.blank)
+        result = open_result(folder, blank)
         groups = {scored.group.prompt.problem.id: scored for scored in read_groups(folder)}
         start = time.perf_counter()
-        progress(len(groups), len(checked.prompts))
-        missing = [prompt for prompt in checked.prompts if prompt.problem.id not in groups]
-        scorer = make_scorer(checked.task, checked.verifier)
+        progress(len(groups), len(prompts))
+        missing = [prompt for prompt in prompts if prompt.problem.id not in groups]
+        # Without the process score of the training: an evaluation is about what is correct.
+        scorer = make_scorer(task, replace(recipe.verifier, process="") if recipe else VerifierConfig())
         with closing(scorer), suppress(StopRequested), control.interruptible():
             requests = make_requests(missing, questions.n, questions.seed)
-            for scored in draw_scored(engine, scorer, requests, checked.sampling):
+            for scored in draw_scored(engine, scorer, requests, questions.sampling(recipe)):
                 append_group(folder, scored)
                 groups[scored.group.prompt.problem.id] = scored
-                progress(len(groups), len(checked.prompts))
+                progress(len(groups), len(prompts))
         seconds = result.cost.get("seconds", 0.0) + time.perf_counter() - start
         num_tokens = sum(len(rollout.token_ids) for scored in groups.values() for rollout in scored.group.rollouts)
         result = replace(result, cost={"seconds": seconds, "tokens": num_tokens})
-        if len(groups) == len(checked.prompts):
-            result = finish(result, subject, questions, checked, list(groups.values()))
+        if len(groups) == len(prompts):
+            result = finish(result, subject, questions, task, [groups[prompt.problem.id] for prompt in prompts])
         write_result(folder, result)
     return folder, result
 
 
-def check(subject: Subject, questions: Questions, task: Task | None = None) -> Checked:
-    """Load the task and refuse what cannot be evaluated."""
-    name, recipe, policy = task_name(questions.task), subject.recipe, subject.policy
-    if task is None:
-        # A run's own task keeps the reward functions that it was trained with.
-        reward = recipe.task.reward if recipe is not None and recipe.task.name == questions.task else None
-        task = task_of(TaskConfig(name=name, options=questions.options, reward=reward))
+def check(subject: Subject, questions: Questions, task: Task) -> tuple[list[Prompt], Result]:
+    """Refuse what cannot be evaluated. Return (the prompts, the result before anything is sampled)."""
+    policy, recipe = subject.policy, subject.recipe
     problems = task.problems(questions.split)
     asked = problems[: questions.limit or None]
     if not asked:
@@ -209,26 +194,24 @@ def check(subject: Subject, questions: Questions, task: Task | None = None) -> C
     is_general = isinstance(task, GeneralFormat)
     blank = Result(
         model=subject.model,
-        task={"name": name, "options": dict(questions.options)},
+        task={"name": task_name(questions.task), "options": dict(questions.options)},
         data={"split": questions.split, "fingerprint": data_fingerprint(problems), "count": len(asked)},
         verifier=f"{task.verifier} + {GENERAL_TEXT_VERSION}" if is_general else task.verifier,
         sampling=plain({"n": questions.n, "seed": questions.seed, **asdict(sampling)}),
         recipe=None if recipe is None else fingerprint(recipe),
         versions=versions(),
     )
-    verifier = replace(recipe.verifier, process="") if recipe else VerifierConfig()
-    return Checked(task, prompts, sampling, verifier, blank)
+    return prompts, blank
 
 
-def finish(
-    result: Result, subject: Subject, questions: Questions, checked: Checked, groups: Sequence[ScoredGroup]
-) -> Result:
+def finish(result: Result, subject: Subject, questions: Questions, task: Task, groups: Sequence[ScoredGroup]) -> Result:
     """Return the result with its scores, and with the overlap between its problems and the training problems."""
-    scores, by = score_groups(groups, n=questions.n, ks=questions.ks, marks=answer_marks(checked.task))
-    if isinstance(checked.task, GeneralFormat):
+    scores, by = score_groups(groups, n=questions.n, ks=questions.ks, marks=answer_marks(task))
+    if isinstance(task, GeneralFormat):
         scores["perplexity"] = perplexity_estimate(subject.policy)
-    trained_on = _training_problems(subject, questions, checked.task)
-    contamination = None if trained_on is None else find_contamination(checked.problems, trained_on).to_json()
+    trained_on = _training_problems(subject, questions, task)
+    asked = [scored.group.prompt.problem for scored in groups]
+    contamination = None if trained_on is None else find_contamination(asked, trained_on).to_json()
     return replace(result, scores=scores, by=by, contamination=contamination, is_finished=True)
 
 
