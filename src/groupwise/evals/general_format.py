@@ -74,10 +74,6 @@ def is_followed(rule: str, argument: Any, completion: str) -> bool:
     return bool(text) and _RULES[rule](text, argument)
 
 
-def _words(text: str) -> list[str]:
-    return text.split()
-
-
 def _lines(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -112,8 +108,8 @@ def _num_sentences(text: str) -> int:
 
 
 _RULES: Mapping[str, Callable[[str, Any], bool]] = {
-    "words": lambda text, count: len(_words(text)) == count,
-    "at_most_words": lambda text, count: len(_words(text)) <= count,
+    "words": lambda text, count: len(text.split()) == count,
+    "at_most_words": lambda text, count: len(text.split()) <= count,
     "one_of": lambda text, allowed: text.lower().rstrip(".!") in allowed,
     "number": lambda text, _: _NUMBER.fullmatch(text) is not None,
     "bullets": lambda text, count: len(_lines(text)) == count and all(_BULLET.match(line) for line in _lines(text)),

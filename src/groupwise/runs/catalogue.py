@@ -15,12 +15,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 
-class UndeclaredMetric(KeyError):
+class UndeclaredMetric(LookupError):
     """A metric name that is not in the catalogue."""
-
-    def __str__(self) -> str:
-        # KeyError shows the repr of its argument, which would quote the whole sentence.
-        return str(self.args[0])
 
 
 @dataclass(frozen=True, slots=True)

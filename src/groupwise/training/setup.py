@@ -81,7 +81,11 @@ def set_up(request: RunRequest, folder: Path) -> Training:
         check_guards_fit(recipe.guards, prompts, policy.context_tokens)
     # Before anything is written, because its package may not be installed.
     engine = make_engine(recipe.engine, policy)
-    log = RunLog(folder, _sinks(request))
+    sinks: list[Sink] = []
+    if world.rank == 0:  # or trackers would show each rank as a run
+        name, table = tracked_name(run_dir), to_table(recipe)
+        sinks = [*request.sinks, *(make_sink(sink, run_dir, name, table) for sink in recipe.logging.sinks)]
+    log = RunLog(folder, sinks)
     kind = CheckpointStore if world.rank == 0 else CheckpointReader
     store = kind(
         run_dir / layout.CHECKPOINTS,
@@ -108,17 +112,6 @@ def set_up(request: RunRequest, folder: Path) -> Training:
             "versions": versions(),
         },
     )
-
-
-def _sinks(request: RunRequest) -> list[Sink]:
-    """Return the sinks of the caller and the recipe. Only rank 0 has any, or trackers would show each rank as a run."""
-    if request.world.rank > 0:
-        return []
-    run_dir, table = request.run_dir, to_table(request.recipe)
-    return [
-        *request.sinks,
-        *(make_sink(name, run_dir, tracked_name(run_dir), table) for name in request.recipe.logging.sinks),
-    ]
 
 
 def warn_of_contamination(training: Training) -> None:
