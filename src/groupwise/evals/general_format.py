@@ -1,7 +1,7 @@
 """Format-following on a small general set: simple requests whose form can be checked by rule. Does not import torch.
 
-Only the form is judged, not what is said: a model that was trained on one task should still answer in one word, write a
-list of three, or return JSON when it is asked to. It is a task like any other, so that `groupwise eval` runs it.
+Only the form is judged, not the content: a model that was trained on one task should still answer in one word, write a
+list of three, or return JSON when it is asked to. It is a task like any other, so `groupwise eval` runs it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _SENTENCE_END = re.compile(r"[.!?]+[\"')\]]*(?=\s|$)")
 
 
 def is_followed(rule: str, argument: Any, completion: str) -> bool:
-    """Whether the whole completion, outer spaces aside, has the form that was asked for."""
+    """Return whether the whole completion, outer spaces aside, has the requested form."""
     text = completion.strip()
     return bool(text) and _RULES[rule](text, argument)
 

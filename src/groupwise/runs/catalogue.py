@@ -139,7 +139,7 @@ class ChartSpec:
     share_of: str = ""
     """The metric that the values are divided by: counts become shares."""
     may_be_log: bool = False
-    """Whether the axis of values may be logarithmic."""
+    """The axis of values may be logarithmic."""
     caption: str = ""
     """Text after the meaning of the first metric; with `share_of`, in place of it."""
     unit: str = field(default="", init=False)

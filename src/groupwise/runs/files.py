@@ -29,7 +29,7 @@ class RunLogError(RuntimeError):
 
 
 class RunReadError(ValueError):
-    """The run directory holds something that cannot be read. The message names the file and, where known, the line."""
+    """A file of a run cannot be read. The message names it and, where known, the line."""
 
 
 def write_failure(path: Path, error: OSError) -> RunLogError:
@@ -82,7 +82,7 @@ def fsync_path(path: Path) -> None:
 
 
 def append_line(path: Path, line: bytes, fsync: bool) -> None:
-    """Append `line`; if the disk is full halfway, remove the first half, so that the next line starts afresh."""
+    """Append `line` or nothing: a half that was written before the disk was full is removed."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         size_before = os.fstat(descriptor).st_size

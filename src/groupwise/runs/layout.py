@@ -47,6 +47,6 @@ def rollout_file(step: int) -> str:
 
 
 def rollout_step(file_name: str) -> int | None:
-    """Return the step whose rollouts a file holds; None for other files."""
+    """Return the step of a file of rollouts; None for other files."""
     match = _ROLLOUT_FILE.fullmatch(file_name)
     return int(match.group(1)) if match else None

@@ -1,11 +1,9 @@
 """One trainer per run directory.
 
 Contract: `with RunLock(run_dir):` holds an flock on run.lock. A second trainer is refused at once with `RunInUse`,
-which names the process that holds it. The kernel frees the lock when the holder ends, in whatever way, so nothing needs
-cleaning up after a SIGKILL. The lock is never inherited: a forked verifier worker that outlives a killed trainer must
-not block a resume. Readers need no lock.
-
-Not covered: network file systems without flock; they raise `RunLogError`.
+which names the process that holds it. The kernel frees the lock when that process ends, so nothing needs cleaning up
+after a SIGKILL. The lock is never inherited: a forked verifier worker that outlives a killed trainer must not block a
+resume. Readers need no lock. Network file systems without flock are not covered; they raise `RunLogError`.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ class Holder:
 
     @property
     def is_alive(self) -> bool:
-        """Whether that process exists; assumed for a process on another host."""
+        """True if that process exists; assumed for a process on another host."""
         if self.host != socket.gethostname():
             return True
         try:
@@ -61,7 +59,7 @@ class Holder:
 
 
 def read_holder(run_dir: Path) -> Holder | None:
-    """Return the trainer that holds the run, or was killed while it did. Takes no lock."""
+    """Return the trainer that holds the lock, or was killed while it did. Takes no lock."""
     try:
         table = json.loads((Path(run_dir) / layout.LOCK).read_text(encoding="utf-8"))
         return Holder(pid=int(table["pid"]), host=str(table["host"]))

@@ -1,6 +1,6 @@
-"""Reads a run directory; reports, the dashboard, the doctor and sweeps are built on it.
+"""Reader of run directories; reports, the dashboard, the doctor and sweeps are built on it.
 
-Contract: reads only, holds no lock, and may be used while a trainer writes: an unfinished line is left out. Each call
+Contract: reads only, takes no lock, and may be used while a trainer writes: an unfinished line is left out. Each call
 reads the files again. A damaged line raises a `RunReadError` with file and line. A missing file gives an empty answer,
 except for the recipe and the info, which every run has from the start.
 """
@@ -79,12 +79,12 @@ class Run:
 
     @property
     def recipe_if_any(self) -> dict[str, Any]:
-        """The recipe's table; {} where the file is lost."""
+        """The recipe's table; {} if the file is missing."""
         return self.recipe if (self.path / layout.RECIPE).is_file() else {}
 
     @property
     def info_if_any(self) -> dict[str, Any]:
-        """What run.json says; {} where the file is lost."""
+        """The content of run.json; {} if the file is missing."""
         return self.info if (self.path / layout.INFO).is_file() else {}
 
     def steps(self) -> list[StepRecord]:
@@ -116,7 +116,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """How the run stands: "started", "resumed", "finished", "stopped", "rank_lost" or "failed"; "" before that."""
+        """The status: "started", "resumed", "finished", "stopped", "rank_lost" or "failed"; "" before the start."""
         return str(last_turn(self.events()).get("kind", ""))
 
     def plot(self) -> CurvesFigure:
@@ -129,7 +129,7 @@ class Run:
         return f"<Run {self.path}: {self._summary()}>"
 
     def _repr_html_(self) -> str:
-        """How a notebook shows the run."""
+        """The run as a notebook shows it."""
         return f"<b>{escape(self.name)}</b>: {escape(self._summary())}<br><code>{escape(str(self.path))}</code>"
 
     def _summary(self) -> str:

@@ -1,7 +1,7 @@
 """A result: what one evaluation of one model on one task measured, as a folder. Nothing here imports torch.
 
     RESULT/ result.json          model, task, data, verifier and sampling; scores with their intervals
-            completions.jsonl    one scored group per line, in the form of a run's eval_rollouts
+            completions.jsonl    one scored group per line, as in a run's eval_rollouts
 
 Contract: `read_result(write_result(result)) == result`. result.json exists from the start, with `is_finished` false and
 no scores until all completions are there; completions.jsonl grows line by line, and a kill loses at most its last line.
@@ -32,7 +32,7 @@ COMPLETIONS = "completions.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A score with its 95 % interval. The problems are the independent draws."""
+    """A score with its 95 % interval. The problems are the independent samples."""
 
     value: float
     """NaN when nothing could be judged; null in the file."""
@@ -47,7 +47,7 @@ class Estimate:
 
 
 Scores = Mapping[str, Estimate]
-"""By name: pass@1, pass@8, maj@8, best_of_16_by_verifier, truncated_share, mean_tokens ..."""
+"""Scores by name: pass@1, pass@8, maj@8, best_of_16_by_verifier, truncated_share, mean_tokens ..."""
 NOT_SHARES = ("mean_tokens", "mean_reward", "perplexity")
 
 
@@ -155,7 +155,10 @@ def data_fingerprint(problems: Sequence[Problem]) -> str:
 
 def _scores_from_json(table: Mapping[str, Any]) -> dict[str, Estimate]:
     known = {field.name for field in dataclasses.fields(Estimate)}
-    return {
-        name: Estimate(**{key: math.nan if value is None else value for key, value in entry.items() if key in known})
-        for name, entry in table.items()
-    }
+    scores = {}
+    for name, entry in table.items():
+        values: dict[str, Any] = {
+            key: math.nan if value is None else value for key, value in entry.items() if key in known
+        }
+        scores[name] = Estimate(**values)
+    return scores

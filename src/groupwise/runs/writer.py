@@ -1,4 +1,4 @@
-"""Writes the run directory: the trainer's only way to record what happened.
+"""Writer of the run directory: the trainer's only way to record what happened.
 
 Contract: one writer at a time (hold a `RunLock`). Each step and each eval is one JSON line, appended at once and
 flushed to the operating system. Files of rollouts appear whole or not at all, before the line that refers to them. A
@@ -57,7 +57,7 @@ class RunLog:
             self._replace(path, [source.encode("utf-8", "replace")])
 
     def write_info(self, info: Mapping[str, Any]) -> None:
-        """Write what holds for the whole run: versions, host, fingerprint …"""
+        """Write what does not change during the run: versions, machine, fingerprint …"""
         self._replace(self.run_dir / layout.INFO, [encode_line(plain(info))])
 
     def write_step(self, record: StepRecord) -> None:
@@ -133,7 +133,7 @@ class RunLog:
                     yield encode_line({"step": step, "stage": stage, **group_to_json(scored)})
                 except (TypeError, ValueError) as error:
                     problem = scored.group.prompt.problem.id
-                    raise RunLogError(f"problem {problem!r} holds a value that JSON cannot hold: {error}") from error
+                    raise RunLogError(f"problem {problem!r} has a value that JSON cannot represent: {error}") from error
 
         self._replace(self.run_dir / folder / layout.rollout_file(step), lines())
 

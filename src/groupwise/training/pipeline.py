@@ -211,7 +211,7 @@ def fall_back(training: Training) -> None:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether torch, a library that it calls, or our own allocator ran out of memory."""
+    """Return whether torch, a library that it calls, or our own allocator ran out of memory."""
     if isinstance(error, DeviceMemoryError):
         return error.is_out_of_memory
     is_said_by_library = isinstance(error, RuntimeError) and "STATUS_ALLOC_FAILED" in str(error)

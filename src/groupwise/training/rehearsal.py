@@ -65,7 +65,7 @@ def refusal(stage: str, prompt_tokens: int, new_tokens: int, max_tokens: int, fi
 
 
 def _fits(policy: Policy, prompt_tokens: int, new_tokens: int, max_tokens: int) -> bool:
-    """Whether it fits on all ranks, which continue or fail together."""
+    """Return whether it fits on all ranks, which continue or fail together."""
     return all(policy.world.gather(_fits_here(policy, prompt_tokens, new_tokens, max_tokens)))
 
 

@@ -70,10 +70,7 @@ class Training:
     """(step, updates into the next step) of the last checkpoint, so none is written twice."""
 
     def is_stage_over(self, stage: Stage) -> bool:
-        """Whether the stage ends before its next step.
-
-        Evaluates first if due, because a result can end the stage early.
-        """
+        """Return whether the stage ends before its next step. Evaluate first if due: a result can end it early."""
         self.evaluate_if_due(stage)
         patience = self.recipe.evaluation.patience
         is_stuck = patience > 0 and self.position.evals_without_best >= patience
@@ -133,7 +130,7 @@ class Training:
         self.control.check()
 
     def _is_worth_saving(self) -> bool:
-        """Whether to save: every N steps, unless the last save was slow and recent."""
+        """Return whether to save: every N steps, unless the last save was slow and recent."""
         config = self.recipe.checkpoints
         if not _is_due(self.position.stage_step, config.every_steps):
             return False
@@ -172,7 +169,7 @@ class Training:
             yield
 
     def passes_guards(self) -> bool:
-        """Whether the model has kept its abilities outside the task since the start of the run."""
+        """Return whether the model has kept its abilities outside the task since the start of the run."""
         config, position = self.recipe.guards, self.position
         if config is None:
             return True
