@@ -158,7 +158,8 @@ def run_stages(training: Training) -> None:
         stage = stages[position.stage_index]
         if position.stage_step == 0 and training.batch is None:
             begin_stage(training, stage)
-        rehearse_stage(training, stage)
+        if isinstance(stage, RlStage):
+            rehearse_stage(training, stage)
         LOOPS[type(stage)](training, stage)
         if position.is_guard_broken and training.recipe.guards and training.recipe.guards.action == "fall_back":
             fall_back(training)
@@ -171,10 +172,8 @@ def run_stages(training: Training) -> None:
         training.saved = None
 
 
-def rehearse_stage(training: Training, stage: Stage) -> None:
+def rehearse_stage(training: Training, stage: RlStage) -> None:
     """Refuse a stage whose longest batch does not fit into memory, before its first step."""
-    if isinstance(stage, SftStage):
-        return
     longest = max(len(training.prompts[problem].token_ids) for problem in training.train_problems)
     rehearse(
         training.policy,

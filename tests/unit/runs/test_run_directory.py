@@ -248,7 +248,7 @@ def test_rollouts_that_fail_half_way_leave_the_file_of_before(tmp_path: Path, sa
     log.write_rollouts(1, "rl", [sample.group("first")])
     bad = sample.group("bad")
     bad.group.prompt.problem.meta["level"] = {1, 2}
-    with pytest.raises(RunLogError, match="problem 'bad' holds a value that JSON cannot"):
+    with pytest.raises(RunLogError, match="problem 'bad' has a value that JSON cannot represent"):
         log.write_rollouts(1, "rl", [sample.group("second"), bad])
     (group,) = Run(tmp_path).rollouts(1)
     assert group.group.prompt.problem.id == "first"
