@@ -32,11 +32,10 @@ def rehearse(policy: Policy, *, stage: str, prompt_tokens: int, new_tokens: int,
         return
     if not policy.can_abandon:
         raise DoesNotFit(refusal(stage, prompt_tokens, new_tokens, max_tokens, None))
-    fitting = 0
     smaller = max_tokens // 2
-    while smaller >= length and not fitting:
-        fitting = smaller if _fits(policy, prompt_tokens, new_tokens, smaller) else 0
+    while smaller >= length and not _fits(policy, prompt_tokens, new_tokens, smaller):
         smaller //= 2
+    fitting = smaller if smaller >= length else 0
     raise DoesNotFit(refusal(stage, prompt_tokens, new_tokens, max_tokens, fitting))
 
 

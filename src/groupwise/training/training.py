@@ -143,7 +143,7 @@ class Training:
         config, position = self.recipe.evaluation, self.position
         at_start = position.step == 0 and config.at_start
         at_end = position.stage_step == stage.steps
-        at_interval = config.every_steps > 0 and position.step > 0 and position.step % config.every_steps == 0
+        at_interval = position.step > 0 and _is_due(position.step, config.every_steps)
         if position.last_eval_step == position.step or not (at_start or at_end or at_interval):
             return
         with self._measuring():
