@@ -100,8 +100,8 @@ def find_contamination(problems: Sequence[Problem], training: Sequence[Problem])
         for index, share, is_exact in found:
             if share >= NEAR_SHARE and (index not in closest or (share, is_exact) > closest[index][:2]):
                 closest[index] = (share, is_exact, candidate)
-    overlaps = (_overlap(problems[index], *closest[index]) for index in sorted(closest))
-    return Contamination(len(problems), len(training), tuple(overlaps))
+    overlaps = tuple(_overlap(problems[index], *closest[index]) for index in sorted(closest))
+    return Contamination(len(problems), len(training), overlaps)
 
 
 def _common(runs: Sequence[set[str]]) -> set[str]:
