@@ -10,8 +10,7 @@ from typing import Any
 
 from groupwise.config import load_recipe
 from groupwise.distributed.world import join_world
-from groupwise.training.pipeline import carry_out, recipe_of
-from groupwise.training.request import RunRequest
+from groupwise.training.pipeline import RunRequest, carry_out, recipe_of
 from groupwise.training.training import Training
 
 

@@ -21,7 +21,7 @@ from groupwise.cli.train import train_here
 from groupwise.config import Recipe
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline
-from groupwise.training.request import RunRequest
+from groupwise.training.pipeline import RunRequest
 from groupwise.types import StepRecord
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"

@@ -15,10 +15,8 @@ import torch
 
 from groupwise import cli
 from groupwise.config import ConfigError, ModelConfig, Recipe
-from groupwise.evals.evaluate import evaluate, make_engine
-from groupwise.evals.general_text import PASSAGES
-from groupwise.evals.guards import perplexity_estimate
-from groupwise.evals.questions import Questions
+from groupwise.evals.evaluate import Questions, evaluate, make_engine
+from groupwise.evals.guards import PASSAGES, perplexity_estimate
 from groupwise.evals.subject import Subject, open_subject
 from groupwise.models.export import export_run
 from groupwise.models.load import load_model

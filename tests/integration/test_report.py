@@ -15,7 +15,8 @@ import pytest
 
 from groupwise.base.harmless import visible
 from groupwise.cli import main
-from groupwise.runs import Run, RunReadError, group_to_json
+from groupwise.runs import Run, RunReadError
+from groupwise.runs.records import group_to_json
 from groupwise.runs.results import Result, append_group, write_result
 from groupwise.web.report.report import SECTIONS, make_report
 from tests.integration.synthetic_run import HOSTILE, write_synthetic_run

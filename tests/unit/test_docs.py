@@ -19,7 +19,8 @@ import groupwise
 from groupwise import cli
 from groupwise.cli.describe import pages
 from groupwise.config import ConfigError, Recipe, build, load_recipe, make_recipe, parse_recipe
-from groupwise.runs import METRICS, Run, metric
+from groupwise.runs import METRICS, Run
+from groupwise.runs.catalogue import metric
 from groupwise.tasks import make_task, task_class
 from groupwise.types import Verdict
 

@@ -174,7 +174,7 @@ def _carry_out(
 ) -> None:
     """Run the request on this process, which may be one of the ranks that `torchrun` started."""
     from groupwise.api.watchers import carry_out_watched
-    from groupwise.training.request import RunRequest
+    from groupwise.training.pipeline import RunRequest
 
     request = RunRequest(recipe, directory, rewards=given.rewards, task=given.task, sinks=sinks, **how)
     carry_out_watched(request, progress=progress)

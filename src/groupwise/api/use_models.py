@@ -58,10 +58,9 @@ def evaluate(
     interrupted. Completions lie in `out`, or in a folder of their own under `evals`.
     """
     from groupwise.api.watchers import quiet_libraries
+    from groupwise.evals.evaluate import Questions, check_task, make_engine, task_name
     from groupwise.evals.evaluate import evaluate as carry_out
-    from groupwise.evals.evaluate import make_engine
-    from groupwise.evals.questions import Questions, check_task, task_name
-    from groupwise.evals.questions import task_options as options_of
+    from groupwise.evals.evaluate import task_options as options_of
     from groupwise.evals.subject import open_subject
     from groupwise.tasks.functions import task_of
 

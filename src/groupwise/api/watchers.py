@@ -11,7 +11,7 @@ from groupwise.runs.progress import Progress
 from groupwise.runs.sinks import Sink
 
 if TYPE_CHECKING:
-    from groupwise.training.request import RunRequest
+    from groupwise.training.pipeline import RunRequest
 
 
 def watchers() -> list[Sink]:

@@ -23,9 +23,8 @@ from groupwise.bench.group_noise import Noise, bought, common_signal, measure_no
 from groupwise.config import ConfigError, OptimizerConfig, VerifierConfig
 from groupwise.data.batch import Example, weigh
 from groupwise.engines.engine import Engine
-from groupwise.evals.draw import draw_scored, make_requests
-from groupwise.evals.evaluate import make_engine
-from groupwise.evals.questions import task_options
+from groupwise.evals.evaluate import make_engine, task_options
+from groupwise.evals.held_out import draw_scored, make_requests
 from groupwise.evals.subject import open_subject
 from groupwise.models.chat import Prompts
 from groupwise.models.placement import bundles

@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from groupwise.cli.train import train_here
     from groupwise.config import find_recipe, load_recipe
-    from groupwise.training.request import RunRequest
+    from groupwise.training.pipeline import RunRequest
 
     recipe = load_recipe(find_recipe("demo"), [f"seed={options.seed}"])
     run_dir = options.run_dir or Path("runs") / time.strftime(f"demo-s{options.seed}-%Y%m%d-%H%M%S")

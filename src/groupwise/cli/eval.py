@@ -19,8 +19,7 @@ from groupwise.cli.arguments import TASK, add_json, add_task_options, parse_numb
 from groupwise.cli.printing import print_json, print_table, say
 
 if TYPE_CHECKING:
-    from groupwise.evals.evaluate import ProgressCallback
-    from groupwise.evals.questions import Questions
+    from groupwise.evals.evaluate import ProgressCallback, Questions
     from groupwise.runs.results import Result
 
 
@@ -52,8 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from groupwise.api.watchers import quiet_libraries
     from groupwise.base.signals import StopControl
-    from groupwise.evals.evaluate import evaluate, make_engine
-    from groupwise.evals.questions import check_task
+    from groupwise.evals.evaluate import check_task, evaluate, make_engine
     from groupwise.evals.subject import open_subject
     from groupwise.runs.results import result_to_json
 
@@ -82,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _questions(options: argparse.Namespace, ks: tuple[int, ...], subject: Any) -> list[Questions]:
     from groupwise.config import ConfigError
-    from groupwise.evals.questions import Questions, task_options
+    from groupwise.evals.evaluate import Questions, task_options
 
     tasks = options.tasks or ([subject.recipe.task.name] if subject.recipe else [])
     if not tasks:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from groupwise.cli.printing import say
 
 if TYPE_CHECKING:
-    from groupwise.training.request import RunRequest
+    from groupwise.training.pipeline import RunRequest
     from groupwise.types import EvalRecord, StepRecord
     from groupwise.workers import Limits
     from groupwise.workers.ray_hosts import RayPool, WorkerShare

@@ -19,7 +19,7 @@ from groupwise.cli.arguments import RECIPE, add_overrides
 from groupwise.cli.printing import say, say_commands
 
 if TYPE_CHECKING:
-    from groupwise.training.request import RunRequest
+    from groupwise.training.pipeline import RunRequest
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
         # Read before torch is imported, so that a typo is reported at once.
         recipe = load_recipe(find_recipe(options.recipe), options.overrides)
     from groupwise.training import pipeline
-    from groupwise.training.request import RunRequest
+    from groupwise.training.pipeline import RunRequest
 
     if is_resumed:
         recipe, run_dir, limit = pipeline.recipe_of(options.resume), options.resume, options.memory_gib

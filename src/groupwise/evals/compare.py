@@ -12,14 +12,14 @@ could not judge are left out and counted. The interval of the mean difference is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from groupwise.base.json_values import plain
 from groupwise.base.stats import mcnemar_p, mean, paired_bootstrap_p, paired_interval
 from groupwise.config import ConfigError
 from groupwise.runs import layout
-from groupwise.runs.files import plain
 from groupwise.runs.reader import Run
 from groupwise.runs.results import Scores, is_result, read_groups, read_result
 from groupwise.types import Problem, ScoredGroup
@@ -86,11 +86,12 @@ class Comparison:
             found = f"{self.second} is worse than {self.first}"
         else:
             found = f"no clear difference between {self.first} and {self.second}"
-        points = f"{_points(self.difference)} points, 95 % interval {_points(self.low, '')} to {_points(self.high, '')}"
+        interval = f"{_points(self.low, '-')} to {_points(self.high, '-')}"
+        points = f"{_points(self.difference, '+')} points, 95 % interval {interval}"
         return f"{found}: {points}, on {self.num_problems:,} problems"
 
     def to_json(self) -> dict[str, Any]:
-        return dict(plain(asdict(self))) | {"verdict": self.verdict}
+        return dict(plain(self)) | {"verdict": self.verdict}
 
 
 def read_side(named: str) -> Side:
@@ -144,7 +145,9 @@ def compare(first: Side, second: Side) -> Comparison:
         raise ConfigError(f"{first.name} and {second.name} share no judged problem; nothing to compare")
     differences = [b - a for a, b in judged.values()]
     low, high = paired_interval(differences)
-    gained, lost = _flips(judged, first.groups)
+    flips = _flips(judged, first.groups)
+    gained = tuple(flip for flip in flips if flip.after > flip.before)
+    lost = tuple(flip for flip in flips if flip.after < flip.before)
     both = [name for name in first.scores if name in second.scores]
     is_plain = all(len(side.groups[key].scores) == 1 for side in (first, second) for key in judged)
     return Comparison(
@@ -162,7 +165,7 @@ def compare(first: Side, second: Side) -> Comparison:
         gained=gained,
         lost=lost,
         scores={name: (first.scores[name].value, second.scores[name].value) for name in both},
-        notes=tuple(_notes(first, second)),
+        notes=_notes(first, second),
     )
 
 
@@ -191,37 +194,30 @@ def refuse_different(first: Side, second: Side) -> None:
             raise refuse(f"problem {key} is not the same on both sides:", _question(one), _question(other))
 
 
-def _flips(
-    judged: Mapping[str, tuple[float, float]], groups: Mapping[str, ScoredGroup]
-) -> tuple[tuple[Flip, ...], tuple[Flip, ...]]:
-    """Return (problems that only the second solves, problems that only the first solves), largest changes first."""
+def _flips(judged: Mapping[str, tuple[float, float]], groups: Mapping[str, ScoredGroup]) -> list[Flip]:
+    """Return the problems that only one side solves, largest changes first."""
     flips = [
         Flip(key, before, after, _question(groups[key].group.prompt.problem))
         for key, (before, after) in judged.items()
         if (before > CLEAR_SHARE) != (after > CLEAR_SHARE)
     ]
-    flips.sort(key=lambda flip: (-abs(flip.after - flip.before), flip.problem_id))
-    return (
-        tuple(flip for flip in flips if flip.after > flip.before),
-        tuple(flip for flip in flips if flip.after < flip.before),
+    return sorted(flips, key=lambda flip: (-abs(flip.after - flip.before), flip.problem_id))
+
+
+def _notes(first: Side, second: Side) -> tuple[str, ...]:
+    one, other = first.sampling, second.sampling
+    return tuple(
+        f"{key} is {one[key]} for {first.name} and {other[key]} for {second.name}"
+        for key in sorted((one.keys() & other.keys()) - {"seed"})
+        if one[key] != other[key]
     )
 
 
-def _notes(first: Side, second: Side) -> list[str]:
-    notes = []
-    for key in sorted(first.sampling.keys() & second.sampling.keys()):
-        one, other = first.sampling[key], second.sampling[key]
-        if one != other and key != "seed":
-            notes.append(f"{key} is {one} for {first.name} and {other} for {second.name}")
-    return notes
-
-
 def _question(problem: Problem) -> str:
-    text = " ".join(problem.messages[-1].content.split()) if problem.messages else problem.id
+    text = " ".join(problem.question.split()) or problem.id
     return text if len(text) <= 120 else text[:119] + "…"
 
 
-def _points(difference: float, plus: str = "+") -> str:
+def _points(difference: float, sign: str) -> str:
     """Format a difference of shares in points, with a true minus sign and without -0.0."""
-    value = round(100 * difference, 1) + 0.0
-    return f"−{-value:.1f}" if value < 0 else f"{plus}{value:.1f}"
+    return f"{round(100 * difference, 1) + 0.0:{sign}.1f}".replace("-", "−")

@@ -74,45 +74,34 @@ class Contamination:
 
 
 def find_contamination(problems: Sequence[Problem], training: Sequence[Problem]) -> Contamination:
-    texts = [_words(problem) for problem in problems]
-    same: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for index, words in enumerate(texts):
-        same[words].append(index)
-    runs = [_runs(words) for words in texts]
+    runs, copies = [], defaultdict(list)
+    for index, problem in enumerate(problems):
+        words = _words(problem)
+        runs.append(_runs(words))
+        copies[" ".join(words)].append(index)
     known = set().union(*runs)
-    # By text: the training problem, its exact copies, and its runs that occur in any problem.
-    candidates: dict[str, tuple[Problem, Sequence[int], set[str]]] = {}
+    # By text: the training problem, and its runs that occur in any problem.
+    candidates: dict[str, tuple[Problem, set[str]]] = {}
     for candidate in training:
         words = _words(candidate)
-        candidates.setdefault(" ".join(words), (candidate, same.get(words, ()), _runs(words) & known))
-    holders, num_rare = _index_rare_runs(runs, [shared for _, _, shared in candidates.values()])
-    closest: dict[int, tuple[float, bool, Problem]] = {}
-    for candidate, copies, shared in candidates.values():
-        counts = Counter(index for run in shared for index in holders.get(run, ()))
-        near = [index for index in counts if num_rare[index] >= MIN_RARE]
-        found = [(index, counts[index] / num_rare[index], False) for index in near]
-        found += [(index, 1.0, True) for index in copies]
-        for index, share, is_exact in found:
-            if share >= NEAR_SHARE and (index not in closest or (share, is_exact) > closest[index][:2]):
-                closest[index] = (share, is_exact, candidate)
-    return Contamination(
-        len(problems), len(training), tuple(_overlap(problems[index], *closest[index]) for index in sorted(closest))
-    )
-
-
-def _index_rare_runs(runs: Sequence[set[str]], training: Sequence[set[str]]) -> tuple[dict[str, list[int]], list[int]]:
-    """Return the problems that contain each rare run, and the number of rare runs of each problem.
-
-    An evaluation of a few problems does not show its template; the training problems do.
-    """
-    common = _common(runs) | _common(training)
+        candidates.setdefault(" ".join(words), (candidate, _runs(words) & known))
+    # An evaluation of a few problems does not show its template; the training problems do.
+    common = _common(runs) | _common([shared for _, shared in candidates.values()])
+    num_rare = [len(entry - common) for entry in runs]
     holders: dict[str, list[int]] = defaultdict(list)
-    num_rare = [0] * len(runs)
     for index, entry in enumerate(runs):
         for run in entry - common:
             holders[run].append(index)
-            num_rare[index] += 1
-    return holders, num_rare
+    closest: dict[int, tuple[float, bool, Problem]] = {}
+    for text, (candidate, shared) in candidates.items():
+        counts = Counter(index for run in shared for index in holders.get(run, ()))
+        found = [(index, counts[index] / num_rare[index], False) for index in counts if num_rare[index] >= MIN_RARE]
+        found += [(index, 1.0, True) for index in copies.get(text, ())]
+        for index, share, is_exact in found:
+            if share >= NEAR_SHARE and (index not in closest or (share, is_exact) > closest[index][:2]):
+                closest[index] = (share, is_exact, candidate)
+    overlaps = tuple(_overlap(problems[index], *closest[index]) for index in sorted(closest))
+    return Contamination(len(problems), len(training), overlaps)
 
 
 def _common(runs: Sequence[set[str]]) -> set[str]:
@@ -132,10 +121,10 @@ def _runs(words: tuple[str, ...]) -> set[str]:
 
 
 def _overlap(problem: Problem, share: float, is_exact: bool, training: Problem) -> Overlap:
-    texts = (_shown(problem), _shown(training))
-    return Overlap("exact" if is_exact else "near", problem.id, training.id, share, *texts)
+    kind: Literal["exact", "near"] = "exact" if is_exact else "near"
+    return Overlap(kind, problem.id, training.id, share, _beginning(problem), _beginning(training))
 
 
-def _shown(problem: Problem) -> str:
-    text = " ".join(problem.messages[-1].content.split()) if problem.messages else ""
+def _beginning(problem: Problem) -> str:
+    text = " ".join(problem.question.split())
     return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"

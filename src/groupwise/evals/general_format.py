@@ -1,7 +1,7 @@
 """Format-following on a small general set: simple requests whose form can be checked by rule. Does not import torch.
 
-Only the form is judged, not what is said: a model that was trained on one task should still answer in one word, write a
-list of three, or return JSON when it is asked to. It is a task like any other, so that `groupwise eval` runs it.
+Only the form is judged, not the content: a model that was trained on one task should still answer in one word, write a
+list of three, or return JSON when it is asked to. It is a task like any other, so `groupwise eval` runs it.
 """
 
 from __future__ import annotations
@@ -69,13 +69,9 @@ _SENTENCE_END = re.compile(r"[.!?]+[\"')\]]*(?=\s|$)")
 
 
 def is_followed(rule: str, argument: Any, completion: str) -> bool:
-    """Whether the whole completion, outer spaces aside, has the form that was asked for."""
+    """Return whether the whole completion, outer spaces aside, has the requested form."""
     text = completion.strip()
     return bool(text) and _RULES[rule](text, argument)
-
-
-def _words(text: str) -> list[str]:
-    return text.split()
 
 
 def _lines(text: str) -> list[str]:
@@ -112,8 +108,8 @@ def _num_sentences(text: str) -> int:
 
 
 _RULES: Mapping[str, Callable[[str, Any], bool]] = {
-    "words": lambda text, count: len(_words(text)) == count,
-    "at_most_words": lambda text, count: len(_words(text)) <= count,
+    "words": lambda text, count: len(text.split()) == count,
+    "at_most_words": lambda text, count: len(text.split()) <= count,
     "one_of": lambda text, allowed: text.lower().rstrip(".!") in allowed,
     "number": lambda text, _: _NUMBER.fullmatch(text) is not None,
     "bullets": lambda text, count: len(_lines(text)) == count and all(_BULLET.match(line) for line in _lines(text)),

@@ -1,53 +1,86 @@
-"""Held-out pass@1 during training, with its interval.
+"""Scored completions for evaluations, and held-out pass@1 with its interval during training.
 
-The random streams depend on the seed and the problem alone. So every evaluation of a run has the same problems and
-streams, and differences between evaluations come from the policy.
+The random stream of a completion depends on the seed, the problem and the completion's number alone: not on the order,
+on what else is sampled, or on interruptions. So all evaluations of a run have the same problems and streams, and
+differences between them come from the policy.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import deque
+from collections.abc import Iterator, Sequence
 
+from groupwise.base.seeds import seed_of
 from groupwise.base.stats import mean, mean_interval, wilson_interval
-from groupwise.config import Recipe, RlStage
-from groupwise.engines.engine import Engine
-from groupwise.evals.draw import make_requests, scored_group
-from groupwise.models.chat import Prompts
+from groupwise.config import EvaluationConfig, Recipe, RlStage
+from groupwise.engines.engine import Engine, Request
+from groupwise.evals.scores import outcome_shares
 from groupwise.models.policy import Policy
-from groupwise.scoring.credit import is_truncated
 from groupwise.scoring.rollouts import Clock, sample_and_score
-from groupwise.scoring.scorer import Scorer
-from groupwise.types import EvalRecord, Problem, SamplingParams, ScoredGroup, Verdict
+from groupwise.scoring.scorer import Scorer, ScoringBatch
+from groupwise.types import EvalRecord, Group, Prompt, SamplingParams, Score, ScoredGroup
+
+GROUPS_AHEAD = 4
+"""Groups that may wait for their scores while others are sampled. A kill loses them, and they are sampled again."""
+
+
+def make_requests(prompts: Sequence[Prompt], n: int, seed: int, stream: str = "eval") -> list[Request]:
+    """Return a request for `n` completions of each prompt. `stream` separates evaluations that share a seed."""
+    return [
+        Request(prompt, tuple(seed_of(seed, stream, prompt.problem.id, number) for number in range(n)))
+        for prompt in prompts
+    ]
+
+
+def draw_scored(
+    engine: Engine, scorer: Scorer, requests: Sequence[Request], sampling: SamplingParams
+) -> Iterator[ScoredGroup]:
+    """Yield scored groups in the order in which the engine completes them."""
+    waiting: deque[tuple[Group, ScoringBatch]] = deque()
+    for _, group in engine.generate(requests, sampling, 0):
+        batch = ScoringBatch(scorer)
+        batch.add(group)
+        waiting.append((group, batch))
+        if len(waiting) > GROUPS_AHEAD:
+            yield _take(waiting)
+    while waiting:
+        yield _take(waiting)
+
+
+def _take(waiting: deque[tuple[Group, ScoringBatch]]) -> ScoredGroup:
+    group, batch = waiting.popleft()
+    return _scored_group(group, batch.scores()[0])
+
+
+def _scored_group(group: Group, scores: tuple[Score, ...]) -> ScoredGroup:
+    """Return a group with the scores' own rewards and no advantages."""
+    rewards = tuple(score.reward for score in scores)
+    return ScoredGroup(group, scores, rewards, (0.0,) * len(scores), len(set(rewards)) > 1)
+
+
+def scored_groups(
+    engine: Engine, scorer: Scorer, requests: Sequence[Request], sampling: SamplingParams, policy: Policy
+) -> list[ScoredGroup]:
+    """Return a scored group for each request, in order. Each rank samples and scores its share."""
+    pairs = sample_and_score(engine, scorer, requests, sampling, policy.version, policy.world, Clock())
+    return [_scored_group(group, scores) for group, scores in pairs]
 
 
 def evaluate(
-    recipe: Recipe,
-    scorer: Scorer,
-    problems: Sequence[Problem],
-    policy: Policy,
-    engine: Engine,
-    prompts: Prompts,
-    interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
+    recipe: Recipe, scorer: Scorer, prompts: Sequence[Prompt], policy: Policy, engine: Engine
 ) -> tuple[EvalRecord, list[ScoredGroup]]:
-    """Evaluate. Return (the record, whose step and stage the caller sets, what was sampled).
-
-    `interruptible` wraps the sampling only: a signal must not interrupt the swap of weights and moving average.
-    """
+    """Evaluate the current weights. Return (the record, whose step and stage the caller sets, what was sampled)."""
     start = time.perf_counter()
     config = recipe.evaluation
-    asked = [prompts[problem] for problem in problems[: config.num_problems or None]]
-    requests = make_requests(asked, config.rollouts_per_problem, recipe.seed, "held_out")
+    requests = make_requests(prompts, config.rollouts_per_problem, recipe.seed, "held_out")
     sampling = SamplingParams(
         max_new_tokens=eval_max_new_tokens(recipe),
         temperature=config.temperature,
         stop_strings=config.stop_strings,
     )
-    with policy.averaged() if config.use_ema else nullcontext(), interruptible():
-        pairs = sample_and_score(engine, scorer, requests, sampling, policy.version, policy.world, Clock())
-    groups = [scored_group(group, scores) for group, scores in pairs]
-    return _summarize(groups, config.rollouts_per_problem, config.temperature, time.perf_counter() - start), groups
+    groups = scored_groups(engine, scorer, requests, sampling, policy)
+    return _summarize(groups, config, time.perf_counter() - start), groups
 
 
 def eval_max_new_tokens(recipe: Recipe) -> int:
@@ -56,13 +89,13 @@ def eval_max_new_tokens(recipe: Recipe) -> int:
     return recipe.evaluation.max_new_tokens or max(from_stages, default=256)
 
 
-def _summarize(groups: Sequence[ScoredGroup], num_rollouts: int, temperature: float, seconds: float) -> EvalRecord:
+def _summarize(groups: Sequence[ScoredGroup], config: EvaluationConfig, seconds: float) -> EvalRecord:
     shares = [group.pass_rate for group in groups if group.pass_rate is not None]
     scores = [score for scored in groups for score in scored.scores]
     rollouts = [rollout for scored in groups for rollout in scored.group.rollouts]
-    judged = [score for score in scores if not score.is_error]
     # One completion per problem gives a plain share; several give a mean over problems of shares.
-    low, high = wilson_interval(sum(shares), len(shares)) if num_rollouts == 1 else mean_interval(shares)
+    is_plain = config.rollouts_per_problem == 1
+    low, high = wilson_interval(sum(shares), len(shares)) if is_plain else mean_interval(shares)
     return EvalRecord(
         step=0,
         stage="",
@@ -70,13 +103,10 @@ def _summarize(groups: Sequence[ScoredGroup], num_rollouts: int, temperature: fl
         low=low,
         high=high,
         num_problems=len(groups),
-        rollouts_per_problem=num_rollouts,
-        temperature=temperature,
-        mean_reward=mean([score.reward for score in judged]),
+        rollouts_per_problem=config.rollouts_per_problem,
+        temperature=config.temperature,
+        mean_reward=mean([score.reward for score in scores if not score.is_error]),
         mean_tokens=mean([len(rollout.token_ids) for rollout in rollouts]),
-        truncated_share=mean([float(is_truncated(rollout)) for rollout in rollouts]),
-        unparsed_share=mean([float(score.verdict is Verdict.UNPARSED) for score in scores]),
-        error_share=mean([float(score.verdict is Verdict.ERROR) for score in scores]),
-        timed_out_share=mean([float(score.verdict is Verdict.TIMED_OUT) for score in scores]),
         seconds=seconds,
+        **outcome_shares(rollouts, scores),
     )

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from groupwise.base.json_values import plain
 from groupwise.base.stats import mean, student_interval
 from groupwise.runs import Run, RunReadError, layout
-from groupwise.runs.alike import by_experiment
+from groupwise.runs.reader import by_experiment
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +60,17 @@ class ReachRow:
         return mean(values), max(low, 0.0), high
 
     def to_json(self) -> dict[str, Any]:
-        known = [None if not math.isfinite(value) else value for value in self.seconds or ()]
-        return asdict(self) | {"num_reached": self.num_reached, "seconds": known or None}
+        return dict(plain(self)) | {"num_reached": self.num_reached, "seconds": plain(self.seconds)}
 
 
 def time_to_scores(paths: Sequence[Path], scores: Sequence[float]) -> list[ReachRow]:
     """Return a row for each recipe and score, in the given order."""
     rows = by_experiment(Run(run_dir) for given in paths for run_dir in _runs_of(given))
-    return [
-        _row(label, runs, score) for label, runs in zip(_labels(rows), rows, strict=True) for score in sorted(scores)
+    names = [str(runs[0].recipe.get("name", "?")) for runs in rows]
+    labels = [
+        f"{name} ({_place(runs)})" if names.count(name) > 1 else name for name, runs in zip(names, rows, strict=True)
     ]
+    return [_row(label, runs, score) for label, runs in zip(labels, rows, strict=True) for score in sorted(scores)]
 
 
 def _runs_of(path: Path) -> list[Path]:
@@ -78,15 +80,8 @@ def _runs_of(path: Path) -> list[Path]:
     return sorted(recipe.parent for recipe in path.glob(f"{layout.SWEEP_RUNS}/*/*/{layout.RECIPE}"))
 
 
-def _labels(rows: Sequence[Sequence[Run]]) -> list[str]:
-    """Return the recipes' names, with the folder of their runs where two recipes have the same name."""
-    names = [str(runs[0].recipe.get("name", "?")) for runs in rows]
-    return [
-        f"{name} ({_place(runs)})" if names.count(name) > 1 else name for name, runs in zip(names, rows, strict=True)
-    ]
-
-
 def _place(runs: Sequence[Run]) -> str:
+    """Return the folder that tells the runs from those of another recipe of the same name."""
     folders = {run.path.resolve().parent for run in runs}
     return folders.pop().name if len(runs) > 1 and len(folders) == 1 else runs[0].name
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -102,11 +103,8 @@ def judge(rollouts: Sequence[Rollout], question: str, task: Task | None, fields:
         if not isinstance(task, RowScorer):
             raise ConfigError(f"--task: {type(task).__name__} cannot score a single question (it has no bare_problem)")
         problem = task.bare_problem(Row({"question": question, "problem": question, **fields}, "--fields"))
-        scorer = PooledScorer(ScoreFunction(task), 2, Limits())
-        try:
+        with closing(PooledScorer(ScoreFunction(task), 2, Limits())) as scorer:
             scores = list(scorer.scores(scorer.submit(problem, [rollout.text for rollout in rollouts])))
-        finally:
-            scorer.close()
     found = [final_answer(rollout.text, MARKS) for rollout in rollouts]
     return [
         Sampled(rollout, answer.text.strip() if answer else None, score)

@@ -7,20 +7,25 @@ over problems of one value each. If all values are 0 or 1, it is a share with Wi
 Votes: all completions that the verifier calls correct vote for one answer, the right one. Wrong completions vote for
 the answer that the task's marks find, compared as text after `normalize`. Completions without an answer do not vote.
 Completions that could not be judged count in the error rates only.
+
+pass@k and maj@k are exact: expectations over all subsets of k of a problem's judged completions. A problem with fewer
+than k of them is left out.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
 
 from groupwise.base.stats import bootstrap_interval, mean, mean_interval, wilson_interval
-from groupwise.evals.estimators import majority_at_k, pass_at_k
 from groupwise.rewards.extract import AnswerMark, final_answer
 from groupwise.rewards.math.normalize import normalize
 from groupwise.runs.results import Estimate, Scores
-from groupwise.types import Finish, Score, ScoredGroup, Verdict
+from groupwise.types import Finish, Rollout, Score, ScoredGroup, Verdict
 
 BREAKDOWNS = ("level", "subject")
 """Keys of `Problem.meta` for which scores are broken down."""
@@ -35,38 +40,36 @@ class Tally:
     judged: int
     correct: int
     wrong: tuple[int, ...]
-    """Number of completions for each wrong answer."""
+    """Number of completions for each wrong answer, sorted: the same counts recur, and their scores are cached."""
     silent: int
     shares: Mapping[str, float]
-    """Shares of all completions: truncated_share, unparsed_share, error_share, timed_out_share."""
+    """The `outcome_shares` of all completions."""
     mean_tokens: float
     mean_reward: float
     """NaN if none could be judged."""
 
 
 def tally(scored: ScoredGroup, marks: Sequence[AnswerMark]) -> Tally:
-    pairs = list(zip(scored.group.rollouts, scored.scores, strict=True))
-    judged = [(rollout, score) for rollout, score in pairs if not score.is_error]
+    rollouts = scored.group.rollouts
+    judged = [(rollout, score) for rollout, score in zip(rollouts, scored.scores, strict=True) if not score.is_error]
     others = [rollout.text for rollout, score in judged if score.verdict is not Verdict.CORRECT]
     answers = [answer for answer in (_answer(text, marks) for text in others) if answer is not None]
-
-    def share(is_meant: Callable[[Score], bool]) -> float:
-        return mean([float(is_meant(score)) for score in scored.scores])
-
     return Tally(
         judged=len(judged),
         correct=len(judged) - len(others),
-        wrong=tuple(Counter(answers).values()),
+        wrong=tuple(sorted(Counter(answers).values())),
         silent=len(others) - len(answers),
-        shares={
-            "truncated_share": mean([float(rollout.finish is Finish.LENGTH) for rollout, _ in pairs]),
-            "unparsed_share": share(lambda score: score.verdict is Verdict.UNPARSED),
-            "error_share": share(lambda score: score.verdict is Verdict.ERROR),
-            "timed_out_share": share(lambda score: score.verdict is Verdict.TIMED_OUT),
-        },
-        mean_tokens=mean([float(len(rollout.token_ids)) for rollout, _ in pairs]),
+        shares=outcome_shares(rollouts, scored.scores),
+        mean_tokens=mean([len(rollout.token_ids) for rollout in rollouts]),
         mean_reward=mean([score.reward for _, score in judged]),
     )
+
+
+def outcome_shares(rollouts: Sequence[Rollout], scores: Sequence[Score]) -> dict[str, float]:
+    """Return the shares of completions that were cut off, had no answer, or could not be judged."""
+    verdicts = (Verdict.UNPARSED, Verdict.ERROR, Verdict.TIMED_OUT)
+    shares = {f"{verdict}_share": mean([score.verdict is verdict for score in scores]) for verdict in verdicts}
+    return {"truncated_share": mean([rollout.finish is Finish.LENGTH for rollout in rollouts])} | shares
 
 
 def _answer(text: str, marks: Sequence[AnswerMark]) -> str | None:
@@ -76,11 +79,11 @@ def _answer(text: str, marks: Sequence[AnswerMark]) -> str | None:
 
 
 def score_groups(
-    groups: Sequence[ScoredGroup], *, n: int, ks: Iterable[int], marks: Sequence[AnswerMark]
+    groups: Sequence[ScoredGroup], *, n: int, ks: Sequence[int], marks: Sequence[AnswerMark]
 ) -> tuple[dict[str, Estimate], dict[str, dict[str, Scores]]]:
     """Return scores over all groups, and by level and subject if the problems have them.
 
-    `n`: completions per problem. `marks`: where the task looks for answers.
+    `n`: completions per problem. `ks`: in ascending order. `marks`: where the task looks for answers.
     """
     # Sorted by id, because the order of completion must not change a bootstrap.
     ordered = sorted(groups, key=lambda scored: scored.group.prompt.problem.id)
@@ -91,8 +94,7 @@ def score_groups(
         for scored in ordered
         for rollout, score in zip(scored.group.rollouts, scored.scores, strict=True)
     )
-    wanted = sorted(set(ks))
-    scores = summarize(tallies, n=n, ks=wanted, has_votes=has_votes)
+    scores = summarize(tallies, n=n, ks=ks, has_votes=has_votes)
     by: dict[str, dict[str, Scores]] = {}
     for kind in BREAKDOWNS:
         parts: dict[str, list[Tally]] = {}
@@ -101,9 +103,8 @@ def score_groups(
             if key is not None:
                 parts.setdefault(str(key), []).append(entry)
         if 1 < len(parts) <= MAX_PARTS:
-            by[kind] = {
-                key: summarize(parts[key], n=n, ks=wanted, has_votes=has_votes) for key in sorted(parts, key=_by_number)
-            }
+            ordered_keys = sorted(parts, key=_by_number)
+            by[kind] = {key: summarize(parts[key], n=n, ks=ks, has_votes=has_votes) for key in ordered_keys}
     return scores, by
 
 
@@ -127,23 +128,65 @@ def summarize(tallies: Sequence[Tally], *, n: int, ks: Sequence[int], has_votes:
         scores[f"best_of_{n}_by_verifier"] = passing(n)
         if has_votes:
             scores[f"best_of_{n}_by_majority"] = majority(n)
-    for name in ("truncated_share", "unparsed_share", "error_share", "timed_out_share"):
+    for name in tallies[0].shares:
         scores[name] = share_estimate([t.shares[name] for t in tallies], len(tallies))
-    scores["mean_tokens"] = mean_estimate([t.mean_tokens for t in tallies])
+    scores["mean_tokens"] = mean_estimate([t.mean_tokens for t in tallies], len(tallies))
     scores["mean_reward"] = mean_estimate([t.mean_reward for t in tallies if t.judged], len(tallies))
     return scores
 
 
-def share_estimate(values: Sequence[float], num_problems: int | None = None) -> Estimate:
-    """Return the mean of values between 0 and 1, one per problem."""
-    left_out = 0 if num_problems is None else num_problems - len(values)
+def share_estimate(values: Sequence[float], num_problems: int) -> Estimate:
+    """Return the mean of values between 0 and 1, one per problem; problems without a value are left out."""
+    left_out = num_problems - len(values)
     if all(value in (0.0, 1.0) for value in values):
         low, high = wilson_interval(sum(values), len(values))
         return Estimate(mean(values), low, high, len(values), "wilson", left_out)
     return Estimate(mean(values), *mean_interval(values), len(values), "plus_four", left_out)
 
 
-def mean_estimate(values: Sequence[float], num_problems: int | None = None) -> Estimate:
-    """Return the mean of any values, one per problem."""
-    left_out = 0 if num_problems is None else num_problems - len(values)
-    return Estimate(mean(values), *bootstrap_interval(values), len(values), "bootstrap", left_out)
+def mean_estimate(values: Sequence[float], num_problems: int) -> Estimate:
+    """Return the mean of any values in the same way."""
+    return Estimate(mean(values), *bootstrap_interval(values), len(values), "bootstrap", num_problems - len(values))
+
+
+def pass_at_k(n: int, correct: int, k: int) -> float:
+    """Return the probability that at least one of k of these n completions is correct: 1 - C(n-c, k) / C(n, k).
+
+    Chen et al. 2021 (arXiv:2107.03374), eq. 1: unbiased for k fresh completions. At k = n: whether any is correct.
+    """
+    _check(n, k)
+    return float(1 - Fraction(math.comb(n - correct, k), math.comb(n, k)))
+
+
+@lru_cache(maxsize=65536)
+def majority_at_k(correct: int, wrong: tuple[int, ...], silent: int, k: int) -> float:
+    """Return the probability that the most common answer among k of these completions is the right one.
+
+    `correct` completions give the right answer, `wrong` has the number for each wrong answer, and `silent` ones give
+    none and do not vote. Among t + 1 answers that are equally common, the right one wins with probability 1 / (t + 1).
+
+    Exact, by counting subsets: for each number j of right votes the product over the wrong answers of
+    Σ_{i<j} C(m, i) xⁱ + C(m, j) y xʲ, in which x counts the drawn and y the tied; then the coefficient of x^(k-j).
+    """
+    _check(correct + sum(wrong) + silent, k)
+    total = Fraction(0)
+    for votes in range(1, min(correct, k) + 1):
+        # ways[(drawn, tied)]: number of subsets of the answers processed so far.
+        ways = {(drawn, 0): math.comb(silent, drawn) for drawn in range(min(silent, k - votes) + 1)}
+        for size in wrong:
+            grown: dict[tuple[int, int], int] = {}
+            for (drawn, tied), count in ways.items():
+                for more in range(min(size, votes, k - votes - drawn) + 1):
+                    key = (drawn + more, tied + (more == votes))
+                    grown[key] = grown.get(key, 0) + count * math.comb(size, more)
+            ways = grown
+        right = math.comb(correct, votes)
+        for (drawn, tied), count in ways.items():
+            if drawn == k - votes:
+                total += Fraction(right * count, tied + 1)
+    return float(total / math.comb(correct + sum(wrong) + silent, k))
+
+
+def _check(n: int, k: int) -> None:
+    if not 1 <= k <= n:
+        raise ValueError(f"k = {k}: must be from 1 to n = {n}")

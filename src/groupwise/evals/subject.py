@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from groupwise.runs import layout
 from groupwise.runs.reader import Run
 
 ADAPTER = "adapter_config.json"
-_FILES_THAT_MATTER = (".safetensors", ".json", ".jinja", ".model", ".txt")
+FILES_THAT_MATTER = (".safetensors", ".json", ".jinja", ".model", ".txt")
 """Files of a folder that are fingerprinted: weights, configuration, tokenizer, chat template. Not its README."""
 
 
@@ -80,7 +80,7 @@ def _open_run(run_dir: Path, wanted: str, options: Mapping[str, Any]) -> Subject
     # As in an export: if the run evaluated the moving average of its weights, that was the best.
     group = "ema" if wanted == "best" and recipe.evaluation.use_ema else "weights"
     policy.load_weights(tensors[group])
-    parts = [fingerprint_files([found / f"{group}.safetensors"])]
+    parts = [fingerprint_path(found / f"{group}.safetensors")]
     if recipe.model.lora is not None:
         parts.append(fingerprint_model(recipe.model.path, policy.model))
     model = {"path": str(run_dir), "checkpoint": found.name, "fingerprint": "+".join(parts)}
@@ -99,7 +99,7 @@ def _open_adapter(folder: Path, options: Mapping[str, Any]) -> Subject:
         missing = "an adapter needs peft, which is not installed; pip install groupwise[lora]"
         raise ConfigError(f"{folder}: {missing}") from None
     loaded = load_model(ModelConfig(path=base, chat_template_options=options), 0)
-    mark = f"{fingerprint_folder(folder)}+{fingerprint_model(base, loaded.model)}"
+    mark = f"{fingerprint_path(folder)}+{fingerprint_model(base, loaded.model)}"
     try:
         merged = peft.PeftModel.from_pretrained(loaded.model, str(folder)).merge_and_unload()
     except (OSError, ValueError, RuntimeError, KeyError) as error:
@@ -110,22 +110,17 @@ def _open_adapter(folder: Path, options: Mapping[str, Any]) -> Subject:
 def fingerprint_model(named: str, model: Any) -> str:
     """Return a fingerprint of the files; for a hub id, its name and commit; for a tiny model, name and config."""
     path = Path(named).expanduser()
-    if path.is_dir():
-        return fingerprint_folder(path)
-    if path.is_file():
-        return fingerprint_files([path])
+    if path.exists():
+        return fingerprint_path(path)
     commit = getattr(model.config, "_commit_hash", None)
     return f"{named}@{commit or hashlib.sha256(model.config.to_json_string().encode()).hexdigest()[:16]}"
 
 
-def fingerprint_folder(folder: Path) -> str:
-    return fingerprint_files(path for path in folder.iterdir() if path.suffix in _FILES_THAT_MATTER)
-
-
-def fingerprint_files(paths: Iterable[Path]) -> str:
-    """Return 16 hex digits from names and contents."""
+def fingerprint_path(path: Path) -> str:
+    """Return 16 hex digits from name and content of a file, or of the files of a folder that matter."""
+    files = [file for file in path.iterdir() if file.suffix in FILES_THAT_MATTER] if path.is_dir() else [path]
     digest = hashlib.sha256()
-    for path in sorted(paths):
-        with path.open("rb") as file:
-            digest.update(path.name.encode() + hashlib.file_digest(file, "sha256").digest())
+    for place in sorted(files):
+        with place.open("rb") as file:
+            digest.update(place.name.encode() + hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()[:16]

@@ -15,12 +15,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 
-class UndeclaredMetric(KeyError):
+class UndeclaredMetric(LookupError):
     """A metric name that is not in the catalogue."""
-
-    def __str__(self) -> str:
-        # KeyError shows the repr of its argument, which would quote the whole sentence.
-        return str(self.args[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,11 @@ _DECLARED: tuple[tuple[str, str, str], ...] = (
     ("groups/signal_share", "share", "Share of groups whose rewards differ; only those teach anything"),
     ("groups/dead_all_correct", "count", "Zero-variance groups in which all rollouts are correct"),
     ("groups/dead_all_wrong", "count", "Zero-variance groups in which no rollout is correct"),
-    ("groups/signal_all_wrong", "count", "Groups with signal but no correct rollout: they teach format and partial credit"),
+    (
+        "groups/signal_all_wrong",
+        "count",
+        "All-wrong groups with signal: they teach format and partial credit",
+    ),
     ("groups/refilled", "count", "Zero-variance groups that were replaced by groups of other problems"),
     ("groups/extra_rollouts", "count", "Rollouts added to groups that had no signal"),
     ("rollouts/count", "count", "Rollouts sampled in the step, including those of replaced groups"),
@@ -139,7 +139,7 @@ class ChartSpec:
     share_of: str = ""
     """The metric that the values are divided by: counts become shares."""
     may_be_log: bool = False
-    """Whether the axis of values may be logarithmic."""
+    """The axis of values may be logarithmic."""
     caption: str = ""
     """Text after the meaning of the first metric; with `share_of`, in place of it."""
     unit: str = field(default="", init=False)
@@ -176,9 +176,7 @@ CHARTS: tuple[ChartSpec, ...] = (
     ChartSpec("entropy", "Entropy", {"policy/entropy_nats": "entropy"}),
     ChartSpec("grad_norm", "Gradient norm", {"policy/grad_norm": "norm"}, _EVERYWHERE, may_be_log=True),
     ChartSpec(
-        "length",
-        "Completion length",
-        {"rollouts/length_mean_tokens": "mean", "rollouts/length_max_tokens": "longest"},
+        "length", "Completion length", {"rollouts/length_mean_tokens": "mean", "rollouts/length_max_tokens": "longest"}
     ),
     ChartSpec(
         "dead_groups",

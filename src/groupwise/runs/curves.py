@@ -43,14 +43,12 @@ def draw_curves(run: Run) -> CurvesFigure:
         x = [r.step for r in members]
         below.plot(x, [r.pass_at_1 for r in members], color=colour, marker="o", markersize=4, linewidth=2, label=stage)
         below.fill_between(x, [r.low for r in members], [r.high for r in members], color=colour, alpha=0.15)
-    for first in [next(r.step for r in steps if r.stage == stage) for stage in stages[1:]]:
-        for axes in (above, below):
-            axes.axvline(first - 0.5, color="grey", linestyle=":", linewidth=1)
     above.set_ylabel("training reward")
-    below.set_ylabel("held-out pass@1")
-    below.set_ylim(-0.03, 1.03)
-    below.set_xlabel("step (dotted: a new stage; band: 95 % interval)")
+    below.set(ylabel="held-out pass@1", ylim=(-0.03, 1.03), xlabel="step (dotted: a new stage; band: 95 % interval)")
+    starts = [next(r.step for r in steps if r.stage == stage) for stage in stages[1:]]
     for axes in (above, below):
+        for first in starts:
+            axes.axvline(first - 0.5, color="grey", linestyle=":", linewidth=1)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         if axes.get_legend_handles_labels()[0]:

@@ -1,22 +1,18 @@
 """Files that survive a kill: a whole file appears at once or not at all; a line file loses at most its last line.
 
-Contract: `write_atomic` and `append_line` raise the plain OSError and leave the file unchanged; `read_lines` leaves out a
-line that is still being written (no newline yet) and raises an error with file and line for a damaged one. JSON here is
-strict: ASCII only, so NUL, lone surrogates and control codes are escaped, and no NaN. Nothing here knows what the lines
-mean.
-
-One thing does not survive JSON: a high and a low surrogate side by side, as two code points of one Python string, come
-back as the one character that they encode.
+Contract: `write_atomic` and `append_line` raise the plain OSError and leave the file unchanged. `read_lines` leaves out
+a line that is still being written (no newline yet) and raises an error with file and line for a damaged one. JSON here
+is strict: ASCII only, so NUL, lone surrogates and control codes are escaped, and no NaN. A high and a low surrogate
+side by side, as two code points of one Python string, come back as the one character that they encode.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,17 +29,23 @@ class RunLogError(RuntimeError):
 
 
 class RunReadError(ValueError):
-    """The run directory holds something that cannot be read. The message names the file and, where known, the line."""
+    """A file of a run cannot be read. The message names it and, where known, the line."""
 
 
 def write_failure(path: Path, error: OSError) -> RunLogError:
     """Return the error to raise when `path` could not be written."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        advice = "the disk is full. Make room"
-    else:
-        advice = f"{error.strerror or error}. Fix that"
-    advice += ", then resume the run: it continues from its last checkpoint"
-    return RunLogError(f"could not write {path}: {advice}")
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    advice = "the disk is full. Make room" if is_full else f"{error.strerror or error}. Fix that"
+    return RunLogError(f"could not write {path}: {advice}, then resume the run: it continues from its last checkpoint")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError inside into the RunLogError that names `path` and the fix."""
+    try:
+        yield
+    except OSError as error:
+        raise write_failure(path, error) from error
 
 
 def encode_line(value: Mapping[str, Any]) -> bytes:
@@ -80,7 +82,7 @@ def fsync_path(path: Path) -> None:
 
 
 def append_line(path: Path, line: bytes, fsync: bool) -> None:
-    """Append `line`; if the disk is full halfway, remove the first half, so that the next line starts afresh."""
+    """Append `line` or nothing: a half that was written before the disk was full is removed."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         size_before = os.fstat(descriptor).st_size
@@ -132,18 +134,14 @@ def read_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
     except FileNotFoundError:
         return []
     # Split at "\n" only: str.splitlines would also split at characters that may be inside a JSON string.
-    *complete, last = data.split(b"\n")
+    lines = data.split(b"\n")
     objects = []
-    for number, line in enumerate(complete, start=1):
-        if not line.strip():
-            continue
+    for number, line in enumerate(lines, start=1):
         value = _parse(line)
-        if value is None:
+        if value is not None:
+            objects.append((number, value))
+        elif line.strip() and number < len(lines):
             raise RunReadError(f"{path}, line {number}: not a JSON object; delete that line to read the rest")
-        objects.append((number, value))
-    unfinished = _parse(last) if last.strip() else None
-    if unfinished is not None:
-        objects.append((len(complete) + 1, unfinished))
     return objects
 
 

@@ -35,14 +35,10 @@ _ROLLOUT_FILE = re.compile(r"(\d{6,})\.jsonl")
 _RUN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class RunNameError(ValueError):
-    """A run name that is not a valid folder name everywhere."""
-
-
 def validate_run_name(name: str) -> str:
-    """Return `name` if it is safe as a folder, in a URL and on a command line."""
+    """Return `name` if it is safe as a folder, in a URL and on a command line. Raise a ValueError if not."""
     if not _RUN_NAME.fullmatch(name) or name in (".", ".."):
-        raise RunNameError(f"run name {name!r}: use 1 to 64 letters, digits, dots, underscores and hyphens")
+        raise ValueError(f"run name {name!r}: use 1 to 64 letters, digits, dots, underscores and hyphens")
     return name
 
 
@@ -51,6 +47,6 @@ def rollout_file(step: int) -> str:
 
 
 def rollout_step(file_name: str) -> int | None:
-    """Return the step whose rollouts a file holds; None for other files."""
+    """Return the step of a file of rollouts; None for other files."""
     match = _ROLLOUT_FILE.fullmatch(file_name)
     return int(match.group(1)) if match else None

@@ -1,11 +1,9 @@
 """One trainer per run directory.
 
 Contract: `with RunLock(run_dir):` holds an flock on run.lock. A second trainer is refused at once with `RunInUse`,
-which names the process that holds it. The kernel frees the lock when the holder ends, in whatever way, so nothing needs
-cleaning up after a SIGKILL. The lock is never inherited: a forked verifier worker that outlives a killed trainer must
-not block a resume. Readers need no lock.
-
-Not covered: network file systems without flock; they raise `RunLogError`.
+which names the process that holds it. The kernel frees the lock when that process ends, so nothing needs cleaning up
+after a SIGKILL. The lock is never inherited: a forked verifier worker that outlives a killed trainer must not block a
+resume. Readers need no lock. Network file systems without flock are not covered; they raise `RunLogError`.
 """
 
 from __future__ import annotations
@@ -17,10 +15,9 @@ import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from groupwise.runs import layout
-from groupwise.runs.files import RunLogError, write_failure
+from groupwise.runs.files import RunLogError, writing
 
 _held: set[int] = set()
 """Descriptors of the locks that this process holds."""
@@ -50,20 +47,19 @@ class Holder:
 
     @property
     def is_alive(self) -> bool:
-        """Whether that process exists; assumed for a process on another host."""
+        """True if that process exists; assumed for a process on another host."""
         if self.host != socket.gethostname():
             return True
         try:
-            os.kill(self.pid, 0)
+            with contextlib.suppress(PermissionError):  # it belongs to another user
+                os.kill(self.pid, 0)
         except ProcessLookupError:
             return False
-        except PermissionError:
-            return True
         return True
 
 
 def read_holder(run_dir: Path) -> Holder | None:
-    """Return the trainer that holds the run, or was killed while it did. Takes no lock."""
+    """Return the trainer that holds the lock, or was killed while it did. Takes no lock."""
     try:
         table = json.loads((Path(run_dir) / layout.LOCK).read_text(encoding="utf-8"))
         return Holder(pid=int(table["pid"]), host=str(table["host"]))
@@ -78,29 +74,24 @@ class RunLock:
 
     def __enter__(self) -> RunLock:
         path = self.run_dir / layout.LOCK
-        try:
+        with writing(path):
             self.run_dir.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise write_failure(path, error) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode() + b"\n"
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, content, 0)
-        except BlockingIOError:
-            os.close(descriptor)
-            raise RunInUse(self._refusal()) from None
-        except OSError as error:
-            os.close(descriptor)
-            raise write_failure(path, error) from error
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode() + b"\n"
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, content, 0)
+            except OSError as error:
+                os.close(descriptor)
+                if isinstance(error, BlockingIOError):
+                    raise RunInUse(self._refusal()) from None
+                raise
         self._descriptor = descriptor
         _held.add(descriptor)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         descriptor, self._descriptor = self._descriptor, None
         # Not in the set: this is a forked child; its copy is closed, and the number may belong to another file by now.
         if descriptor is None or descriptor not in _held:

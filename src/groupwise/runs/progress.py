@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from groupwise.base.durations import duration
 from groupwise.base.harmless import printable
@@ -31,7 +31,7 @@ ZERO_LOSS_NOTE = (
     "It does learn; watch the reward."
 )
 NO_SIGNAL_NOTE = "No gradient in the first step: in every group all rewards were equal, so there was nothing to learn."
-DEAD_NOTE = f"No gradient in the first {DEAD_STEPS} steps: the policy has not changed. `groupwise doctor` says what to do."
+DEAD_NOTE = f"No gradient in the first {DEAD_STEPS} steps: the policy is unchanged. `groupwise doctor` says what to do."
 
 
 class Progress:
@@ -48,7 +48,7 @@ class Progress:
         self._seconds: deque[float] = deque(maxlen=_WINDOW)
         self._last_time: float | None = None
         self._screen = Screen(stream)
-        self._refresh()
+        self._show()
 
     def write(self, record: StepRecord) -> None:
         self._measure(record)
@@ -56,22 +56,13 @@ class Progress:
         self._record = record
         if note or record.stage_step > _NOTE_STEPS:
             self._note = note
-        if self._screen.is_live:
-            self._refresh()
-            return
-        self._screen.say("  ".join([self._heading(record), *(f"{label} {value}" for label, value in self._values())]))
-        if note:
-            self._screen.say(f"note: {note}")
+        shown = [self._heading(), *(f"{label} {value}" for label, value in self._values())]
+        self._show("  ".join(shown), f"note: {note}" if note else "")
 
     def write_eval(self, record: EvalRecord) -> None:
         self._eval = record
-        if self._screen.is_live:
-            self._refresh()
-            return
         count = f"{record.num_problems} problems x {record.rollouts_per_problem}"
-        self._screen.say(
-            f"held-out after step {record.step}  {printable(record.stage)}  pass@1 {_interval(record)}  {count}"
-        )
+        self._show(f"held-out after step {record.step}  {printable(record.stage)}  pass@1 {_interval(record)}  {count}")
 
     def close(self) -> None:
         self._screen.end()
@@ -95,8 +86,18 @@ class Progress:
             return ""
         return NO_SIGNAL_NOTE if is_still else ZERO_LOSS_NOTE
 
-    def _heading(self, record: StepRecord) -> str:
-        return f"step {record.step}/{self._total_steps}  {printable(record.stage)}"
+    def _show(self, *lines: str) -> None:
+        """Redraw the live display. Without one, print the lines that are not empty."""
+        if self._screen.is_live:
+            self._screen.show(self._render())
+            return
+        for line in filter(None, lines):
+            self._screen.say(line)
+
+    def _heading(self) -> str:
+        record = self._record
+        stage = f"  {printable(record.stage)}" if record else ""
+        return f"step {record.step if record else 0}/{self._total_steps}{stage}"
 
     def _values(self) -> list[tuple[str, str]]:
         metrics = self._record.metrics if self._record else {}
@@ -121,31 +122,23 @@ class Progress:
             values.append(("left", duration(remaining * sum(self._seconds) / len(self._seconds))))
         return values
 
-    def _refresh(self) -> None:
-        if self._screen.is_live:
-            self._screen.show(self._render())
-
     def _render(self) -> Renderables:
         from rich.console import Group as Renderables
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        record = self._record
-        heading = Text(self._heading(record) if record else f"step 0/{self._total_steps}", style="bold")
-        bar = ProgressBar(total=max(1, self._total_steps), completed=record.step if record else 0, width=40)
+        done = self._record.step if self._record else 0
         top = Table.grid(padding=(0, 2))
-        top.add_row(heading, bar)
+        bar = ProgressBar(total=max(1, self._total_steps), completed=done, width=40)
+        top.add_row(Text(self._heading(), style="bold"), bar)
         # Text and not a plain string: rich would read [brackets] in a stage's name as markup.
         line = Text(no_wrap=False)
         for index, (label, value) in enumerate(self._values()):
             line.append("   " if index else "")
             line.append(label + " ", style="dim")
             line.append(value, style="bold")
-        rows: list[Any] = [top, line]
-        if self._note:
-            rows.append(Text(self._note, style="dim"))
-        return Renderables(*rows)
+        return Renderables(top, line, *([Text(self._note, style="dim")] if self._note else []))
 
 
 def _interval(record: EvalRecord) -> str:

@@ -1,6 +1,6 @@
-"""Reads a run directory; reports, the dashboard, the doctor and sweeps are built on it.
+"""Reader of run directories; reports, the dashboard, the doctor and sweeps are built on it.
 
-Contract: reads only, holds no lock, and may be used while a trainer writes: an unfinished line is left out. Each call
+Contract: reads only, takes no lock, and may be used while a trainer writes: an unfinished line is left out. Each call
 reads the files again. A damaged line raises a `RunReadError` with file and line. A missing file gives an empty answer,
 except for the recipe and the info, which every run has from the start.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from groupwise.base.harmless import escape
 from groupwise.runs import layout
@@ -25,6 +25,16 @@ if TYPE_CHECKING:
 
 TURNS = ("started", "resumed", "finished", "stopped", "rank_lost", "failed")
 """Kinds of events with which a trainer begins or ends."""
+MAY_DIFFER = ("seed", "name", "description", "logging", "checkpoints")
+"""Keys of a recipe that may differ within one experiment."""
+
+
+class HasRecipe(Protocol):
+    @property
+    def recipe(self) -> Mapping[str, Any]: ...
+
+
+R = TypeVar("R", bound=HasRecipe)
 
 
 def last_turn(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -41,8 +51,8 @@ class Run:
             raise RunReadError(f"no run at {self.path}")
         if (self.path / layout.SWEEP).is_file():
             raise RunReadError(
-                f"{self.path} is a sweep and not a run: `groupwise sweep {self.path} --analyse-only` reads all of it, and "
-                f"its runs are in {self.path / layout.SWEEP_RUNS}"
+                f"{self.path} is a sweep and not a run: `groupwise sweep {self.path} --analyse-only` reads all of it, "
+                f"and its runs are in {self.path / layout.SWEEP_RUNS}"
             )
 
     @property
@@ -69,12 +79,12 @@ class Run:
 
     @property
     def recipe_if_any(self) -> dict[str, Any]:
-        """The recipe's table; {} where the file is lost."""
+        """The recipe's table; {} if the file is missing."""
         return self.recipe if (self.path / layout.RECIPE).is_file() else {}
 
     @property
     def info_if_any(self) -> dict[str, Any]:
-        """What run.json says; {} where the file is lost."""
+        """The content of run.json; {} if the file is missing."""
         return self.info if (self.path / layout.INFO).is_file() else {}
 
     def steps(self) -> list[StepRecord]:
@@ -87,7 +97,7 @@ class Run:
         return read_records(self.path / layout.EVENTS, dict)
 
     def metrics(self) -> Any:
-        """All metrics as columns, with `step` and `stage`: a pandas frame where pandas is installed, else a dict of lists.
+        """All metrics as columns, with `step` and `stage`: a pandas frame if pandas is installed, else a dict of lists.
 
         A value that a step does not have is NaN.
         """
@@ -106,7 +116,7 @@ class Run:
 
     @property
     def status(self) -> str:
-        """How the run stands: "started", "resumed", "finished", "stopped", "rank_lost" or "failed"; "" before that."""
+        """The status: "started", "resumed", "finished", "stopped", "rank_lost" or "failed"; "" before the start."""
         return str(last_turn(self.events()).get("kind", ""))
 
     def plot(self) -> CurvesFigure:
@@ -119,7 +129,7 @@ class Run:
         return f"<Run {self.path}: {self._summary()}>"
 
     def _repr_html_(self) -> str:
-        """How a notebook shows the run."""
+        """The run as a notebook shows it."""
         return f"<b>{escape(self.name)}</b>: {escape(self._summary())}<br><code>{escape(str(self.path))}</code>"
 
     def _summary(self) -> str:
@@ -171,3 +181,21 @@ class Run:
             raise RunReadError(f"{self.path} has no {name}: is it a run directory?") from None
         except UnicodeDecodeError as error:
             raise RunReadError(f"{self.path / name}: {error}") from error
+
+
+def by_experiment(runs: Iterable[R]) -> list[list[R]]:
+    """Group the runs that differ only in seed, name, logging and checkpoints; the order given is kept."""
+    alike: dict[str, list[R]] = {}
+    for run in runs:
+        kept = {key: value for key, value in run.recipe.items() if key not in MAY_DIFFER}
+        mark = json.dumps(_without_empty_tables(kept), sort_keys=True, default=str)
+        alike.setdefault(mark, []).append(run)
+    return list(alike.values())
+
+
+def _without_empty_tables(value: Any) -> Any:
+    """Drop empty tables: they set nothing, and an older groupwise may not have written them."""
+    if isinstance(value, Mapping):
+        kept = {key: _without_empty_tables(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item != {}}
+    return [_without_empty_tables(item) for item in value] if isinstance(value, list) else value

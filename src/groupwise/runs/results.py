@@ -1,7 +1,7 @@
 """A result: what one evaluation of one model on one task measured, as a folder. Nothing here imports torch.
 
     RESULT/ result.json          model, task, data, verifier and sampling; scores with their intervals
-            completions.jsonl    one scored group per line, in the form of a run's eval_rollouts
+            completions.jsonl    one scored group per line, as in a run's eval_rollouts
 
 Contract: `read_result(write_result(result)) == result`. result.json exists from the start, with `is_finished` false and
 no scores until all completions are there; completions.jsonl grows line by line, and a kill loses at most its last line.
@@ -20,15 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.base.json_values import plain
-from groupwise.runs.files import (
-    RunReadError,
-    append_line,
-    encode_line,
-    read_records,
-    repair_tail,
-    write_atomic,
-    write_failure,
-)
+from groupwise.runs.files import RunReadError, append_line, encode_line, read_records, write_atomic, writing
 from groupwise.runs.records import group_from_json, group_to_json
 from groupwise.types import Problem, ScoredGroup
 
@@ -40,7 +32,7 @@ COMPLETIONS = "completions.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A score with its 95 % interval. The problems are the independent draws."""
+    """A score with its 95 % interval. The problems are the independent samples."""
 
     value: float
     """NaN when nothing could be judged; null in the file."""
@@ -55,7 +47,7 @@ class Estimate:
 
 
 Scores = Mapping[str, Estimate]
-"""By name: pass@1, pass@8, maj@8, best_of_16_by_verifier, truncated_share, mean_tokens ..."""
+"""Scores by name: pass@1, pass@8, maj@8, best_of_16_by_verifier, truncated_share, mean_tokens ..."""
 NOT_SHARES = ("mean_tokens", "mean_reward", "perplexity")
 
 
@@ -110,13 +102,10 @@ def is_result(folder: Path) -> bool:
 
 
 def write_result(folder: Path, result: Result) -> None:
-    table = result_to_json(result)
-    text = json.dumps(table, ensure_ascii=True, allow_nan=False, indent=1) + "\n"
-    try:
+    text = json.dumps(result_to_json(result), ensure_ascii=True, allow_nan=False, indent=1) + "\n"
+    with writing(folder / RESULT):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / RESULT, [text.encode("ascii")])
-    except OSError as error:
-        raise write_failure(folder / RESULT, error) from error
 
 
 def result_to_json(result: Result) -> dict[str, Any]:
@@ -137,25 +126,17 @@ def read_result(folder: Path) -> Result:
         raise RunReadError(f"{path}: format {found!r:.40}, and this version reads {FORMAT}; evaluate again")
     try:
         known = {field.name: table[field.name] for field in dataclasses.fields(Result)}
-        by = {
-            kind: {key: _scores_from_json(scores) for key, scores in groups.items()}
-            for kind, groups in known["by"].items()
-        }
-        return Result(**(known | {"scores": _scores_from_json(known["scores"]), "by": by}))
+        known["scores"] = _scores_from_json(known["scores"])
+        for kind, parts in known["by"].items():
+            known["by"][kind] = {key: _scores_from_json(scores) for key, scores in parts.items()}
+        return Result(**known)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunReadError(f"{path}: damaged ({error!r}); evaluate again") from error
 
 
 def append_group(folder: Path, scored: ScoredGroup) -> None:
-    try:
+    with writing(folder / COMPLETIONS):
         append_line(folder / COMPLETIONS, encode_line(group_to_json(scored)), fsync=False)
-    except OSError as error:
-        raise write_failure(folder / COMPLETIONS, error) from error
-
-
-def mend_groups(folder: Path) -> None:
-    """Drop the half line that a kill left. Only for the process that may write."""
-    repair_tail(folder / COMPLETIONS)
 
 
 def read_groups(folder: Path) -> list[ScoredGroup]:
@@ -173,11 +154,11 @@ def data_fingerprint(problems: Sequence[Problem]) -> str:
 
 
 def _scores_from_json(table: Mapping[str, Any]) -> dict[str, Estimate]:
-    names = {field.name for field in dataclasses.fields(Estimate)}
+    known = {field.name for field in dataclasses.fields(Estimate)}
     scores = {}
     for name, entry in table.items():
         values: dict[str, Any] = {
-            key: math.nan if value is None else value for key, value in entry.items() if key in names
+            key: math.nan if value is None else value for key, value in entry.items() if key in known
         }
         scores[name] = Estimate(**values)
     return scores

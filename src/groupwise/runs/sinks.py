@@ -8,7 +8,6 @@ same run and show both. Sinks see metrics and evals, never completions.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import importlib
 import math
@@ -18,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from groupwise.config import nearest
 from groupwise.runs import layout
 from groupwise.runs.records import eval_metrics
 from groupwise.types import EvalRecord, StepRecord
@@ -72,18 +72,28 @@ def make_sink(name: str, run_dir: Path, run_name: str, recipe_table: Mapping[str
     target = SINKS.get(name, name)
     module_name, _, class_name = target.partition(":")
     if not module_name or not class_name:
-        close = difflib.get_close_matches(name, SINKS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(SINKS)}, or a string 'module:Class'"
-        raise SinkError(f"unknown sink {name!r}; {hint}")
+        raise SinkError(f"unknown sink {name!r} (your own is written 'module:Class'); {nearest(name, SINKS)}")
     try:
         factory = getattr(importlib.import_module(module_name), class_name)
     except (ModuleNotFoundError, AttributeError) as error:
         raise SinkError(f"sink {name!r} cannot be found: {error}") from error
-    sink: Sink = factory(run_dir, run_name, recipe_table)
-    return sink
+    return factory(run_dir, run_name, recipe_table)
 
 
-class TensorBoardSink:
+class _Tracker:
+    """A sink of numbers by step."""
+
+    def write(self, record: StepRecord) -> None:
+        self._log(record.step, record.metrics)
+
+    def write_eval(self, record: EvalRecord) -> None:
+        self._log(record.step, eval_metrics(record))
+
+    def _log(self, step: int, metrics: Mapping[str, float]) -> None:
+        raise NotImplementedError
+
+
+class TensorBoardSink(_Tracker):
     """Event files under RUN/tensorboard, written by the tensorboard package itself, without torch."""
 
     def __init__(self, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> None:
@@ -93,16 +103,10 @@ class TensorBoardSink:
         self._writer = writers.EventFileWriter(str(Path(run_dir) / "tensorboard"))
         self._has_started = False
 
-    def write(self, record: StepRecord) -> None:
-        self._add(record.step, record.metrics)
-
-    def write_eval(self, record: EvalRecord) -> None:
-        self._add(record.step, eval_metrics(record))
-
     def close(self) -> None:
         self._writer.close()
 
-    def _add(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _log(self, step: int, metrics: Mapping[str, float]) -> None:
         if not self._has_started:
             # Makes TensorBoard drop this step and later ones from the event files of an earlier process.
             start = self._event.SessionLog(status=self._event.SessionLog.START)
@@ -114,7 +118,7 @@ class TensorBoardSink:
         self._writer.flush()
 
 
-class WandbSink:
+class WandbSink(_Tracker):
     """One W&B run per run directory; a resumed run continues it."""
 
     def __init__(self, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> None:
@@ -133,31 +137,25 @@ class WandbSink:
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
-    def write(self, record: StepRecord) -> None:
-        self._run.log({**_finite(record.metrics), "step": record.step})
-
-    def write_eval(self, record: EvalRecord) -> None:
-        self._run.log({**_finite(eval_metrics(record)), "step": record.step})
-
     def close(self) -> None:
         self._run.finish()
 
+    def _log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log({**_finite(metrics), "step": step})
 
-class TrackioSink:
+
+class TrackioSink(_Tracker):
     """Local, with the calls of W&B; the run's name identifies it, so a resumed run continues it."""
 
     def __init__(self, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> None:
         trackio = _import_extra("trackio", "trackio")
         self._run = trackio.init(project=PROJECT, name=run_name, config=dict(recipe_table), resume="allow")
 
-    def write(self, record: StepRecord) -> None:
-        self._run.log(_finite(record.metrics), step=record.step)
-
-    def write_eval(self, record: EvalRecord) -> None:
-        self._run.log(_finite(eval_metrics(record)), step=record.step)
-
     def close(self) -> None:
         self._run.finish()
+
+    def _log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._run.log(_finite(metrics), step=step)
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:

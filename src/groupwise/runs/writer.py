@@ -1,17 +1,15 @@
-"""Writes the run directory: the trainer's only way to record what happened.
+"""Writer of the run directory: the trainer's only way to record what happened.
 
-Contract: one writer at a time (hold a `RunLock`). Each step and each eval is one JSON line, appended at once and flushed
-to the operating system. Files of rollouts appear whole or not at all, before the line that refers to them. A failed
-write raises `RunLogError` with the file and the fix, and leaves no half line. Sinks get each record after it is on disk:
-they are copies of the run directory.
-
-It does not decide what to record, and does not write checkpoints.
+Contract: one writer at a time (hold a `RunLock`). Each step and each eval is one JSON line, appended at once and
+flushed to the operating system. Files of rollouts appear whole or not at all, before the line that refers to them. A
+failed write raises `RunLogError` with the file and the fix, and leaves no half line. Sinks get each record after it is
+on disk. Checkpoints are not written here.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,26 +25,23 @@ from groupwise.runs.files import (
     read_lines,
     repair_tail,
     write_atomic,
-    write_failure,
+    writing,
 )
 from groupwise.runs.records import eval_to_json, group_to_json, step_to_json, trace_to_json
-from groupwise.runs.sinks import Sink, EventSink
+from groupwise.runs.sinks import EventSink, Sink
 from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
 
 
 class RunLog:
-    def __init__(self, run_dir: Path, sinks: Sequence[Sink] = (), fsync: bool = False) -> None:
-        """Open or create the run directory. With `fsync`, lines survive a power cut and not only a kill."""
+    def __init__(self, run_dir: Path, sinks: Sequence[Sink] = ()) -> None:
+        """Open or create the run directory."""
         self.run_dir = Path(run_dir)
         self._sinks = tuple(sinks)
-        self._fsync = fsync
-        try:
+        with writing(self.run_dir):
             for folder in (layout.ROLLOUTS, layout.TOKENS, layout.EVAL_ROLLOUTS):
                 (self.run_dir / folder).mkdir(parents=True, exist_ok=True)
             for name in (layout.METRICS, layout.EVALS, layout.EVENTS):
                 repair_tail(self.run_dir / name)
-        except OSError as error:
-            raise write_failure(self.run_dir, error) from error
         for watcher in self._watchers():
             watcher.watch(self)
 
@@ -62,7 +57,7 @@ class RunLog:
             self._replace(path, [source.encode("utf-8", "replace")])
 
     def write_info(self, info: Mapping[str, Any]) -> None:
-        """Write what holds for the whole run: versions, host, fingerprint …"""
+        """Write what does not change during the run: versions, machine, fingerprint …"""
         self._replace(self.run_dir / layout.INFO, [encode_line(plain(info))])
 
     def write_step(self, record: StepRecord) -> None:
@@ -96,22 +91,20 @@ class RunLog:
     def rewind(self, step: int, *, eval_step: int | None = None, rollout_step: int | None = None) -> None:
         """Drop what came after `step`, so that a resumed run writes it only once. Events stay: they did happen.
 
-        `eval_step` is the newest eval to keep, when the eval after `step` is still to come. `rollout_step` is the
-        newest step whose rollouts to keep, when the checkpoint holds those of an unfinished step.
+        `eval_step` is the newest evaluation to keep, `step` by default. `rollout_step` is the newest step whose
+        rollouts to keep, when the checkpoint contains those of an unfinished step.
         """
         eval_step = step if eval_step is None else eval_step
         rollout_step = step if rollout_step is None else rollout_step
-        try:
+        folders = {layout.ROLLOUTS: rollout_step, layout.TOKENS: step, layout.EVAL_ROLLOUTS: eval_step}
+        with writing(self.run_dir):
             self._rewind_lines(self.run_dir / layout.METRICS, step)
             self._rewind_lines(self.run_dir / layout.EVALS, eval_step)
-            folders = {layout.ROLLOUTS: rollout_step, layout.TOKENS: step, layout.EVAL_ROLLOUTS: eval_step}
             for folder, newest in folders.items():
                 for path in sorted((self.run_dir / folder).iterdir()):
                     number = layout.rollout_step(path.name)
                     if path.name.endswith(TEMPORARY_SUFFIX) or (number is not None and number > newest):
                         path.unlink()
-        except OSError as error:
-            raise write_failure(self.run_dir, error) from error
 
     def close(self) -> None:
         self._tell(lambda sink: sink.close())
@@ -130,10 +123,8 @@ class RunLog:
 
     def _append(self, name: str, table: Mapping[str, Any]) -> None:
         path = self.run_dir / name
-        try:
-            append_line(path, encode_line(table), self._fsync)
-        except OSError as error:
-            raise write_failure(path, error) from error
+        with writing(path):
+            append_line(path, encode_line(table), fsync=False)
 
     def _write_groups(self, folder: str, step: int, stage: str, groups: Sequence[ScoredGroup]) -> None:
         def lines() -> Iterator[bytes]:
@@ -142,15 +133,13 @@ class RunLog:
                     yield encode_line({"step": step, "stage": stage, **group_to_json(scored)})
                 except (TypeError, ValueError) as error:
                     problem = scored.group.prompt.problem.id
-                    raise RunLogError(f"problem {problem!r} holds a value that JSON cannot hold: {error}") from error
+                    raise RunLogError(f"problem {problem!r} has a value that JSON cannot represent: {error}") from error
 
         self._replace(self.run_dir / folder / layout.rollout_file(step), lines())
 
-    def _replace(self, path: Path, chunks: Sequence[bytes] | Iterator[bytes]) -> None:
-        try:
-            write_atomic(path, chunks, self._fsync)
-        except OSError as error:
-            raise write_failure(path, error) from error
+    def _replace(self, path: Path, chunks: Iterable[bytes]) -> None:
+        with writing(path):
+            write_atomic(path, chunks, fsync=False)
 
     def _watchers(self) -> list[EventSink]:
         return [sink for sink in self._sinks if isinstance(sink, EventSink)]

@@ -1,1 +1,1 @@
-"""The stages of a run: the loops, what they share, set-up, checkpoints."""
+"""Training: the loops of the stages, what they share, the pipeline around them, checkpoints."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -18,10 +18,37 @@ import torch
 from groupwise.config import ConfigError
 from groupwise.data.batch import batch_from_json, batch_to_json
 from groupwise.models.checkpoint_store import checkpoint_name
-from groupwise.training.position import Position
 
 if TYPE_CHECKING:
     from groupwise.training.training import Training
+
+
+@dataclass(slots=True)
+class Position:
+    """The counters and decisions of a run that a resumed run must continue from."""
+
+    stage_index: int = 0
+    stage_step: int = 0
+    """Steps of the stage that are complete."""
+    step: int = 0
+    """Steps of the run that are complete."""
+    policy_version: int = 0
+    num_tokens: int = 0
+    """Tokens sampled so far."""
+    nonfinite_in_a_row: int = 0
+    kl_coefficient: float | None = None
+    """Coefficient of the target-seeking controller."""
+    sampler: dict[str, Any] | None = None
+    """State of the sampler after the newest batch was sampled."""
+    last_eval_step: int = -1
+    best_pass_at_1: float = -1.0
+    best_checkpoint: str = ""
+    evals_without_best: int = 0
+    """Evaluations in this stage since the best one."""
+    guards_at_start: dict[str, float] = field(default_factory=dict)
+    """Readings of the guards before the first step."""
+    is_guard_broken: bool = False
+    """A guard that ends the stage was broken in this stage."""
 
 
 def save(training: Training) -> None:
@@ -95,7 +122,7 @@ def _refuse_changes(now: Mapping[str, Any], then: Mapping[str, Any], accept_veri
 
 
 def seed_random_state(seed: int) -> None:
-    """Return the state of the global generators, which dropout and user-defined tasks may use."""
+    """Seed the global generators, which dropout and user-defined tasks may use."""
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
     torch.manual_seed(seed)

@@ -19,7 +19,7 @@ from groupwise.models.chat import Prompts
 from groupwise.scoring.credit import shape_group
 from groupwise.scoring.rollouts import Clock, sample_and_score
 from groupwise.scoring.scorer import Scorer
-from groupwise.types import Problem, SamplingParams, ScoredGroup
+from groupwise.types import Group, Problem, SamplingParams, Score, ScoredGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +33,19 @@ class Collected:
     score_s: float
 
 
+@dataclass(frozen=True, slots=True)
 class Collector:
     """Samples and scores the groups of a stage. It has no state: random streams are a hash of the step."""
 
-    def __init__(
-        self, stage: RlStage, scorer: Scorer, engine: Engine, prompts: Prompts, seed: int, world: World
-    ) -> None:
-        self._stage = stage
-        self._world = world
-        self._scorer = scorer
-        self._engine = engine
-        self._prompts = prompts
-        self._seed = seed
-        self._sampling = SamplingParams(**asdict(stage.sampling))
+    stage: RlStage
+    scorer: Scorer
+    engine: Engine
+    prompts: Prompts
+    seed: int
+    world: World
 
     def collect(self, sampler: ProblemSampler, stage_step: int, policy_version: int) -> Collected:
-        stage = self._stage
+        stage = self.stage
         clock = Clock()
         kept: list[ScoredGroup] = []
         without_signal: list[ScoredGroup] = []
@@ -73,15 +70,17 @@ class Collector:
     def _round(
         self, draws: Sequence[tuple[int, Problem]], stage_step: int, policy_version: int, clock: Clock
     ) -> tuple[list[ScoredGroup], int]:
-        size = self._stage.rollouts_per_problem
+        size = self.stage.rollouts_per_problem
         wanted = [(draw, problem, range(size)) for draw, problem in draws]
         groups = self._sample_and_score(wanted, stage_step, policy_version, clock)
         num_extra = 0
-        for start in range(size, self._stage.max_rollouts_per_problem, size):
+        for start in range(size, self.stage.max_rollouts_per_problem, size):
             dull = [index for index, scored in enumerate(groups) if not scored.has_signal]
             more = [(*draws[index], range(start, start + size)) for index in dull]
             for index, extra in zip(dull, self._sample_and_score(more, stage_step, policy_version, clock), strict=True):
-                groups[index] = self._joined(groups[index], extra, stage_step)
+                first = groups[index]
+                group = replace(first.group, rollouts=first.group.rollouts + extra.group.rollouts)
+                groups[index] = self._shaped(group, first.scores + extra.scores, stage_step)
                 num_extra += size
         return groups, num_extra
 
@@ -91,15 +90,11 @@ class Collector:
         requests = []
         for draw, problem, numbers in wanted:
             # The draw's number distinguishes two draws of one problem in the same step.
-            key = (self._seed, self._stage.name, stage_step, problem.id, draw)
-            requests.append(Request(self._prompts[problem], tuple(seed_of(*key, number) for number in numbers)))
-        pairs = sample_and_score(
-            self._engine, self._scorer, requests, self._sampling, policy_version, self._world, clock
-        )
-        reward, limit = self._stage.reward, self._sampling.max_new_tokens
-        return [shape_group(group, scores, reward, stage_step, limit) for group, scores in pairs]
+            key = (self.seed, self.stage.name, stage_step, problem.id, draw)
+            requests.append(Request(self.prompts[problem], tuple(seed_of(*key, number) for number in numbers)))
+        sampling = SamplingParams(**asdict(self.stage.sampling))
+        pairs = sample_and_score(self.engine, self.scorer, requests, sampling, policy_version, self.world, clock)
+        return [self._shaped(group, scores, stage_step) for group, scores in pairs]
 
-    def _joined(self, first: ScoredGroup, extra: ScoredGroup, stage_step: int) -> ScoredGroup:
-        group = replace(first.group, rollouts=first.group.rollouts + extra.group.rollouts)
-        scores = first.scores + extra.scores
-        return shape_group(group, scores, self._stage.reward, stage_step, self._sampling.max_new_tokens)
+    def _shaped(self, group: Group, scores: tuple[Score, ...], stage_step: int) -> ScoredGroup:
+        return shape_group(group, scores, self.stage.reward, stage_step, self.stage.sampling.max_new_tokens)

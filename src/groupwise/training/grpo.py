@@ -9,7 +9,7 @@ functions of `groupwise.algo` that the stage names. A checkpoint can be made bet
 batch in flight, and a resumed run continues with the next update, bit for bit.
 
 Elsewhere: the choice of problems (data/sampler), comparison of rewards (scoring/credit), the model (models/policy),
-evaluating, logging and saving (train/training).
+evaluating, logging and saving (training/training).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from groupwise.data.batch import Example, Microbatch, StepBatch, Update, split_u
 from groupwise.data.sampler import ProblemSampler
 from groupwise.models.policy import Policy
 from groupwise.scoring.credit import Member, assign_advantages, is_truncated
+from groupwise.training.checkpoint import Position
 from groupwise.training.collect import Collected, Collector
 from groupwise.training.metrics import rollout_metrics, update_metrics
-from groupwise.training.position import Position
 from groupwise.training.training import Training
 from groupwise.training.update import LossFunction, TokenLoss, scheduled_rate, update_policy
 from groupwise.types import Rollout, ScoredGroup
@@ -50,7 +50,7 @@ def run_stage(training: Training, stage: RlStage) -> None:
         beta = current_beta(stage, position)
 
         if training.batch is None:
-            with training.interruptible():
+            with training.control.interruptible():
                 collected = collector.collect(sampler, position.stage_step, policy.version)
                 batch = make_batch(policy, stage, collected, position.stage_step, beta)
             position.sampler = sampler.state()

@@ -1,15 +1,27 @@
-"""Metrics of a step: of its rollouts and of its updates. runs/catalogue declares the names."""
+"""What a step records: metrics of its rollouts and its updates, and its effect on each token.
+
+`groupwise.runs.catalogue` declares the names of the metrics.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
+from torch import Tensor
+
+from groupwise.algo.losses import kl_estimate
 from groupwise.algo.schedules import falling
 from groupwise.base.stats import mean, std
 from groupwise.config import RewardConfig
+from groupwise.data.batch import Example, StepBatch
+from groupwise.models.chat import Pieces
+from groupwise.models.policy import Policy
 from groupwise.scoring.credit import is_truncated
-from groupwise.types import ScoredGroup, UpdateStats, Verdict
+from groupwise.types import GroupTrace, ScoredGroup, TokenTrace, UpdateStats, Verdict
+
+DECIMALS = 5
+"""Precision of a traced value, for a colour and a tooltip; more would double the file."""
 
 
 def rollout_metrics(
@@ -29,17 +41,12 @@ def rollout_metrics(
     lengths = [len(rollout.token_ids) for rollout in rollouts]
     distinct = sum(len({rollout.text for rollout in scored.group.rollouts}) for scored in sampled)
     dead = [scored.pass_rate for scored in sampled if not scored.has_signal]
-    num_judged = sum(not score.is_error for score in scores)
     metrics = {
         "reward/mean": mean(rewards) if rewards else 0.0,
         "reward/std": std(rewards) if rewards else 0.0,
         "reward/format_bonus_scale": falling(stage_step, reward.format_anneal_steps),
-        "score/pass_at_1": verdicts[Verdict.CORRECT] / max(num_judged, 1),
-        "score/correct_share": verdicts[Verdict.CORRECT] / len(scores),
-        "score/wrong_share": verdicts[Verdict.WRONG] / len(scores),
-        "score/unparsed_share": verdicts[Verdict.UNPARSED] / len(scores),
-        "score/error_share": verdicts[Verdict.ERROR] / len(scores),
-        "score/timed_out_share": verdicts[Verdict.TIMED_OUT] / len(scores),
+        "score/pass_at_1": verdicts[Verdict.CORRECT] / max(len(rewards), 1),
+        **{f"score/{verdict}_share": verdicts[verdict] / len(scores) for verdict in Verdict},
         "groups/count": float(len(sampled)),
         "groups/signal_share": 1 - len(dead) / len(sampled),
         "groups/dead_all_correct": float(dead.count(1.0)),
@@ -47,7 +54,7 @@ def rollout_metrics(
         "groups/signal_all_wrong": float(sum(scored.has_signal and scored.pass_rate == 0 for scored in sampled)),
         "groups/refilled": float(len(set_aside)),
         "rollouts/count": float(len(rollouts)),
-        "rollouts/truncated_share": mean([float(is_truncated(rollout)) for rollout in rollouts]),
+        "rollouts/truncated_share": mean([is_truncated(rollout) for rollout in rollouts]),
         "rollouts/length_mean_tokens": mean(lengths),
         "rollouts/length_max_tokens": float(max(lengths)),
         "rollouts/identical_share": 1 - distinct / len(rollouts),
@@ -84,19 +91,51 @@ def update_metrics(updates: Sequence[UpdateStats]) -> dict[str, float]:
 
 
 def _part_means(groups: Sequence[ScoredGroup]) -> dict[str, float]:
-    parts: dict[str, list[float]] = {}
-    num_judged = 0
-    for scored in groups:
-        for score in scored.scores:
-            if score.is_error:
-                continue
-            num_judged += 1
-            for name, value in score.parts.items():
-                parts.setdefault(name, []).append(value)
-    return {f"reward/part/{name}": sum(values) / num_judged for name, values in sorted(parts.items())}
+    judged = [score.parts for scored in groups for score in scored.scores if not score.is_error]
+    names = sorted({name for parts in judged for name in parts})
+    return {f"reward/part/{name}": sum(parts.get(name, 0.0) for parts in judged) / len(judged) for name in names}
 
 
 def _level_mean(groups: Sequence[ScoredGroup]) -> dict[str, float]:
     levels = [scored.group.prompt.problem.meta.get("level") for scored in groups]
     numbers = [float(level) for level in levels if isinstance(level, (int, float))]
     return {"curriculum/level_mean": mean(numbers)} if numbers else {}
+
+
+def trace_tokens(policy: Policy, batch: StepBatch, temperature: float, max_tokens: int) -> list[GroupTrace]:
+    """Measure the rollouts once more after the updates. Return a trace per group, in order, on all ranks.
+
+    The ratio compares the policies after and before the whole step, so it is informative even if a step is one update,
+    where the ratio in the loss is 1 by definition. The policy is not changed, and no random numbers are used.
+    """
+    measured = policy.measure(batch.examples, temperature, max_tokens)
+    pieces = Pieces(policy.tokenizer)
+    rows = {
+        (example.problem_index, example.rollout_index): _trace(example, logprobs, entropies, pieces)
+        for example, (logprobs, entropies) in zip(batch.examples, measured, strict=True)
+    }
+    return [
+        GroupTrace(
+            problem_id=scored.group.prompt.problem.id,
+            rollouts=tuple(rows.get((index, number)) for number in range(len(scored.scores))),
+        )
+        for index, scored in enumerate(batch.groups)
+    ]
+
+
+def _trace(example: Example, now: Tensor, entropies: Tensor, pieces: Pieces) -> TokenTrace:
+    # With a single update the trainer's old logprobs are not computed. The engine's are of the same policy.
+    before = example.rollout_logprobs if example.old_logprobs is None else example.old_logprobs
+    assert before is not None
+    divergence = None if example.ref_logprobs is None else kl_estimate("k3", now, example.ref_logprobs)
+    return TokenTrace(
+        pieces=pieces.of(example.completion_ids),
+        logprobs=_rounded(before),
+        ratios=_rounded((now - before).exp()),
+        divergences=None if divergence is None else _rounded(divergence),
+        entropies=_rounded(entropies),
+    )
+
+
+def _rounded(values: Tensor) -> tuple[float, ...]:
+    return tuple(values.double().round(decimals=DECIMALS).tolist())

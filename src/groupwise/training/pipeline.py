@@ -3,22 +3,25 @@
     train(recipe, run_dir) ──▶ lock ──▶ set_up ──▶ for each stage: begin, run its loop ──▶ finished
     resume(run_dir)        ──▶ lock ──▶ set_up ──▶ newest valid checkpoint ──▶ the same, from there
 
-All stages share one run directory and one step axis. Training starts only after everything that can be checked was
-checked (train/setup). Saving and restoring are in train/checkpoint.
+All stages share one run directory and one step axis. Before anything is trained or written, `set_up` refuses missing
+data, training data that overlaps with held-out data, prompts that do not fit the context, and engines or trackers that
+are not installed. Saving and restoring are in training/checkpoint.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from groupwise.base.signals import StopRequested
+from groupwise.base.signals import StopControl, StopRequested
 from groupwise.config import (
     ConfigError,
     Recipe,
@@ -30,23 +33,61 @@ from groupwise.config import (
     make_recipe,
     to_table,
 )
-from groupwise.distributed.world import RankLost, World
+from groupwise.distributed.world import Alone, RankLost, World
+from groupwise.engines.factory import make_engine
 from groupwise.engines.native.device_memory import DeviceMemoryError
 from groupwise.engines.vllm.vllm_engine import VllmEngine
-from groupwise.models.placement import limit_memory
+from groupwise.evals.contamination import find_contamination
+from groupwise.evals.guards import check_guards_fit
+from groupwise.evals.held_out import eval_max_new_tokens
+from groupwise.models.chat import Prompts, check_fits
+from groupwise.models.checkpoint_store import CheckpointReader, CheckpointStore
+from groupwise.models.placement import limit_memory, memory_limit_gib
+from groupwise.models.policy import Policy, load_policy
+from groupwise.models.versions import versions
 from groupwise.runs import RunLogError, layout
 from groupwise.runs.lock import RunLock
 from groupwise.runs.reader import Run
-from groupwise.runs.sinks import Sink
-from groupwise.tasks.functions import WithRewards, source_of
+from groupwise.runs.sinks import Sink, make_sink, tracked_name
+from groupwise.runs.writer import RunLog
+from groupwise.scoring.scorer import ScorerMaker, make_scorer, verifier_version
+from groupwise.tasks import check_splits
+from groupwise.tasks.functions import Reward, WithRewards, source_of, task_of
+from groupwise.tasks.task import Task
 from groupwise.training import grpo, sft
-from groupwise.training.checkpoint import restore, save
-from groupwise.training.rehearsal import OutOfMemory, ran_out, rehearse
-from groupwise.training.request import RunRequest
-from groupwise.training.setup import machine_of, set_up, warn_of_contamination
+from groupwise.training.checkpoint import Position, restore, save, seed_random_state
+from groupwise.training.rehearsal import rehearse
 from groupwise.training.training import Training
+from groupwise.workers import num_cores
+
+logger = logging.getLogger(__name__)
 
 LOOPS: Mapping[type[Stage], Callable[[Training, Any], None]] = {RlStage: grpo.run_stage, SftStage: sft.run_stage}
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A request to the trainer: which run, new or resumed, with which sinks, on which rank."""
+
+    recipe: Recipe
+    run_dir: Path
+    is_resumed: bool = False
+    accept_verifier: bool = False
+    """Resume although the verifier's version has changed. The change is logged."""
+    memory_gib: float | None = None
+    """Limit on the GPU memory of this process, for runs that share a GPU."""
+    sinks: Sequence[Sink] = ()
+    """Receivers of every record besides the run directory, on rank 0 only."""
+    world: World = field(default_factory=Alone)
+    make_scorer: ScorerMaker = make_scorer
+    task: Task | None = None
+    """The task as an object, where the one that the recipe names cannot be imported."""
+    rewards: Mapping[str, Reward] = field(default_factory=dict)
+    """Reward functions that cannot be imported, by the name that the recipe has for them."""
+
+
+class OutOfMemory(RuntimeError):
+    """Memory ran out in the middle of a run, which can be resumed. The message says what to do."""
 
 
 def train(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> bool:
@@ -63,12 +104,14 @@ def carry_out(request: RunRequest) -> bool:
     """Run one rank's part of a request. True when the run finished, False when it was asked to stop (and saved)."""
     if request.memory_gib is not None:
         limit_memory(request.memory_gib)
-    is_writer = request.world.rank == 0
-    if is_writer and not request.is_resumed:
-        _check_run_dir(request.run_dir)
-    # Only one rank writes, so only that rank holds the lock.
-    with RunLock(request.run_dir) if is_writer else nullcontext(), own_folder(request.run_dir, request.world) as folder:
-        return _run(set_up(request, folder), request)
+    if request.world.rank == 0:
+        if not request.is_resumed:
+            _check_run_dir(request.run_dir)
+        with RunLock(request.run_dir):
+            return _run(set_up(request, request.run_dir), request)
+    # Only rank 0 writes the run directory. The others have a folder of their own, which is thrown away.
+    with tempfile.TemporaryDirectory(prefix="groupwise-rank-") as folder:
+        return _run(set_up(request, Path(folder)), request)
 
 
 def _check_run_dir(run_dir: Path) -> None:
@@ -79,7 +122,7 @@ def _check_run_dir(run_dir: Path) -> None:
         )
     try:
         layout.validate_run_name(run_dir.resolve().name)
-    except layout.RunNameError as error:
+    except ValueError as error:
         raise ConfigError(f"--run-dir {run_dir}: {error}") from None
     if run_dir.exists() and not run_dir.is_dir():
         raise ConfigError(f"{run_dir} is a file, not a folder; choose another --run-dir")
@@ -101,20 +144,84 @@ def memory_limit_of(run_dir: Path) -> float | None:
 
     Sizes of packs and chunks depend on it, and so do the last bits of every sum.
     """
-    if not (run_dir / layout.INFO).exists():  # killed at its start
-        return None
-    limit = Run(run_dir).info.get("machine", {}).get("memory_limit_gib")
+    # A run that was killed at its start has no info.
+    limit = Run(run_dir).info_if_any.get("machine", {}).get("memory_limit_gib")
     return None if limit is None else float(limit)
 
 
-@contextmanager
-def own_folder(run_dir: Path, world: World) -> Iterator[Path]:
-    """Yield the folder of a rank: the run directory for rank 0, a temporary one for the others."""
-    if world.rank == 0:
-        yield run_dir
+def set_up(request: RunRequest, folder: Path) -> Training:
+    """Check the request and build the run, with a policy at its initial weights. This rank writes to `folder`."""
+    recipe, run_dir, world = request.recipe, request.run_dir, request.world
+    seed_random_state(recipe.seed)
+    task = task_of(recipe.task, request.rewards, request.task)
+    train_problems, held_out = check_splits(task)
+    for stage in recipe.stages:
+        if isinstance(stage, SftStage):
+            sft.check_source(stage, task, held_out)
+    policy = load_policy(recipe, world)
+    prompts = Prompts(policy.tokenizer)
+    evaluated = [prompts[problem] for problem in held_out[: recipe.evaluation.num_problems or None]]
+    for stage in recipe.stages:
+        if isinstance(stage, RlStage):
+            trained_on = [prompts[problem] for problem in train_problems]
+            check_fits(trained_on, stage.sampling.max_new_tokens, policy.context_tokens)
+    check_fits(evaluated, eval_max_new_tokens(recipe), policy.context_tokens)
+    if recipe.guards is not None:
+        check_guards_fit(recipe.guards, prompts, policy.context_tokens)
+    # Before anything is written, because its package may not be installed.
+    engine = make_engine(recipe.engine, policy)
+    sinks: list[Sink] = []
+    if world.rank == 0:  # or trackers would show each rank as a run
+        name, table = tracked_name(run_dir), to_table(recipe)
+        sinks = [*request.sinks, *(make_sink(sink, run_dir, name, table) for sink in recipe.logging.sinks)]
+    log = RunLog(folder, sinks)
+    kind = CheckpointStore if world.rank == 0 else CheckpointReader
+    store = kind(
+        run_dir / layout.CHECKPOINTS,
+        recipe.checkpoints.keep_last,
+        on_skip=lambda path, reason: log.write_event("checkpoint_passed_over", name=path.name, reason=reason),
+    )
+    return Training(
+        recipe=recipe,
+        run_dir=run_dir,
+        task=task,
+        scorer=request.make_scorer(task, recipe.verifier),
+        train_problems=train_problems,
+        held_out=evaluated,
+        policy=policy,
+        engine=engine,
+        prompts=prompts,
+        log=log,
+        store=store,
+        control=StopControl(None if world.size == 1 else lambda is_asked: any(world.gather(is_asked))),
+        position=Position(),
+        identity={
+            "fingerprint": fingerprint(recipe),
+            "verifier": verifier_version(task, recipe.verifier.process),
+            "versions": versions(),
+        },
+    )
+
+
+def warn_of_contamination(training: Training) -> None:
+    """Log held-out problems that are near copies of training problems. Exact copies were refused before."""
+    if training.policy.world.rank > 0:
         return
-    with tempfile.TemporaryDirectory(prefix="groupwise-rank-") as folder:
-        yield Path(folder)
+    found = find_contamination([prompt.problem for prompt in training.held_out], training.train_problems)
+    if found.overlaps:
+        training.log.write_event("contamination", **found.to_json())
+        logger.warning("%s; see `contamination` in %s", found, training.run_dir / layout.EVENTS)
+
+
+def machine_of(policy: Policy) -> dict[str, Any]:
+    num_parameters = sum(parameter.numel() for parameter in policy.model.parameters())
+    return {
+        "device": policy.device.type,
+        "device_name": policy.device_name,
+        "num_parameters": num_parameters,
+        "num_cores": num_cores(),
+        "memory_limit_gib": memory_limit_gib(policy.device),
+    }
 
 
 def _run(training: Training, request: RunRequest) -> bool:
@@ -140,7 +247,7 @@ def _run(training: Training, request: RunRequest) -> bool:
                 log.write_event("rank_lost", step=training.position.step, reason=str(error))
                 raise
             except Exception as error:
-                told = OutOfMemory(_ran_out(training, error)) if _is_out_of_memory(error) else error
+                told = _out_of_memory(training, error) if _is_out_of_memory(error) else error
                 # Record why the run ended, unless the disk is full.
                 with suppress(RunLogError):
                     reason = f"{type(told).__name__}: {told}"
@@ -164,7 +271,8 @@ def run_stages(training: Training) -> None:
         stage = stages[position.stage_index]
         if position.stage_step == 0 and training.batch is None:
             begin_stage(training, stage)
-        rehearse_stage(training, stage)
+        if isinstance(stage, RlStage):
+            rehearse_stage(training, stage)
         LOOPS[type(stage)](training, stage)
         if position.is_guard_broken and training.recipe.guards and training.recipe.guards.action == "fall_back":
             fall_back(training)
@@ -177,10 +285,8 @@ def run_stages(training: Training) -> None:
         training.saved = None
 
 
-def rehearse_stage(training: Training, stage: Stage) -> None:
+def rehearse_stage(training: Training, stage: RlStage) -> None:
     """Refuse a stage whose longest batch does not fit into memory, before its first step."""
-    if isinstance(stage, SftStage):
-        return
     longest = max(len(training.prompts[problem].token_ids) for problem in training.train_problems)
     rehearse(
         training.policy,
@@ -217,15 +323,22 @@ def fall_back(training: Training) -> None:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether torch, a library that it calls, or our own allocator ran out of memory."""
+    """Return whether torch, a library that it calls, or our own allocator ran out of memory."""
     if isinstance(error, DeviceMemoryError):
         return error.is_out_of_memory
     is_said_by_library = isinstance(error, RuntimeError) and "STATUS_ALLOC_FAILED" in str(error)
     return isinstance(error, torch.OutOfMemoryError) or is_said_by_library
 
 
-def _ran_out(training: Training, error: Exception) -> str:
+def _out_of_memory(training: Training, cause: Exception) -> OutOfMemory:
     position, names = training.position, training.store.names()
     stage = training.recipe.stages[position.stage_index]
-    saved = names[-1] if names else None
-    return ran_out(stage, position.stage_index, position.step + 1, saved, training.run_dir, error)
+    seen = str(cause).split(" Of the allocated memory")[0].rstrip(".")
+    tried = " Its largest microbatch fitted before the first step." if isinstance(stage, RlStage) else ""
+    smaller = f"--set stages.{position.stage_index}.microbatch_tokens={max(1, stage.microbatch_tokens // 2)}"
+    return OutOfMemory(
+        f"step {position.step + 1}, stage {stage.name}: GPU memory ran out: {seen}.{tried}\n"
+        "If other programs use much of it, let them finish first. To use less, start a new run with "
+        f"{smaller}, which gives the same gradient; `groupwise plan` shows how memory is used.\n"
+        + (f"{names[-1]} is saved: groupwise train --resume {training.run_dir}" if names else "Nothing was saved yet.")
+    )

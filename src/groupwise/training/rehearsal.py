@@ -11,21 +11,16 @@ programs took it or sequences became longer, the error says what to do.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
-from groupwise.config import ConfigError, RlStage, Stage
+from groupwise.config import ConfigError
 from groupwise.data.batch import Example
 from groupwise.models.policy import Policy
 
 
 class DoesNotFit(ConfigError):
     """A stage does not fit into memory. The message says what to change, and to what value."""
-
-
-class OutOfMemory(RuntimeError):
-    """Memory ran out in the middle of a run, which can be resumed. The message says what to do."""
 
 
 def rehearse(policy: Policy, *, stage: str, prompt_tokens: int, new_tokens: int, max_tokens: int) -> None:
@@ -37,11 +32,10 @@ def rehearse(policy: Policy, *, stage: str, prompt_tokens: int, new_tokens: int,
         return
     if not policy.can_abandon:
         raise DoesNotFit(refusal(stage, prompt_tokens, new_tokens, max_tokens, None))
-    fitting = 0
     smaller = max_tokens // 2
-    while smaller >= length and not fitting:
-        fitting = smaller if _fits(policy, prompt_tokens, new_tokens, smaller) else 0
+    while smaller >= length and not _fits(policy, prompt_tokens, new_tokens, smaller):
         smaller //= 2
+    fitting = smaller if smaller >= length else 0
     raise DoesNotFit(refusal(stage, prompt_tokens, new_tokens, max_tokens, fitting))
 
 
@@ -69,22 +63,8 @@ def refusal(stage: str, prompt_tokens: int, new_tokens: int, max_tokens: int, fi
     return "\n".join(lines)
 
 
-def ran_out(stage: Stage, index: int, step: int, saved: str | None, run_dir: Path, cause: Exception) -> str:
-    """Return the error message. `step`: the failed step. `saved`: the newest checkpoint."""
-    seen = str(cause).split(" Of the allocated memory")[0].rstrip(".")
-    tried = " Its largest microbatch fitted before the first step." if isinstance(stage, RlStage) else ""
-    smaller = f"--set stages.{index}.microbatch_tokens={max(1, stage.microbatch_tokens // 2)}"
-    lines = [
-        f"step {step}, stage {stage.name}: GPU memory ran out: {seen}.{tried}",
-        "If other programs use much of it, let them finish first. To use less, start a new run with "
-        f"{smaller}, which gives the same gradient; `groupwise plan` shows how memory is used.",
-        "Nothing was saved yet." if saved is None else f"{saved} is saved: groupwise train --resume {run_dir}",
-    ]
-    return "\n".join(lines)
-
-
 def _fits(policy: Policy, prompt_tokens: int, new_tokens: int, max_tokens: int) -> bool:
-    """Whether it fits on all ranks, which continue or fail together."""
+    """Return whether it fits on all ranks, which continue or fail together."""
     return all(policy.world.gather(_fits_here(policy, prompt_tokens, new_tokens, max_tokens)))
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,9 @@ from groupwise.runs.writer import RunLog
 from groupwise.scoring.scorer import Scorer
 from groupwise.tasks.task import Task
 from groupwise.training import checkpoint
-from groupwise.training.position import Position
-from groupwise.training.traces import trace_tokens
-from groupwise.types import Problem, ScoredGroup, StepRecord, UpdateStats
+from groupwise.training.checkpoint import Position
+from groupwise.training.metrics import trace_tokens
+from groupwise.types import Problem, Prompt, ScoredGroup, StepRecord, UpdateStats
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,8 @@ class Training:
     task: Task
     scorer: Scorer
     train_problems: Sequence[Problem]
-    held_out_problems: Sequence[Problem]
+    held_out: Sequence[Prompt]
+    """The prompts of every evaluation."""
     policy: Policy
     engine: Engine
     prompts: Prompts
@@ -68,14 +69,8 @@ class Training:
     saved: tuple[int, int] | None = None
     """(step, updates into the next step) of the last checkpoint, so none is written twice."""
 
-    def interruptible(self) -> AbstractContextManager[None]:
-        return self.control.interruptible()
-
     def is_stage_over(self, stage: Stage) -> bool:
-        """Whether the stage ends before its next step.
-
-        Evaluates first if due, because a result can end the stage early.
-        """
+        """Return whether the stage ends before its next step. Evaluate first if due: a result can end it early."""
         self.evaluate_if_due(stage)
         patience = self.recipe.evaluation.patience
         is_stuck = patience > 0 and self.position.evals_without_best >= patience
@@ -135,7 +130,7 @@ class Training:
         self.control.check()
 
     def _is_worth_saving(self) -> bool:
-        """Whether to save: every N steps, unless the last save was slow and recent."""
+        """Return whether to save: every N steps, unless the last save was slow and recent."""
         config = self.recipe.checkpoints
         if not _is_due(self.position.stage_step, config.every_steps):
             return False
@@ -148,18 +143,11 @@ class Training:
         config, position = self.recipe.evaluation, self.position
         at_start = position.step == 0 and config.at_start
         at_end = position.stage_step == stage.steps
-        at_interval = config.every_steps > 0 and position.step > 0 and position.step % config.every_steps == 0
+        at_interval = position.step > 0 and _is_due(position.step, config.every_steps)
         if position.last_eval_step == position.step or not (at_start or at_end or at_interval):
             return
-        record, groups = evaluate(
-            self.recipe,
-            self.scorer,
-            self.held_out_problems,
-            self.policy,
-            self.engine,
-            self.prompts,
-            self.interruptible,
-        )
+        with self._measuring():
+            record, groups = evaluate(self.recipe, self.scorer, self.held_out, self.policy, self.engine)
         self.aside["time/eval_s"] += record.seconds
         # Before the evaluation is recorded: if a stop interrupts it, the resumed run repeats both.
         is_sound = self.passes_guards()
@@ -174,14 +162,20 @@ class Training:
         else:
             position.evals_without_best += 1
 
+    @contextmanager
+    def _measuring(self) -> Iterator[None]:
+        """Use the weights that are evaluated. A stop may interrupt what is done with them, but not their swap."""
+        with self.policy.averaged() if self.recipe.evaluation.use_ema else nullcontext(), self.control.interruptible():
+            yield
+
     def passes_guards(self) -> bool:
-        """Whether the model has kept its abilities outside the task since the start of the run."""
+        """Return whether the model has kept its abilities outside the task since the start of the run."""
         config, position = self.recipe.guards, self.position
         if config is None:
             return True
         start = time.perf_counter()
-        with self.policy.averaged() if self.recipe.evaluation.use_ema else nullcontext():
-            now = dict(read_guards(config, self.policy, self.engine, self.interruptible))
+        with self._measuring():
+            now = dict(read_guards(config, self.policy, self.engine))
         self.aside["time/eval_s"] += time.perf_counter() - start
         position.guards_at_start = position.guards_at_start or now
         broken = judge(config, position.guards_at_start, now)

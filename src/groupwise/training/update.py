@@ -16,6 +16,8 @@ from groupwise.data.batch import Microbatch, Update
 from groupwise.models.policy import Policy
 from groupwise.types import UpdateStats
 
+LOSS = "policy/loss"
+
 
 @dataclass(frozen=True, slots=True)
 class TokenLoss:
@@ -63,7 +65,8 @@ def update_policy(
             weighted = (terms.loss * microbatch.weights).sum() / update.denominator
             policy.backward(weighted)
             totals.add(weighted.detach(), terms, microbatch.num_tokens)
-    loss, num_tokens, sums, maxima = _over_ranks(policy.world.gather(totals.read()))
+    num_tokens, sums, maxima = _over_ranks(policy.world.gather(totals.read()))
+    loss = sums.pop(LOSS, 0.0)
     if math.isfinite(loss):
         grad_norm, is_finite = policy.step(learning_rate)
     else:
@@ -74,23 +77,21 @@ def update_policy(
     return UpdateStats(loss, grad_norm, is_finite, learning_rate, num_tokens, means | maxima, seconds)
 
 
-Read = tuple[float, int, dict[str, float], dict[str, float]]
-"""Loss, tokens, sums and maxima of the metrics of some microbatches."""
+Read = tuple[int, dict[str, float], dict[str, float]]
+"""Tokens, sums and maxima of some microbatches. The loss is one of the sums."""
 
 
 class Totals:
     """Sums on the model's device, read once at the end: reading waits for the GPU."""
 
     def __init__(self) -> None:
-        self._loss: Tensor | None = None
         self._num_tokens = 0
         self._sums: dict[str, Tensor] = {}
         self._maxima: dict[str, Tensor] = {}
 
     def add(self, loss: Tensor, terms: TokenLoss, num_tokens: int) -> None:
-        self._loss = loss.double() if self._loss is None else self._loss + loss.double()
         self._num_tokens += num_tokens
-        for name, values in terms.means.items():
+        for name, values in {LOSS: loss, **terms.means}.items():
             total = values.double().sum()
             self._sums[name] = self._sums[name] + total if name in self._sums else total
         for name, values in terms.maxima.items():
@@ -98,12 +99,12 @@ class Totals:
             self._maxima[name] = torch.maximum(self._maxima[name], most) if name in self._maxima else most
 
     def read(self) -> Read:
-        if self._loss is None:
-            return 0.0, 0, {}, {}
-        loss, *values = torch.stack([self._loss, *self._sums.values(), *self._maxima.values()]).tolist()
+        if not self._sums:
+            return 0, {}, {}
+        values = torch.stack([*self._sums.values(), *self._maxima.values()]).tolist()
         count = len(self._sums)
         sums = dict(zip(self._sums, values[:count], strict=True))
-        return loss, self._num_tokens, sums, dict(zip(self._maxima, values[count:], strict=True))
+        return self._num_tokens, sums, dict(zip(self._maxima, values[count:], strict=True))
 
 
 def _over_ranks(parts: Sequence[Read]) -> Read:
@@ -111,12 +112,12 @@ def _over_ranks(parts: Sequence[Read]) -> Read:
         return parts[0]
     sums: dict[str, float] = {}
     maxima: dict[str, float] = {}
-    for _, _, part_sums, part_maxima in parts:
+    for _, part_sums, part_maxima in parts:
         for name, value in part_sums.items():
             sums[name] = sums.get(name, 0.0) + value
         for name, value in part_maxima.items():
             maxima[name] = max(maxima.get(name, -math.inf), value)
-    return sum(part[0] for part in parts), sum(part[1] for part in parts), sums, maxima
+    return sum(part[0] for part in parts), sums, maxima
 
 
 def scheduled_rate(optimizer: OptimizerConfig, stage_step: int, total_steps: int) -> float:

@@ -22,7 +22,8 @@ def test_each_metric_is_declared_once_with_a_name_and_a_meaning() -> None:
 def test_every_chart_is_of_declared_metrics_of_one_unit_and_shown_somewhere() -> None:
     assert len({chart.name for chart in CHARTS}) == len(CHARTS)
     for chart in CHARTS:
-        assert chart.shown_in and chart.title, chart.name
+        assert chart.shown_in, chart.name
+        assert chart.title, chart.name
         assert {METRICS[name].unit for name in chart.metrics} == {"count" if chart.share_of else chart.unit}, chart.name
         assert not chart.share_of or chart.share_of in METRICS
     assert [chart.name for chart in CHARTS if "sweep" in chart.shown_in][:2] == ["pass_at_1", "reward"]

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.runs import RunInUse, RunLock, RunLogError, RunNameError, read_holder, validate_run_name
+from groupwise.runs import RunLogError
+from groupwise.runs.layout import validate_run_name
+from groupwise.runs.lock import RunInUse, RunLock, read_holder
 
 HOLD = """
 import os, sys, time
@@ -119,5 +121,5 @@ def test_good_run_names(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "x" * 65, "é", "a\n", "a\x00", "../etc"])
 def test_bad_run_names(name: str) -> None:
-    with pytest.raises(RunNameError, match="1 to 64"):
+    with pytest.raises(ValueError, match="1 to 64"):
         validate_run_name(name)

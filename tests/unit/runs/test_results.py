@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from groupwise.runs.files import RunReadError, repair_tail
 from groupwise.runs.results import (
     COMPLETIONS,
     RESULT,
@@ -19,15 +20,12 @@ from groupwise.runs.results import (
     append_group,
     data_fingerprint,
     is_result,
-    mend_groups,
     read_groups,
     read_result,
     say_estimate,
     write_result,
 )
-from groupwise.runs.files import RunReadError
 from groupwise.types import Message, Problem
-
 from tests.factories import RIGHT, WRONG, make_scored
 
 DONE = Result(
@@ -93,7 +91,7 @@ def test_groups_survive_a_kill_in_the_middle_of_a_line(tmp_path: Path) -> None:
     both = (tmp_path / COMPLETIONS).read_bytes()
     (tmp_path / COMPLETIONS).write_bytes(both[: len(whole) + 30])
     assert read_groups(tmp_path) == [first]
-    mend_groups(tmp_path)
+    repair_tail(tmp_path / COMPLETIONS)
     append_group(tmp_path, second)
     assert read_groups(tmp_path) == [first, second]
 

@@ -16,10 +16,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.runs import Run, RunLog, RunLogError, RunReadError, UndeclaredMetric, group_from_json, group_to_json
-from groupwise.runs.catalogue import metric
+from groupwise.runs import Run, RunLog, RunLogError, RunReadError
+from groupwise.runs.catalogue import UndeclaredMetric, metric
 from groupwise.runs.files import encode_line, read_lines
-from groupwise.runs.records import eval_from_json, eval_metrics, eval_to_json, step_from_json, step_to_json
+from groupwise.runs.records import (
+    eval_from_json,
+    eval_metrics,
+    eval_to_json,
+    group_from_json,
+    group_to_json,
+    step_from_json,
+    step_to_json,
+)
 from groupwise.types import GroupTrace, StepRecord, TokenTrace
 
 
@@ -111,7 +119,7 @@ def test_an_undeclared_metric_writes_nothing(tmp_path: Path, sample: Any) -> Non
 
 
 def test_metrics_are_strict_json(tmp_path: Path, sample: Any) -> None:
-    RunLog(tmp_path, fsync=True).write_step(sample.step(1, policy__loss=math.nan, policy__ratio_max=math.inf))
+    RunLog(tmp_path).write_step(sample.step(1, policy__loss=math.nan, policy__ratio_max=math.inf))
     text = (tmp_path / "metrics.jsonl").read_text()
     assert json.loads(text, parse_constant=pytest.fail)["metrics"]["policy/loss"] is None
     assert math.isnan(Run(tmp_path).steps()[0].metrics["policy/ratio_max"])
@@ -240,7 +248,7 @@ def test_rollouts_that_fail_half_way_leave_the_file_of_before(tmp_path: Path, sa
     log.write_rollouts(1, "rl", [sample.group("first")])
     bad = sample.group("bad")
     bad.group.prompt.problem.meta["level"] = {1, 2}
-    with pytest.raises(RunLogError, match="problem 'bad' holds a value that JSON cannot"):
+    with pytest.raises(RunLogError, match="problem 'bad' has a value that JSON cannot represent"):
         log.write_rollouts(1, "rl", [sample.group("second"), bad])
     (group,) = Run(tmp_path).rollouts(1)
     assert group.group.prompt.problem.id == "first"

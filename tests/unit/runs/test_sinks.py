@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from groupwise.runs import RunLog, SinkError, layout, make_sink
-from groupwise.runs.sinks import SINKS, tracked_name
+from groupwise.runs import RunLog, layout
+from groupwise.runs.sinks import SINKS, SinkError, make_sink, tracked_name
 
 RECIPE = {"model": {"name": "tiny"}}
 

@@ -19,7 +19,7 @@ from groupwise.base.stats import (
     student_interval,
     wilson_interval,
 )
-from groupwise.runs.alike import by_experiment
+from groupwise.runs.reader import by_experiment
 from groupwise.types import EvalRecord
 from groupwise.web.report.inputs import ChartPanel, RunSource
 

@@ -11,7 +11,7 @@ from groupwise.config import OptimizerConfig
 from groupwise.data.batch import Example, StepBatch, weigh
 from groupwise.models.load import load_model
 from groupwise.models.policy import Policy
-from groupwise.training.traces import trace_tokens
+from groupwise.training.metrics import trace_tokens
 from groupwise.training.update import TokenLoss, update_policy
 from groupwise.types import ScoredGroup
 from tests.factories import RIGHT, make_rollout, make_scored, tiny_model
