@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
 
     from groupwise.doctor import examine, read_charts
     from groupwise.doctor.show_findings import show
-    from groupwise.doctor.vitals import vital_signs
+    from groupwise.doctor.wording import vital_signs
     from groupwise.runs import Run
 
     run = Run(options.run_dir)

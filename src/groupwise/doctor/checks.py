@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from groupwise.doctor import course_checks, policy_checks, sampling_checks
@@ -58,7 +59,7 @@ def examine(charts: Iterable[StageHistory]) -> tuple[Finding, ...]:
     """Run every check on every stage: problems first, a run that does not learn before all others."""
     found: list[Finding] = []
     for chart in charts:
-        here = [finding for check in CHECKS.values() if (finding := check.find(chart))]
+        here = [replace(finding, check=name) for name, check in CHECKS.items() if (finding := check.find(chart))]
         explained = frozenset().union(*(CHECKS[finding.check].explains for finding in here))
         found += [finding for finding in here if finding.check not in explained]
     return tuple(sorted(found, key=lambda finding: (finding.severity != "sick", finding.check != "no_learning")))

@@ -26,8 +26,6 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    check: str
-    """A name in CHECKS; the key `disease` in JSON."""
     severity: Severity
     stage: str
     first_step: int
@@ -38,6 +36,8 @@ class Finding:
     change: Change
     figures: Mapping[str, float]
     """The numbers in `seen`, by metric or by name."""
+    check: str = ""
+    """A name in CHECKS, filled in by `examine`; the key `disease` in JSON."""
 
     def to_json(self) -> dict[str, Any]:
         table = asdict(self)

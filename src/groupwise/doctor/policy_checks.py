@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 from groupwise.base.stats import mean
-from groupwise.doctor.chart import StageHistory
+from groupwise.doctor.chart import RECENT_STEPS, StageHistory
 from groupwise.doctor.finding import Change, Finding
-from groupwise.doctor.sampling_checks import RECENT_STEPS, SOLVED
-from groupwise.doctor.series import has_risen, jumps, middle, persistent, spikes, values_of
+from groupwise.doctor.series import jumps, middle, persistent, spikes, values_of
 
 KL_JUMP_FACTOR = 5.0
 KL_JUMP_NATS = 0.1
@@ -57,7 +56,6 @@ def kl_spike(chart: StageHistory) -> Finding | None:
     before = [point for point in series if point[0] < points[0][0]][-KL_BEFORE:]
     seen = f"jumped from {middle(before):.2g} to" if before else "was from the first step on"
     return chart.finding(
-        "kl_spike",
         "sick",
         points,
         seen=f"KL from the reference {seen} {middle(points):.2g} nats a token, and stayed",
@@ -68,18 +66,17 @@ def kl_spike(chart: StageHistory) -> Finding | None:
 
 
 def kl_stuck_at_zero(chart: StageHistory) -> Finding | None:
-    recent = chart.series("kl/ref_k3")[-RECENT_STEPS:]
+    recent = chart.recent("kl/ref_k3")
     if len(recent) < RECENT_STEPS or max(map(abs, values_of(recent))) > KL_ZERO_NATS:
         return None
     rate = chart.setting("optimizer.learning_rate", 1e-6)
-    gradient = chart.series("policy/grad_norm")[-RECENT_STEPS:]
+    gradient = chart.recent("policy/grad_norm")
     change = chart.change("optimizer.learning_rate", rate * 10, "larger updates")
     if math.isinf(chart.setting("kl.coefficient", 0.0)):
         change = chart.change(
             "kl.coefficient", 0.02, "at inf the divergence is the whole loss, and rewards count for nothing"
         )
     return chart.finding(
-        "kl_stuck_at_zero",
         "sick",
         recent,
         seen=f"KL from the reference is at most {max(map(abs, values_of(recent))):.1g} after updates with a gradient "
@@ -91,19 +88,18 @@ def kl_stuck_at_zero(chart: StageHistory) -> Finding | None:
 
 
 def entropy_collapse(chart: StageHistory) -> Finding | None:
-    points, solved = chart.series("policy/entropy_nats"), chart.series("score/pass_at_1")[-RECENT_STEPS:]
-    if len(points) < 2 * RECENT_STEPS or not solved or middle(solved) >= SOLVED:
+    points, solved = chart.series("policy/entropy_nats"), chart.recent("score/pass_at_1")
+    if len(points) < 2 * RECENT_STEPS or not solved or chart.is_solved:
         return None
     start, recent = middle(points[:RECENT_STEPS]), points[-RECENT_STEPS:]
     is_low = middle(recent) < ENTROPY_NATS and middle(recent) < ENTROPY_SHARE * start
-    if not is_low or has_risen(chart.series("reward/mean")[-2 * RECENT_STEPS :]):
+    if not is_low or chart.is_rising:
         return None
     if _updates_per_step(chart) > 1 and chart.setting("loss.clip_high", 0.2) < 0.28:
         change = chart.change("loss.clip_high", 0.28, "let unlikely tokens grow (DAPO's clip-higher)")
     else:
         change = chart.slower("smaller updates, from a checkpoint before this; or raise sampling.temperature")
     return chart.finding(
-        "entropy_collapse",
         "sick",
         recent,
         seen=f"entropy went from {start:.2f} to {middle(recent):.3f} nats per token, at pass@1 {middle(solved):.0%}",
@@ -128,7 +124,6 @@ def ratio_explosion(chart: StageHistory) -> Finding | None:
     else:
         change = chart.slower("smaller updates between sampling and the last update of a step")
     return chart.finding(
-        "ratio_explosion",
         "sick",
         points,
         seen=f"{seen} in {len(points)} steps, with {_updates_per_step(chart)} updates a step",
@@ -152,7 +147,6 @@ def gradient_spikes(chart: StageHistory) -> Finding | None:
     else:
         change = chart.change("optimizer.max_grad_norm", 1.0, "clip them")
     return chart.finding(
-        "gradient_spikes",
         "sick",
         points,
         seen=f"the gradient's norm is {middle(points):.3g} in {len(points)} steps and {usual:.3g} in the others",
@@ -168,7 +162,6 @@ def updates_not_finite(chart: StageHistory) -> Finding | None:
     if skipped < MIN_SKIPPED:
         return None
     return chart.finding(
-        "updates_not_finite",
         "sick",
         points,
         seen=f"{skipped:.0f} updates had a loss or a gradient of NaN or inf, and were skipped",
@@ -190,7 +183,6 @@ def learning_rate_too_small(chart: StageHistory) -> Finding | None:
         return None
     rate = max(values_of(rates))
     return chart.finding(
-        "learning_rate_too_small",
         "sick",
         rates,
         seen=f"at a learning rate of {rate:g} the {chart.planned_steps} steps move a weight by {travel:.1g} at most; "
@@ -208,7 +200,6 @@ def engine_gap(chart: StageHistory) -> Finding | None:
         return None
     is_corrected = chart.setting("loss.importance", "none") != "none"
     return chart.finding(
-        "engine_gap",
         "watch" if is_corrected else "sick",
         points,
         seen=f"the engine's and the trainer's logprobs differ by {mean(values_of(points)):.2g} nats per token",

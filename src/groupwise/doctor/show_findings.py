@@ -9,12 +9,10 @@ from rich.text import Text
 
 from groupwise.base.harmless import printable
 from groupwise.base.text_layout import wrapped
-from groupwise.doctor.chart import StageHistory
+from groupwise.doctor.chart import RECENT_STEPS, StageHistory
 from groupwise.doctor.checks import CHECKS
 from groupwise.doctor.finding import SEVERITY_WORDS, Finding
-from groupwise.doctor.sampling_checks import RECENT_STEPS
-from groupwise.doctor.vitals import clean_bill, vital_signs
-from groupwise.doctor.wording import say_override
+from groupwise.doctor.wording import clean_bill, say_override, vital_signs
 
 STYLES = {"sick": "bold red", "watch": "bold yellow"}
 

@@ -1,15 +1,23 @@
-"""A finding in words: the change as one would type it, and the whole finding in one line for a log."""
+"""Findings in words, and the vital signs of a stage: the answer to "the loss is 0, is it training?"."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from groupwise.base.harmless import printable
 from groupwise.base.json_values import plain
+from groupwise.base.stats import mean
+from groupwise.doctor.chart import RECENT_STEPS, StageHistory
 from groupwise.doctor.checks import CHECKS
 from groupwise.doctor.finding import SEVERITY_WORDS, Change, Finding
+from groupwise.doctor.series import Point, middle, values_of
+
+ZERO_LOSS = 1e-6
+"""A sum that is 0 can be off by this much in rounding."""
 
 
 def say_change(change: Change) -> str:
@@ -43,3 +51,65 @@ def one_line(finding: Finding) -> str:
         f"{SEVERITY_WORDS[finding.severity]}: {CHECKS[finding.check].title} (stage {finding.stage}, "
         f"step {finding.last_step}): {finding.seen}; try {say_change(finding.change)}"
     )
+
+
+def clean_bill(charts: Sequence[StageHistory]) -> str:
+    """Return what to say of a run without findings."""
+    if max((len(chart.steps) for chart in charts), default=0) < RECENT_STEPS:
+        return f"No problem found so far: most checks need {RECENT_STEPS} steps of a stage."
+    return f"No problem found: all {len(CHECKS)} checks passed."
+
+
+def vital_signs(chart: StageHistory) -> list[str]:
+    """Return sentences about how a stage is doing; [] for a stage without rewards, such as SFT."""
+    rewards, losses = chart.series("reward/mean"), values_of(chart.series("policy/loss"))
+    if not rewards or not (losses or chart.num_dead):
+        return []
+    signal, gradient = chart.series("groups/signal_share"), chart.series("policy/grad_norm")
+    moves = sum(value > 0 for value in values_of(gradient))
+    lines = [_about_loss(chart, losses, has_gradient=moves * 2 > len(losses))]
+    lines.append(f"reward {_course(rewards)}; training pass@1 {_course(chart.series('score/pass_at_1'))}")
+    typical = f" (median {middle(gradient):.2g})" if gradient else ""
+    lines.append(
+        f"gradient above 0 in {moves} of {len(chart.steps)} steps{typical}; "
+        f"groups with signal {mean(values_of(signal)):.0%}"
+        if signal
+        else "no gradient was recorded"
+    )
+    before = [record for record in chart.evals if record.step < chart.steps[0].step]
+    inside = [record for record in chart.evals if chart.steps[0].step <= record.step <= chart.steps[-1].step]
+    evals = [*before[-1:], *inside]
+    if evals:
+        first, last = evals[0], evals[-1]
+        lines.append(
+            f"held-out pass@1 {first.pass_at_1:.1%} (step {first.step}) → {last.pass_at_1:.1%} (step {last.step}), "
+            f"95 % interval {last.low:.1%} to {last.high:.1%}"
+        )
+    else:
+        lines.append("no held-out evaluation yet; only that shows whether the model got better")
+    return lines
+
+
+def _about_loss(chart: StageHistory, losses: Sequence[float], has_gradient: bool) -> str:
+    if chart.num_dead * 2 > len(chart.steps):
+        return (
+            f"No gradient in {chart.num_dead} of {len(chart.steps)} steps: all rewards of each group were equal, so "
+            "the policy learned nothing in them."
+        )
+    zero_share = mean([float(abs(value) <= ZERO_LOSS) for value in losses])
+    if zero_share <= 0.5:
+        return f"The median loss is {median(losses):.2g}; in GRPO its size says almost nothing. Look at these instead:"
+    if not has_gradient:
+        return f"The loss is 0 in {zero_share:.0%} of the steps, and so is the gradient: the policy does not change."
+    return (
+        f"The loss is 0 in {zero_share:.0%} of the steps. That is right: with one update per batch the advantages of "
+        "each group cancel, but the gradient does not. Look at these instead:"
+    )
+
+
+def _course(points: list[Point]) -> str:
+    """Return the means over the first and the last tenth of the steps."""
+    if not points:
+        return "unknown"
+    size = max(1, len(points) // 10)
+    return f"{mean(values_of(points[:size])):.3f} → {mean(values_of(points[-size:])):.3f}"

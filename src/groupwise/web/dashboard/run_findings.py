@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.doctor import StageHistory, examine, read_charts
-from groupwise.doctor.vitals import ZERO_LOSS, clean_bill, vital_signs
-from groupwise.doctor.wording import with_words
+from groupwise.doctor.wording import ZERO_LOSS, clean_bill, vital_signs, with_words
 from groupwise.runs import Run, RunReadError
 from groupwise.web.dashboard.state import signature
 

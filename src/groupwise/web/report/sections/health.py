@@ -7,8 +7,7 @@ from typing import Any
 
 from groupwise.base.harmless import escape
 from groupwise.doctor import CHECKS, examine, read_charts
-from groupwise.doctor.vitals import clean_bill, vital_signs
-from groupwise.doctor.wording import with_words
+from groupwise.doctor.wording import clean_bill, vital_signs, with_words
 from groupwise.runs.reader import Run
 from groupwise.web.report.charts import Chart, Line
 from groupwise.web.report.gains import percent
