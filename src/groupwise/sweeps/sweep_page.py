@@ -22,11 +22,11 @@ from groupwise.sweeps.page_tables import gap_table, score_table, summary_table
 from groupwise.sweeps.panels import charts_of, panels_of
 from groupwise.sweeps.panels_files import write_sweep_csv, write_sweep_plots
 from groupwise.sweeps.study import Study, read_study
+from groupwise.web.bundle import save_text
 from groupwise.web.report.inputs import stage_spans
-from groupwise.web.report.kept_texts import Texts
 from groupwise.web.report.markup import chart_grid, folded, paragraph, text_slot
 from groupwise.web.report.page import Part, render_page
-from groupwise.web.saving import save_text
+from groupwise.web.report.section import Texts
 
 __all__ = ["SweepReport", "make_sweep_report", "write_sweep_csv", "write_sweep_plots", "write_sweep_report"]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from groupwise.base.dotted_keys import dotted_items
 from groupwise.base.json_values import plain
 
 
@@ -21,12 +22,10 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, li
 def flatten(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return {"stages.grpo.sampling.temperature": 1.0, …}; "stages" is the list of stage names."""
     stages = stage_tables(recipe)
-    rest = {key: value for key, value in recipe.items() if key != "stages"}
-    return {
-        **_flat(rest, ""),
-        **({"stages": list(stages)} if stages else {}),
-        **{key: value for name, table in stages.items() for key, value in _flat(table, f"stages.{name}.").items()},
-    }
+    items = [*dotted_items({key: value for key, value in recipe.items() if key != "stages"})]
+    if stages:
+        items += [("stages", list(stages)), *dotted_items(stages, "stages.")]
+    return {key: plain(value, number=str) for key, value in items}
 
 
 def stage_tables(recipe: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -38,13 +37,3 @@ def stage_tables(recipe: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         name = str(table.get("name") or table.get("algorithm") or number)
         named[f"{name}-{number}" if name in named else name] = table
     return named
-
-
-def _flat(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = plain(value, number=str)
-    return found

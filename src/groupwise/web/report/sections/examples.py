@@ -10,9 +10,8 @@ from groupwise.types import ScoredGroup
 from groupwise.web.report.digest import RULES, Picked
 from groupwise.web.report.gains import pass_rates
 from groupwise.web.report.inputs import ChartPanel, RunSource
-from groupwise.web.report.kept_texts import Texts
 from groupwise.web.report.markup import paragraph, text_slot
-from groupwise.web.report.section import Content, Material
+from groupwise.web.report.section import Content, Material, Texts
 from groupwise.web.report.sections.pills import KIND_WORDS, completion, gold_text
 
 TITLES = {
@@ -31,15 +30,12 @@ HELD_OUT_RULES = {
 }
 
 
-class Examples:
-    title = "Examples"
-
-    def render(self, material: Material) -> Content | None:
-        runs = material.sources.runs
-        examples = [example for run in runs for example in _of_run(run, material.texts)]
-        if not examples:
-            return None
-        return Content({"examples": examples}, "".join(_html(example, len(runs) > 1) for example in examples))
+def render_examples(material: Material) -> Content | None:
+    runs = material.sources.runs
+    examples = [example for run in runs for example in _of_run(run, material.texts)]
+    if not examples:
+        return None
+    return Content({"examples": examples}, "".join(_html(example, len(runs) > 1) for example in examples))
 
 
 def _of_run(run: RunSource, texts: Texts) -> list[dict[str, Any]]:

@@ -10,9 +10,8 @@ from groupwise.audit.answers import answer_marks
 from groupwise.base.harmless import visible
 from groupwise.types import Rollout, Score, Verdict
 from groupwise.web.report.inputs import ChartPanel, Sources
-from groupwise.web.report.kept_texts import Texts
 from groupwise.web.report.markup import bar, paragraph
-from groupwise.web.report.section import Content, Material
+from groupwise.web.report.section import Content, Material, Texts
 
 MAX_ANSWER_CHARS = 24
 MAX_DETAIL_CHARS = 200
@@ -29,41 +28,38 @@ KINDS = {
 KIND_WORDS = {"correct": "correct", "wrong": "wrong", "none": "no answer", "error": "not scored"}
 
 
-class Pills:
-    title = "Problem by problem"
-
-    def render(self, material: Material) -> Content | None:
-        panels = chosen_panels(material.sources)
-        if not panels:
-            return None
-        shared = [key for key in panels[0].groups if all(key in panel.groups for panel in panels[1:])]
-        notes = []
-        if not shared and len(panels) > 1:
-            notes.append("The models have no problem in common; only the first is shown.")
-            panels, shared = panels[:1], list(panels[0].groups)
-        if not shared:
-            return None
-        largest = max(len(panel.groups) for panel in panels)
-        if len(panels) > 1:
-            notes.append("Gained and lost compare the first model with the last.")
-        if len(shared) < largest:
-            notes.append(f"{len(shared):,} of {largest:,} problems were given to all models.")
-        max_problems = max(1, MAX_PILLS // max(1, sum(len(panel.groups[shared[0]].scores) for panel in panels)))
-        if len(shared) > max_problems:
-            notes.append(f"The first {max_problems:,} of {len(shared):,} problems are shown, to keep this page small.")
-            shared = shared[:max_problems]
-        left_out_before = material.texts.num_left_out
-        labels = _labels(panels, material.sources)
-        problems = [_problem(key, panels, material.texts) for key in shared]
-        if left_out := material.texts.num_left_out - left_out_before:
-            notes.append(f"{left_out:,} texts were left out to keep this page small; they are in the run directory.")
-        html = "".join(_bar(label, [row["cells"][number] for row in problems]) for number, label in enumerate(labels))
-        html += "".join(paragraph(note, "dim") for note in notes)
-        html += (
-            '<div class="pill-tools" role="group" aria-label="Which problems to show"></div>'
-            '<div class="pills" data-pills></div>'
-        )
-        return Content({"models": labels, "problems": problems, "notes": notes}, html)
+def render_pills(material: Material) -> Content | None:
+    panels = chosen_panels(material.sources)
+    if not panels:
+        return None
+    shared = [key for key in panels[0].groups if all(key in panel.groups for panel in panels[1:])]
+    notes = []
+    if not shared and len(panels) > 1:
+        notes.append("The models have no problem in common; only the first is shown.")
+        panels, shared = panels[:1], list(panels[0].groups)
+    if not shared:
+        return None
+    largest = max(len(panel.groups) for panel in panels)
+    if len(panels) > 1:
+        notes.append("Gained and lost compare the first model with the last.")
+    if len(shared) < largest:
+        notes.append(f"{len(shared):,} of {largest:,} problems were given to all models.")
+    max_problems = max(1, MAX_PILLS // max(1, sum(len(panel.groups[shared[0]].scores) for panel in panels)))
+    if len(shared) > max_problems:
+        notes.append(f"The first {max_problems:,} of {len(shared):,} problems are shown, to keep this page small.")
+        shared = shared[:max_problems]
+    left_out_before = material.texts.num_left_out
+    labels = _labels(panels, material.sources)
+    problems = [_problem(key, panels, material.texts) for key in shared]
+    if left_out := material.texts.num_left_out - left_out_before:
+        notes.append(f"{left_out:,} texts were left out to keep this page small; they are in the run directory.")
+    html = "".join(_bar(label, [row["cells"][number] for row in problems]) for number, label in enumerate(labels))
+    html += "".join(paragraph(note, "dim") for note in notes)
+    html += (
+        '<div class="pill-tools" role="group" aria-label="Which problems to show"></div>'
+        '<div class="pills" data-pills></div>'
+    )
+    return Content({"models": labels, "problems": problems, "notes": notes}, html)
 
 
 def chosen_panels(sources: Sources) -> list[ChartPanel]:

@@ -28,31 +28,28 @@ from groupwise.web.report.markup import notes, paragraph, table
 from groupwise.web.report.section import Content, Material
 
 
-class SummarySection:
-    title = "Summary"
-
-    def render(self, material: Material) -> Content:
-        runs, results = material.sources.runs, material.sources.results
-        cards = [_card(f"{len(gain.runs)} seeds: {', '.join(gain.runs)}", gain) for gain in seeds_gains(runs)]
-        cards += [_run_card(run) for run in runs]
-        cards += [_result_card(results[0], other) for other in results[1:]]
-        if len(results) == 1:
-            cards.append(_alone_card(results[0]))
-        html = "".join(_card_html(card, is_named=len(cards) > 1) for card in cards)
-        rows = [
-            [
-                f"{run.label}: {name}" if len(runs) > 1 else name,
-                percent(gain.before.value),
-                percent(gain.after.value),
-                f"{points(gain.difference)} points\n{points(gain.low)} to {points(gain.high)}",
-            ]
-            for run in runs
-            if len(run.stages) > 1
-            for name, gain in stage_gains(run)
+def render_summary(material: Material) -> Content:
+    runs, results = material.sources.runs, material.sources.results
+    cards = [_card(f"{len(gain.runs)} seeds: {', '.join(gain.runs)}", gain) for gain in seeds_gains(runs)]
+    cards += [_run_card(run) for run in runs]
+    cards += [_result_card(results[0], other) for other in results[1:]]
+    if len(results) == 1:
+        cards.append(_alone_card(results[0]))
+    html = "".join(_card_html(card, is_named=len(cards) > 1) for card in cards)
+    rows = [
+        [
+            f"{run.label}: {name}" if len(runs) > 1 else name,
+            percent(gain.before.value),
+            percent(gain.after.value),
+            f"{points(gain.difference)} points\n{points(gain.low)} to {points(gain.high)}",
         ]
-        if rows:
-            html += table(["stage", "before", "after", "change, 95 % interval"], rows, "Gain of each stage")
-        return Content({"cards": cards}, html)
+        for run in runs
+        if len(run.stages) > 1
+        for name, gain in stage_gains(run)
+    ]
+    if rows:
+        html += table(["stage", "before", "after", "change, 95 % interval"], rows, "Gain of each stage")
+    return Content({"cards": cards}, html)
 
 
 def _run_card(run: RunSource) -> dict[str, Any]:
@@ -118,31 +115,28 @@ def _card_html(card: dict[str, Any], is_named: bool) -> str:
     )
 
 
-class BeforeAfter:
-    title = "Before and after"
-
-    def render(self, material: Material) -> Content | None:
-        sources = material.sources
-        columns = [column for run in sources.runs for column in _run_columns(run, len(sources.runs) > 1)]
-        columns += [(result.label, _panel_values(result.panel)) for result in sources.results]
-        if not columns:
-            return None
-        names = list(dict.fromkeys(name for _, values in columns for name in values))
-        rows = [[name, *(values.get(name, "–") for _, values in columns)] for name in names]
-        # Signs that no model shows get no row.
-        signs = {behaviour.title for behaviour in BEHAVIOURS}
-        rows = [row for row in rows if row[0] not in signs or not {*row[1:]} <= {percent(0.0), "–"}]
-        header = ["held-out problems", *(label for label, _ in columns)]
-        html = table(header, rows, self.title)
-        scores = [
-            [result.label, name, *say_estimate(name, score), f"{score.n:,}", score.method]
-            for result in sources.results
-            for name, score in result.result.scores.items()
-        ]
-        if scores:
-            score_header = ["result", "score", "value", "95 % interval", "problems", "method"]
-            html += "<h3>Scores of the evaluations</h3>" + table(score_header, scores, "Scores of the evaluations")
-        return Content({"header": header, "rows": rows, "scores": scores}, html)
+def render_before_after(material: Material) -> Content | None:
+    sources = material.sources
+    columns = [column for run in sources.runs for column in _run_columns(run, len(sources.runs) > 1)]
+    columns += [(result.label, _panel_values(result.panel)) for result in sources.results]
+    if not columns:
+        return None
+    names = list(dict.fromkeys(name for _, values in columns for name in values))
+    rows = [[name, *(values.get(name, "–") for _, values in columns)] for name in names]
+    # Signs that no model shows get no row.
+    signs = {behaviour.title for behaviour in BEHAVIOURS}
+    rows = [row for row in rows if row[0] not in signs or not {*row[1:]} <= {percent(0.0), "–"}]
+    header = ["held-out problems", *(label for label, _ in columns)]
+    html = table(header, rows, "Before and after")
+    scores = [
+        [result.label, name, *say_estimate(name, score), f"{score.n:,}", score.method]
+        for result in sources.results
+        for name, score in result.result.scores.items()
+    ]
+    if scores:
+        score_header = ["result", "score", "value", "95 % interval", "problems", "method"]
+        html += "<h3>Scores of the evaluations</h3>" + table(score_header, scores, "Scores of the evaluations")
+    return Content({"header": header, "rows": rows, "scores": scores}, html)
 
 
 def _run_columns(run: RunSource, is_named: bool) -> list[tuple[str, dict[str, str]]]:
