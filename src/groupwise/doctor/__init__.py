@@ -8,9 +8,8 @@ steps before they report anything, and stay silent while the reward rises. Nothi
 
 from __future__ import annotations
 
-from groupwise.doctor.chart import StageHistory, read_charts
+from groupwise.doctor.chart import SEVERITY_WORDS, Change, Finding, Severity, StageHistory, read_charts
 from groupwise.doctor.checks import CHECKS, DoctorCheck, examine
-from groupwise.doctor.finding import SEVERITY_WORDS, Change, Finding, Severity
 from groupwise.doctor.live import LiveDoctor
 
 __all__ = [

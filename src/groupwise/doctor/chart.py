@@ -1,4 +1,4 @@
-"""What the doctor looks at: one stage of a run, read from the run directory.
+"""What a check gets and returns: the history of one stage, read from the run directory, and a finding.
 
 Contract: reads files, never the trainer, and may be used while a trainer writes. Completions are read only when a check
 asks for them, and then only those of a few steps.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal
 
-from groupwise.doctor.finding import Change, Finding, Severity
 from groupwise.doctor.series import Point, has_risen, middle
 from groupwise.doctor.text_signs import TextSigns, read_signs
 from groupwise.runs import Run, RunReadError, layout
@@ -25,6 +24,43 @@ RECENT_STEPS = 20
 """Long enough not to be noise, and short enough to be seen before much of a run is lost."""
 SOLVED = 0.9
 """A policy that is right nine times in ten has little left to differ about: equal rewards are then expected."""
+
+Severity = Literal["sick", "watch"]
+"""`sick`: the run learns the wrong thing, or next to nothing; stop it and make the change. `watch`: the run can
+continue, but something is wasted or may go wrong. These are the values in files; people read SEVERITY_WORDS."""
+
+SEVERITY_WORDS: Mapping[str, str] = {"sick": "problem", "watch": "warning"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The fix that a finding proposes."""
+
+    advice: str
+    """One sentence; it says what to do when the key does not help."""
+    key: str = ""
+    """A key of the recipe, as `--set` takes it; "" when no key helps."""
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    severity: Severity
+    stage: str
+    first_step: int
+    last_step: int
+    seen: str
+    """The evidence: a sentence with figures."""
+    means: str
+    change: Change
+    figures: Mapping[str, float]
+    """The numbers in `seen`, by metric or by name."""
+    check: str = ""
+    """A name in CHECKS, filled in by `examine`; the key `disease` in JSON."""
+
+    def to_json(self) -> dict[str, Any]:
+        table = asdict(self)
+        return {"disease": table.pop("check"), **table}
 
 
 @dataclass(frozen=True)

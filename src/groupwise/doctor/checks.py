@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from groupwise.doctor import course_checks, policy_checks, sampling_checks
-from groupwise.doctor.chart import StageHistory
-from groupwise.doctor.finding import Finding
+from groupwise.doctor.chart import Finding, StageHistory
 
 
 class DoctorCheck(NamedTuple):

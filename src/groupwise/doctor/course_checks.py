@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from groupwise.audit.held_out_gain import evaluates_greedily, held_out_ends, held_out_gains, pass_at_1_gain
 from groupwise.base.stats import mean
-from groupwise.doctor.chart import SOLVED, StageHistory
-from groupwise.doctor.finding import Change, Finding, Severity
+from groupwise.doctor.chart import SOLVED, Change, Finding, Severity, StageHistory
 from groupwise.doctor.sampling_checks import GREEDY_TEMPERATURE, TRUNCATED_SHARE
 from groupwise.doctor.series import Point, has_risen, persistent, values_of
 from groupwise.runs.records import DEAD_STEPS

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from groupwise.base.stats import mean
-from groupwise.doctor.chart import RECENT_STEPS, StageHistory
-from groupwise.doctor.finding import Change, Finding
+from groupwise.doctor.chart import RECENT_STEPS, Change, Finding, StageHistory
 from groupwise.doctor.series import jumps, middle, persistent, spikes, values_of
 
 KL_JUMP_FACTOR = 5.0

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from groupwise.base.stats import mean
-from groupwise.doctor.chart import RECENT_STEPS, StageHistory
-from groupwise.doctor.finding import Change, Finding, Severity
+from groupwise.doctor.chart import RECENT_STEPS, Change, Finding, Severity, StageHistory
 from groupwise.doctor.series import Point, has_risen, middle, values_of
 from groupwise.doctor.text_signs import TextSigns
 

@@ -9,9 +9,8 @@ from rich.text import Text
 
 from groupwise.base.harmless import printable
 from groupwise.base.text_layout import wrapped
-from groupwise.doctor.chart import RECENT_STEPS, StageHistory
+from groupwise.doctor.chart import RECENT_STEPS, SEVERITY_WORDS, Finding, StageHistory
 from groupwise.doctor.checks import CHECKS
-from groupwise.doctor.finding import SEVERITY_WORDS, Finding
 from groupwise.doctor.wording import clean_bill, say_override, vital_signs
 
 STYLES = {"sick": "bold red", "watch": "bold yellow"}

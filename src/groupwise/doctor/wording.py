@@ -11,9 +11,8 @@ from typing import Any
 from groupwise.base.harmless import printable
 from groupwise.base.json_values import plain
 from groupwise.base.stats import mean
-from groupwise.doctor.chart import RECENT_STEPS, StageHistory
+from groupwise.doctor.chart import RECENT_STEPS, SEVERITY_WORDS, Change, Finding, StageHistory
 from groupwise.doctor.checks import CHECKS
-from groupwise.doctor.finding import SEVERITY_WORDS, Change, Finding
 from groupwise.doctor.series import Point, middle, values_of
 
 ZERO_LOSS = 1e-6

@@ -25,8 +25,7 @@ from groupwise.sweeps.study import Study, read_study
 from groupwise.web.bundle import save_text
 from groupwise.web.report.inputs import stage_spans
 from groupwise.web.report.markup import chart_grid, folded, paragraph, text_slot
-from groupwise.web.report.page import Part, render_page
-from groupwise.web.report.section import Texts
+from groupwise.web.report.page import Part, Texts, render_page
 
 __all__ = ["SweepReport", "make_sweep_report", "write_sweep_csv", "write_sweep_plots", "write_sweep_report"]
 

@@ -24,6 +24,10 @@ class ParameterError(ValueError):
         self.parameter = parameter
 
 
+class NotServed(LookupError):
+    """There is no such address, run or group."""
+
+
 def parse_parameters(query: str) -> Parameters:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
@@ -49,7 +53,7 @@ class Parameters:
 
     def text(self, name: str) -> str:
         """Return the value, or "" if it is not given."""
-        return next(iter(self._texts(name, 1)), "")
+        return "".join(self._texts(name, 1))
 
     def texts(self, name: str) -> tuple[str, ...]:
         return self._texts(name, MAX_FIELDS)

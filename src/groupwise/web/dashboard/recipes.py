@@ -1,4 +1,4 @@
-"""Differences between two recipes, key by key.
+"""The recipe and the info of a watched run, and the differences between two recipes, key by key.
 
 Keys are flat, as `--set` takes them, with the names of stages. Values that JSON lacks become text: "inf", a date.
 """
@@ -6,10 +6,28 @@ Keys are flat, as `--set` takes them, with the names of stages. Values that JSON
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from groupwise.base.dotted_keys import dotted_items
 from groupwise.base.json_values import plain
+from groupwise.runs import Run, RunReadError
+
+
+def read_recipe(run_dir: Path) -> dict[str, Any]:
+    """Return the recipe's table; {} if it is missing or damaged."""
+    try:
+        return Run(run_dir).recipe
+    except (OSError, RunReadError):
+        return {}
+
+
+def read_info(run_dir: Path) -> dict[str, Any]:
+    """Return the content of run.json; {} if it is missing or damaged."""
+    try:
+        return Run(run_dir).info
+    except (OSError, RunReadError, RecursionError):
+        return {}
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:

@@ -81,8 +81,7 @@ class Searches:
     def choose(self, index: RunIndex, wanted: Wanted, sort: Sort, budget_s: float) -> Chosen:
         deadline = self._clock() + budget_s
         files = [file for file in index.files(wanted.kind) if _is_in_steps(file.step, wanted)]
-        tests = outline_tests(wanted)
-        passing = [(file, [entry for entry in file.entries if all(test(entry) for test in tests)]) for file in files]
+        passing = [(file, [entry for entry in file.entries if _passes(entry.outline, wanted)]) for file in files]
         passing = [(file, entries) for file, entries in passing if entries]
         if not wanted.text:
             return Chosen(_in_order(passing, sort), 1.0)
@@ -132,25 +131,18 @@ def search_file(file: FileIndex, text: str) -> Iterator[int]:
                 yield entry.place.line
 
 
-def outline_tests(wanted: Wanted) -> list[Callable[[IndexEntry], bool]]:
-    """Return a test for each filter, except for steps and text."""
-    tests: list[Callable[[IndexEntry], bool]] = []
-    if wanted.problem_id:
-        tests.append(lambda entry: entry.outline.problem_id == wanted.problem_id)
-    if wanted.verdicts:
-        tests.append(lambda entry: not set(wanted.verdicts).isdisjoint(entry.outline.verdicts))
-    if wanted.finishes:
-        tests.append(lambda entry: not set(wanted.finishes).isdisjoint(entry.outline.finishes))
-    if wanted.has_signal is not None:
-        tests.append(lambda entry: entry.outline.has_signal is wanted.has_signal)
-    if wanted.stages:
-        tests.append(lambda entry: entry.outline.stage in wanted.stages)
-    low, high = wanted.min_reward, wanted.max_reward
-    if low is not None:
-        tests.append(lambda entry: entry.outline.mean_reward is not None and entry.outline.mean_reward >= low)
-    if high is not None:
-        tests.append(lambda entry: entry.outline.mean_reward is not None and entry.outline.mean_reward <= high)
-    return tests
+def _passes(outline: GroupOutline, wanted: Wanted) -> bool:
+    """Return whether a group passes all filters except for steps and text. Without a mean it fails any bound of it."""
+    mean, low, high = outline.mean_reward, wanted.min_reward, wanted.max_reward
+    return (
+        wanted.problem_id in ("", outline.problem_id)
+        and (not wanted.verdicts or not set(wanted.verdicts).isdisjoint(outline.verdicts))
+        and (not wanted.finishes or not set(wanted.finishes).isdisjoint(outline.finishes))
+        and wanted.has_signal in (None, outline.has_signal)
+        and (not wanted.stages or outline.stage in wanted.stages)
+        and (low is None or (mean is not None and mean >= low))
+        and (high is None or (mean is not None and mean <= high))
+    )
 
 
 def find_match(line: bytes, outline: GroupOutline, text: str) -> Match | None:

@@ -15,13 +15,11 @@ from typing import Any
 from groupwise.web.bundle import save_text
 from groupwise.web.report.charts import Chart
 from groupwise.web.report.inputs import RunSource, Sources, read_sources
-from groupwise.web.report.page import Part, render_page
-from groupwise.web.report.section import Content, Material
+from groupwise.web.report.page import Content, Material, Part, render_page
 from groupwise.web.report.sections.chart_grid import render_behaviours, render_curves, render_lengths
-from groupwise.web.report.sections.examples import render_examples
 from groupwise.web.report.sections.facts import render_cost, render_recipe
 from groupwise.web.report.sections.health import has_problem, render_guards, render_health
-from groupwise.web.report.sections.pills import render_pills
+from groupwise.web.report.sections.shown_completions import render_examples, render_pills
 from groupwise.web.report.sections.summary import render_before_after, render_summary
 
 FORMAT = "groupwise-report/1"

@@ -9,8 +9,8 @@ import pytest
 from groupwise.types import StepRecord, Verdict
 from groupwise.web.report.digest import digest_rollouts
 from groupwise.web.report.inputs import read_sources
-from groupwise.web.report.section import Material
-from groupwise.web.report.sections.examples import render_examples
+from groupwise.web.report.page import Material
+from groupwise.web.report.sections.shown_completions import render_examples
 
 THOUGHT = "First add three and four, which makes seven; so <answer>7</answer>"
 BARE = "<answer>7</answer>"

@@ -9,7 +9,7 @@ from groupwise.web.report.charts import Chart, behaviour_chart, curves, length_c
 from groupwise.web.report.gains import percent
 from groupwise.web.report.inputs import RunSource
 from groupwise.web.report.markup import chart_grid, paragraph, table
-from groupwise.web.report.section import Content, Material
+from groupwise.web.report.page import Content, Material
 
 CURVES_NOTE = (
     "Thin lines are single steps, thick lines a centred mean over neighbouring steps. Hover over a chart, or focus it "

@@ -10,7 +10,7 @@ from groupwise.base.durations import duration
 from groupwise.web.report.gains import percent
 from groupwise.web.report.inputs import ResultSource, RunSource
 from groupwise.web.report.markup import bar, definitions, folded, paragraph, table, text_slot
-from groupwise.web.report.section import Content, Material
+from groupwise.web.report.page import Content, Material
 
 TIME_PARTS = {
     "time/sample_s": "sampling",

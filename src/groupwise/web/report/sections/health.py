@@ -13,7 +13,7 @@ from groupwise.web.report.charts import Chart, Line
 from groupwise.web.report.gains import percent
 from groupwise.web.report.inputs import RunSource
 from groupwise.web.report.markup import chart_grid, definitions, notes, paragraph, sentence, table
-from groupwise.web.report.section import Content, Material
+from groupwise.web.report.page import Content, Material
 
 
 def render_health(material: Material) -> Content | None:

@@ -25,7 +25,7 @@ from groupwise.web.report.gains import (
 )
 from groupwise.web.report.inputs import ChartPanel, ResultSource, RunSource
 from groupwise.web.report.markup import notes, paragraph, table
-from groupwise.web.report.section import Content, Material
+from groupwise.web.report.page import Content, Material
 
 
 def render_summary(material: Material) -> Content:

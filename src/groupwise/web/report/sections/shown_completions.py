@@ -1,4 +1,8 @@
-"""The same problems, model by model: rows of pills with the answers; a click opens the full completions."""
+"""The sections made of completions.
+
+"Problem by problem" shows the same problems model by model: rows of pills with the answers; a click opens the full
+completions. "Examples" shows a few of them, selected by rules that the page prints, never by hand.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from groupwise.audit.answers import answer_marks
-from groupwise.base.harmless import visible
-from groupwise.types import Rollout, Score, Verdict
-from groupwise.web.report.inputs import ChartPanel, Sources
-from groupwise.web.report.markup import bar, paragraph
-from groupwise.web.report.section import Content, Material, Texts
+from groupwise.base.harmless import escape, visible
+from groupwise.types import Rollout, Score, ScoredGroup, Verdict
+from groupwise.web.report.digest import RULES
+from groupwise.web.report.gains import pass_rates
+from groupwise.web.report.inputs import ChartPanel, RunSource, Sources
+from groupwise.web.report.markup import bar, paragraph, text_slot
+from groupwise.web.report.page import Content, Material, Texts
 
 MAX_ANSWER_CHARS = 24
 MAX_DETAIL_CHARS = 200
@@ -26,6 +32,24 @@ KINDS = {
     Verdict.TIMED_OUT: "error",
 }
 KIND_WORDS = {"correct": "correct", "wrong": "wrong", "none": "no answer", "error": "not scored"}
+TITLES = {
+    "first_solve": "First solve",
+    "longest": "Longest",
+    "no_reasoning": "Reward without reasoning",
+    "learned": "Learned",
+    "still_wrong": "Still wrong",
+    "lost": "Lost",
+}
+HELD_OUT_RULES = {
+    "learned": (
+        (0.0, 1.0),
+        "The first held-out problem, in evaluation order, that was never solved before training and is always solved "
+        "after it.",
+    ),
+    "still_wrong": ((0.0, 0.0), "The first held-out problem that was solved neither before nor after training."),
+    "lost": ((1.0, 0.0), "The first held-out problem that was always solved before training and never after it."),
+}
+"""Pass rates before and after training, and the rule in words."""
 
 
 def render_pills(material: Material) -> Content | None:
@@ -152,3 +176,63 @@ def _bar(label: str, cells: Sequence[Sequence[Mapping[str, Any]]]) -> str:
     counts = {kind: kinds.count(kind) for kind in KIND_WORDS}
     parts = [(kind, f"{count} {KIND_WORDS[kind]}", count / len(kinds)) for kind, count in counts.items() if count]
     return bar(parts, label)
+
+
+def render_examples(material: Material) -> Content | None:
+    runs = material.sources.runs
+    examples = [example for run in runs for example in _examples_of(run, material.texts)]
+    if not examples:
+        return None
+    return Content({"examples": examples}, "".join(_html(example, len(runs) > 1) for example in examples))
+
+
+def _examples_of(run: RunSource, texts: Texts) -> list[dict[str, Any]]:
+    shown = {rule: [(f"step {one.step}", one.group, one.number)] for rule, one in run.digest.picked.items()}
+    panels = {panel.step: panel for panel in run.panels}
+    if len(panels) > 1 and run.evals[0].step in panels and run.evals[-1].step in panels:
+        before, after = panels[run.evals[0].step], panels[run.evals[-1].step]
+        old, new = pass_rates(before), pass_rates(after)
+        for rule, (rates, _) in HELD_OUT_RULES.items():
+            key = next((key for key in old if key in new and (old[key], new[key]) == rates), None)
+            if key is not None:
+                size = len(before.groups[key].scores)
+                first = f", first of {size}" if size > 1 else ""
+                shown[rule] = [(panel.moment + first, panel.groups[key], 0) for panel in (before, after)]
+    return [_example(run, rule, shown[rule], texts) for rule in TITLES if rule in shown]
+
+
+def _example(run: RunSource, rule: str, shown: Sequence[tuple[str, ScoredGroup, int]], texts: Texts) -> dict[str, Any]:
+    """`shown`: label, group and index of each completion."""
+    problem = shown[0][1].group.prompt.problem
+    return {
+        "run": run.label,
+        "rule": rule,
+        "title": TITLES[rule],
+        "words": RULES[rule] if rule in RULES else HELD_OUT_RULES[rule][1],
+        "prompt": texts.add(problem.prompt_text),
+        "gold": gold_text(problem.answer)[:500],
+        "completions": [
+            completion(scored.group.rollouts[number], scored.scores[number], texts) | {"label": label}
+            for label, scored, number in shown
+        ],
+    }
+
+
+def _html(example: dict[str, Any], is_named: bool) -> str:
+    name = f" · {example['run']}" if is_named else ""
+    blocks = "".join(_completion_html(entry) for entry in example["completions"])
+    return (
+        f'<article class="example"><h3>{escape(example["title"] + name)}</h3>{paragraph(example["words"], "dim")}'
+        f'<div class="question"><h4>Problem</h4>{text_slot(example["prompt"], "Problem")}'
+        f'<p class="facts">gold answer: <b>{escape(example["gold"]) or "–"}</b></p></div>'
+        f'<div class="completions">{blocks}</div></article>'
+    )
+
+
+def _completion_html(entry: dict[str, Any]) -> str:
+    kind = entry["kind"]
+    facts = f"reward {entry['reward']} · {entry['tokens']} tokens · ended by {entry['finish']}"
+    return (
+        f'<div class="completion"><h4>{escape(entry["label"])} <span class="pill {kind}">{KIND_WORDS[kind]}</span></h4>'
+        f'{text_slot(entry["text"], "Completion")}<p class="facts">{escape(facts)}</p></div>'
+    )
