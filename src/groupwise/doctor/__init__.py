@@ -8,19 +8,8 @@ steps before they report anything, and stay silent while the reward rises. Nothi
 
 from __future__ import annotations
 
-from groupwise.doctor.chart import SEVERITY_WORDS, Change, Finding, Severity, StageHistory, read_charts
-from groupwise.doctor.checks import CHECKS, DoctorCheck, examine
+from groupwise.doctor.chart import Finding, StageHistory, read_charts
+from groupwise.doctor.checks import CHECKS, examine
 from groupwise.doctor.live import LiveDoctor
 
-__all__ = [
-    "CHECKS",
-    "SEVERITY_WORDS",
-    "Change",
-    "DoctorCheck",
-    "Finding",
-    "LiveDoctor",
-    "Severity",
-    "StageHistory",
-    "examine",
-    "read_charts",
-]
+__all__ = ["CHECKS", "Finding", "LiveDoctor", "StageHistory", "examine", "read_charts"]

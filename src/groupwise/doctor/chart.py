@@ -146,13 +146,13 @@ class StageHistory:
 
     def finding(
         self,
-        severity: Severity,
         points: Sequence[Point],
         *,
         seen: str,
         means: str,
         change: Change,
         figures: Mapping[str, float],
+        severity: Severity = "sick",
     ) -> Finding:
         """Return a finding over the steps of `points`."""
         return Finding(severity, self.stage, points[0][0], points[-1][0], seen, means, change, figures)

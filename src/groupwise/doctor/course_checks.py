@@ -56,7 +56,6 @@ def no_learning(chart: StageHistory) -> Finding | None:
     wrong, right = (sum(values_of(chart.series(f"groups/dead_all_{verdict}"))) for verdict in ("wrong", "correct"))
     is_solved = usual("score/pass_at_1") >= SOLVED
     return chart.finding(
-        "watch" if is_solved else "sick",
         [(record.step, 0.0) for record in chart.steps],
         seen=f"no gradient in {steps} of {steps} steps: all rewards of each group were equal (reward "
         f"{usual('reward/mean'):.3f}; groups all wrong {wrong:.0f}, all correct {right:.0f}; no answer found in "
@@ -66,6 +65,7 @@ def no_learning(chart: StageHistory) -> Finding | None:
         else "the policy has not changed: a group teaches by how its rewards differ, and no group has two rewards",
         change=_first_signal(chart, is_solved, usual("rollouts/truncated_share")),
         figures={"num_dead": float(steps), "reward/mean": usual("reward/mean")},
+        severity="watch" if is_solved else "sick",
     )
 
 
@@ -101,7 +101,6 @@ def verifier_errors(chart: StageHistory) -> Finding | None:
     task = chart.run_setting("task.name", "TASK")
     is_memory = "memory" in said.lower()
     return chart.finding(
-        severity,
         points,
         seen=f"the verifier fails on {share:.1%} of the rollouts in {len(points)} steps"
         + (f"; it says: {said[:200]}" if said else ""),
@@ -112,6 +111,7 @@ def verifier_errors(chart: StageHistory) -> Finding | None:
             2 * chart.run_setting("verifier.memory_mb", 4096) if is_memory else None,
         ),
         figures={"score/error_share": share},
+        severity=severity,
     )
 
 
@@ -123,12 +123,12 @@ def verifier_time_outs(chart: StageHistory) -> Finding | None:
     also = " (and raise verifier.wall_seconds as well)" if 2 * seconds > on_the_clock else ""
     advice = f"more time per completion{also}; or make the verifier give up by itself and call the answer wrong"
     return chart.finding(
-        severity,
         points,
         seen=f"scoring timed out on {share:.1%} of the rollouts in {len(points)} steps (limit {seconds:g} s)",
         means="slow rollouts are left out of the loss: the policy never learns that slow programs are wrong",
         change=Change(advice, "verifier.seconds", 2 * seconds),
         figures={"score/timed_out_share": share, "verifier.seconds": seconds},
+        severity=severity,
     )
 
 
@@ -148,7 +148,6 @@ def hollow_reward(chart: StageHistory) -> Finding | None:
     else:
         change = _pay_less(chart, steps)
     return chart.finding(
-        "sick" if gain.held_out_gain < HOLLOW_SHARE * gain.reward_gain else "watch",
         [(record.step, 0.0) for record in steps],
         seen=f"reward {gain.reward_first:.3f} → {gain.reward_last:.3f}, held-out pass@1 {gain.held_out_first:.1%} → "
         f"{gain.held_out_last:.1%} (95 % interval of the gain {gain.held_out_gain_low:+.1%} to "
@@ -157,6 +156,7 @@ def hollow_reward(chart: StageHistory) -> Finding | None:
         "problems by heart",
         change=change,
         figures={"reward_gain": gain.reward_gain, "held_out_gain": gain.held_out_gain},
+        severity="sick" if gain.held_out_gain < HOLLOW_SHARE * gain.reward_gain else "watch",
     )
 
 
@@ -200,7 +200,6 @@ def held_out_falls(chart: StageHistory) -> Finding | None:
     advice = "smaller updates, from the best checkpoint; `groupwise compare` shows which answers were lost"
     regained = f"; since then {newest.pass_at_1:.1%} (step {newest.step})" if is_made_up else ""
     return chart.finding(
-        "watch" if is_made_up else "sick",
         [(record.step, 0.0) for record in chart.steps if record.step <= after.step],
         seen=f"held-out pass@1 {before.pass_at_1:.1%} (step {before.step}) → {after.pass_at_1:.1%} (step {after.step}; "
         f"95 % interval of the change {low:+.1%} to {high:+.1%}){regained}",
@@ -208,6 +207,7 @@ def held_out_falls(chart: StageHistory) -> Finding | None:
         + (", and a later stage has made up for it" if is_made_up else ""),
         change=chart.slower(advice),
         figures={"held_out_first": before.pass_at_1, "held_out_last": after.pass_at_1},
+        severity="watch" if is_made_up else "sick",
     )
 
 
@@ -218,16 +218,15 @@ def slow_phase(chart: StageHistory) -> Finding | None:
     whole = sum(sum(values_of(chart.series(name))) for name in names)
     for name, (limit, title, key, default) in PHASES.items():
         spent = sum(values_of(chart.series(name)))
-        if spent < MIN_PHASE_SECONDS or spent < limit * whole:
-            continue
-        return chart.finding(
-            "watch",
-            chart.series(name),
-            seen=f"{title} took {spent:.0f} s, {spent / whole:.0%} of the time",
-            means="the model waits instead of sampling and learning",
-            change=_less_of(chart, key, default),
-            figures={name: spent, "share": spent / whole},
-        )
+        if spent >= max(MIN_PHASE_SECONDS, limit * whole):
+            return chart.finding(
+                chart.series(name),
+                seen=f"{title} took {spent:.0f} s, {spent / whole:.0%} of the time",
+                means="the model waits instead of sampling and learning",
+                change=_less_of(chart, key, default),
+                figures={name: spent, "share": spent / whole},
+                severity="watch",
+            )
     return None
 
 

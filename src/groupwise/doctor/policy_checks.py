@@ -55,7 +55,6 @@ def kl_spike(chart: StageHistory) -> Finding | None:
     before = [point for point in series if point[0] < points[0][0]][-KL_BEFORE:]
     seen = f"jumped from {middle(before):.2g} to" if before else "was from the first step on"
     return chart.finding(
-        "sick",
         points,
         seen=f"KL from the reference {seen} {middle(points):.2g} nats a token, and stayed",
         means="a few updates moved the policy far from where it began; what it knew besides the task may be lost",
@@ -76,7 +75,6 @@ def kl_stuck_at_zero(chart: StageHistory) -> Finding | None:
             "kl.coefficient", 0.02, "at inf the divergence is the whole loss, and rewards count for nothing"
         )
     return chart.finding(
-        "sick",
         recent,
         seen=f"KL from the reference is at most {max(map(abs, values_of(recent))):.1g} after updates with a gradient "
         f"of {middle(gradient) if gradient else 0:.2g} and a learning rate of {rate:g}",
@@ -99,7 +97,6 @@ def entropy_collapse(chart: StageHistory) -> Finding | None:
     else:
         change = chart.slower("smaller updates, from a checkpoint before this; or raise sampling.temperature")
     return chart.finding(
-        "sick",
         recent,
         seen=f"entropy went from {start:.2f} to {middle(recent):.3f} nats per token, at pass@1 {middle(solved):.0%}",
         means="the policy became certain before it was right: it no longer tries anything else",
@@ -123,7 +120,6 @@ def ratio_explosion(chart: StageHistory) -> Finding | None:
     else:
         change = chart.slower("smaller updates between sampling and the last update of a step")
     return chart.finding(
-        "sick",
         points,
         seen=f"{seen} in {len(points)} steps, with {_updates_per_step(chart)} updates a step",
         means="within a step the policy moves so far that the rollouts are no longer typical of it",
@@ -146,7 +142,6 @@ def gradient_spikes(chart: StageHistory) -> Finding | None:
     else:
         change = chart.change("optimizer.max_grad_norm", 1.0, "clip them")
     return chart.finding(
-        "sick",
         points,
         seen=f"the gradient's norm is {middle(points):.3g} in {len(points)} steps and {usual:.3g} in the others",
         means="a few batches with extreme tokens decide where the policy goes",
@@ -161,7 +156,6 @@ def updates_not_finite(chart: StageHistory) -> Finding | None:
     if skipped < MIN_SKIPPED:
         return None
     return chart.finding(
-        "sick",
         points,
         seen=f"{skipped:.0f} updates had a loss or a gradient of NaN or inf, and were skipped",
         means="the numbers overflow; the run stops after max_nonfinite_updates of them in a row",
@@ -182,7 +176,6 @@ def learning_rate_too_small(chart: StageHistory) -> Finding | None:
         return None
     rate = max(values_of(rates))
     return chart.finding(
-        "sick",
         rates,
         seen=f"at a learning rate of {rate:g} the {chart.planned_steps} steps move a weight by {travel:.1g} at most; "
         f"neighbours in bf16 are {2 * BF16_HALF_STEP:.1g} apart at 0.002",
@@ -199,13 +192,13 @@ def engine_gap(chart: StageHistory) -> Finding | None:
         return None
     is_corrected = chart.setting("loss.importance", "none") != "none"
     return chart.finding(
-        "watch" if is_corrected else "sick",
         points,
         seen=f"the engine's and the trainer's logprobs differ by {mean(values_of(points)):.2g} nats per token",
         means="rollouts come from a different distribution than the one being trained"
         + ("; the importance weights correct some of it" if is_corrected else ", and nothing corrects for it"),
         change=_closer_engine(chart, is_corrected),
         figures={"engine/logprob_gap_mean": mean(values_of(points))},
+        severity="watch" if is_corrected else "sick",
     )
 
 

@@ -73,13 +73,13 @@ def dead_groups(chart: StageHistory) -> Finding | None:
         return None
     why = "too hard" if wrong >= right else "too easy"
     return chart.finding(
-        "sick" if is_fatal else "watch",
         points,
         seen=f"only {_mean(points):.0%} of the groups have rewards that differ; zero-variance groups: {wrong:.0f} all "
         f"wrong, {right:.0f} all correct; the reward does not rise",
         means=f"a group of equal rewards teaches nothing, and most are: the problems are {why} for this policy",
         change=_livelier_groups(chart, is_hard=wrong >= right),
         figures={"groups/signal_share": _mean(points), "dead_all_wrong": wrong, "dead_all_correct": right},
+        severity="sick" if is_fatal else "watch",
     )
 
 
@@ -98,7 +98,6 @@ def truncation(chart: StageHistory) -> Finding | None:
         return None
     limit = chart.setting("sampling.max_new_tokens", 256)
     return chart.finding(
-        "sick",
         recent,
         seen=f"{middle(recent):.0%} of the rollouts are cut off at max_new_tokens = {limit}",
         means="a completion that is cut off has no answer: it is scored wrong, however good its reasoning is",
@@ -114,7 +113,6 @@ def nearly_greedy(chart: StageHistory) -> Finding | None:
         return None
     count = chart.setting("rollouts_per_problem", 8)
     return chart.finding(
-        "sick",
         shares,
         seen=f"{middle(shares):.0%} of the rollouts that could be unlike the others of their group are not, at "
         f"temperature {temperature:g} in groups of {count}",
@@ -131,7 +129,6 @@ def identical_completions(chart: StageHistory) -> Finding | None:
         return None
     temperature = chart.setting("sampling.temperature", 1.0)
     return chart.finding(
-        "sick",
         recent,
         seen=f"{middle(recent):.0%} of the rollouts that could be unlike the others of their group are not; their "
         f"median length is {middle(lengths):.0f} tokens",
@@ -230,7 +227,7 @@ def _length_finding(
     after = middle(recent)
     seen = f"completions went from {before:.0f} to {after:.0f} tokens, and the reward {reward} with that"
     figures = {"length_before_tokens": before, "length_after_tokens": after}
-    return chart.finding(severity, recent, seen=seen, means=means, change=change, figures=figures)
+    return chart.finding(recent, seen=seen, means=means, change=change, figures=figures, severity=severity)
 
 
 def _pay_for_brevity(chart: StageHistory) -> Change:
@@ -243,7 +240,6 @@ def other_writing_system(chart: StageHistory) -> Finding | None:
     if len(shares) < TEXT_LOOKS or min(values_of(shares)) < FOREIGN_COMPLETIONS_SHARE:
         return None
     return chart.finding(
-        "sick",
         shares,
         seen=f"{_mean(shares):.0%} of the completions that were read are in {signs[-1].foreign_script} letters, "
         "and their prompts are not",
@@ -259,13 +255,13 @@ def runs_on_after_answer(chart: StageHistory) -> Finding | None:
     if len(shares) < TEXT_LOOKS or min(values_of(shares)) < RUNNING_ON_SHARE:
         return None
     return chart.finding(
-        "watch",
         shares,
         seen=f"{_mean(shares):.0%} of the completions with a marked answer continue after it",
         means="the run samples and learns from tokens that no reward is about; often a base model invents the next "
         "question",
         change=_stop_at_answer(chart, signs),
         figures={"running_on_share": _mean(shares)},
+        severity="watch",
     )
 
 

@@ -104,15 +104,14 @@ def state_of(run_dir: Path, summary: RunSummary) -> tuple[State, str]:
 
 def describe(run_dir: Path, summary: RunSummary) -> dict[str, Any]:
     """Return a run's entry for /api/runs, without id, name and index."""
-    now = time.time()
     state, reason = state_of(run_dir, summary)
-    metrics_time = _modified(run_dir / layout.METRICS)
-    written = [moment for name in _WRITTEN if (moment := _modified(run_dir / name)) is not None]
+    metrics_file = identity_of(run_dir / layout.METRICS)
+    written = [identity for name in _WRITTEN if (identity := identity_of(run_dir / name)) is not None]
     planned = summary.planned_steps
     left = None if planned is None or summary.step_s is None else max(0, planned - summary.step) * summary.step_s
     phase = None
-    if summary.step and metrics_time is not None:
-        phase = {"step": summary.step, "ago_s": _since(metrics_time, now), "seconds": dict(summary.seconds)}
+    if summary.step and metrics_file is not None:
+        phase = {"step": summary.step, "ago_s": _seconds_since(metrics_file), "seconds": dict(summary.seconds)}
     known = [line for line in summary.evals if line["pass_at_1"] is not None]
     best = max(known, key=lambda line: float(line["pass_at_1"]), default=None)
     return {
@@ -122,7 +121,7 @@ def describe(run_dir: Path, summary: RunSummary) -> dict[str, Any]:
         "reason": reason,
         "best": _eval(best),
         "last_eval": _eval(summary.evals[-1] if summary.evals else None),
-        "last_write_s": _since(max(written), now) if written else None,
+        "last_write_s": min(map(_seconds_since, written), default=None),
         "phase": phase,
         "left_s": left if state == "running" else None,
     }
@@ -233,12 +232,5 @@ def _eval(line: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {name: line.get(name) for name in ("step", "pass_at_1", "low", "high")}
 
 
-def _modified(path: Path) -> float | None:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return None
-
-
-def _since(moment: float, now: float) -> float:
-    return round(max(0.0, now - moment), 3)
+def _seconds_since(written: Identity) -> float:
+    return round(max(0.0, time.time() - written.modified_ns / 1e9), 3)

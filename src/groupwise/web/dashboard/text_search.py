@@ -8,6 +8,7 @@ completion, ignoring case (`str.lower` of both).
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -197,9 +198,10 @@ def _in_order(found: Sequence[tuple[FileIndex, list[IndexEntry]]], sort: Sort) -
         groups.sort(key=lambda group: group.entry.place)
     elif sort != "newest":
         name, sign = {"spread": ("spread", -1), "highest": ("mean_reward", -1), "lowest": ("mean_reward", 1)}[sort]
-        groups.sort(key=lambda group: _or_last(getattr(group.entry.outline, name), sign))
+
+        def rank(group: FoundGroup) -> float:
+            value = getattr(group.entry.outline, name)
+            return math.inf if value is None else sign * value
+
+        groups.sort(key=rank)
     return tuple(groups)
-
-
-def _or_last(value: float | None, sign: int) -> tuple[bool, float]:
-    return (value is None, 0.0 if value is None else sign * value)
