@@ -8,9 +8,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-from groupwise.base.json_values import finite_or_none
-from groupwise.runs import RunReadError, layout
-from groupwise.types import Finish, Verdict
+from groupwise.base.json_values import finite_or_none, plain
+from groupwise.runs import RunReadError, group_from_json, layout
+from groupwise.types import Finish, Rollout, Score, Verdict
 from groupwise.web.dashboard.group_outline import parse_group
 from groupwise.web.dashboard.index import KINDS, FileIndex, Kind, nth_line, read_line, rollout_files
 from groupwise.web.dashboard.library import Library, WatchedRun
@@ -26,7 +26,6 @@ WAIT_FOR_INDEX_S = 0.3
 SEARCH_S = 1.5
 """Maximum time of a request for searching a text."""
 MAX_WARNINGS = 5
-_PARALLEL = ("rollouts", "scores", "rewards", "advantages")
 _LISTED = (
     *("stage", "problem_id", "prompt", "answer", "verdicts", "finishes", "num_tokens"),
     *("has_signal", "mean_reward", "spread"),
@@ -70,23 +69,19 @@ def one_group(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, 
     entry = None if file is None else next((one for one in file.entries if one.place.line == index), None)
     if file is None or entry is None:
         raise NotServed(f"group {index} of step {step} ({kind}) was not saved, or is damaged")
-    table = parse_group(read_line(file, entry))
-    if table is None:
-        raise RunReadError(f"{file.path}, group {index}: not a JSON object")
-    stage = stage_tables(read_recipe(run.path)).get(entry.outline.stage, {}) if kind == "train" else {}
-    scale = _format_scale(run.path / layout.METRICS, step) if kind == "train" else None
+    line, outline = read_line(file, entry), entry.outline
     try:
-        rollouts = []
-        for rollout, score, reward, advantage in zip(*(table[name] for name in _PARALLEL), strict=True):
-            terms = reward_terms(float(reward), score, len(rollout["token_ids"]), stage, scale)
-            shown = {"reward_terms": [asdict(term) for term in terms]}
-            rollouts.append(_rollout(rollout, score, reward, advantage) | shown)
-        problem = {name: table["problem"][name] for name in ("id", "messages", "answer", "meta")}
-        problem["answer_in_words"] = gold_text(str(problem["answer"]))
-        num_prompt_tokens = len(table["prompt_token_ids"])
+        scored = group_from_json(parse_group(line) or {})
+        members = list(zip(scored.group.rollouts, scored.scores, scored.rewards, scored.advantages, strict=True))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunReadError(f"{file.path}, group {index}: not a valid group ({error!r})") from error
-    outline = entry.outline
+    stage = stage_tables(read_recipe(run.path)).get(outline.stage, {}) if kind == "train" else {}
+    scale = _format_scale(run.path / layout.METRICS, step) if kind == "train" else None
+    rollouts = []
+    for rollout, score, reward, advantage in members:
+        terms = reward_terms(reward, score, len(rollout.token_ids), stage, scale)
+        rollouts.append(_rollout(rollout, score, reward, advantage) | {"reward_terms": plain(terms)})
+    problem = scored.group.prompt.problem
     tokens, warnings = _tokens(_token_files(run, kind).get(step), index, outline.problem_id)
     for rollout, kept in zip(rollouts, [*tokens, *[None] * len(rollouts)], strict=False):
         rollout["tokens"] = kept
@@ -95,8 +90,8 @@ def one_group(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, 
         "step": step,
         "index": index,
         **{name: getattr(outline, name) for name in ("stage", "has_signal", "mean_reward", "spread")},
-        "problem": problem,
-        "num_prompt_tokens": num_prompt_tokens,
+        "problem": plain(problem) | {"answer_in_words": gold_text(problem.answer)},
+        "num_prompt_tokens": len(scored.group.prompt.token_ids),
         "rollouts": rollouts,
         "has_tokens": any(tokens),
         "warnings": warnings,
@@ -147,20 +142,17 @@ def _match(group: FoundGroup, text: str) -> dict[str, Any] | None:
     return None if found is None else asdict(found)
 
 
-def _rollout(rollout: Mapping[str, Any], score: Mapping[str, Any], reward: Any, advantage: Any) -> dict[str, Any]:
-    logprobs = [value for value in map(finite_or_none, rollout["rollout_logprobs"]) if value is not None]
+def _rollout(rollout: Rollout, score: Score, reward: float, advantage: float) -> dict[str, Any]:
+    logprobs = [value for value in rollout.rollout_logprobs if math.isfinite(value)]
     return {
-        **{name: rollout[name] for name in ("text", "finish", "policy_version")},
-        "num_tokens": len(rollout["token_ids"]),
+        "text": rollout.text,
+        "finish": rollout.finish,
+        "policy_version": rollout.policy_version,
+        "num_tokens": len(rollout.token_ids),
         "logprob_mean": math.fsum(logprobs) / len(logprobs) if logprobs else None,
         "reward": finite_or_none(reward),
         "advantage": finite_or_none(advantage),
-        "score": {
-            **{name: score[name] for name in ("verdict", "verifier", "detail")},
-            "reward": finite_or_none(score["reward"]),
-            "parts": {name: finite_or_none(value) for name, value in score["parts"].items()},
-            "process": None if score.get("process") is None else finite_or_none(score["process"]),
-        },
+        "score": plain(score),
     }
 
 
@@ -184,9 +176,9 @@ def _tokens(path: Path | None, index: int, problem_id: str) -> tuple[Sequence[Ma
     line = None if path is None else nth_line(path, index)
     if path is None or line is None:
         return (), []
-    table = parse_line(line)
-    rollouts = None if table is None else table.get("rollouts")
-    if table is None or not isinstance(rollouts, list):
+    table = parse_line(line) or {}
+    rollouts = table.get("rollouts")
+    if not isinstance(rollouts, list):
         return (), [f"{path.parent.name}/{path.name}, group {index} is damaged: tokens are not shown"]
     if table.get("problem_id") != problem_id:
         return (), [f"{path.parent.name}/{path.name}, group {index} belongs to another problem: tokens are not shown"]

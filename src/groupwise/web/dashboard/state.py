@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from groupwise.base.dotted_keys import dotted_items
 from groupwise.doctor import StageHistory, examine, read_charts
 from groupwise.doctor.wording import ZERO_LOSS, clean_bill, vital_signs, with_words
 from groupwise.runs import Run, RunReadError, last_turn, layout, read_holder
@@ -61,12 +62,13 @@ class RunSummary:
 
 def read_summary(run_dir: Path) -> RunSummary:
     recipe, info = read_recipe(run_dir), read_info(run_dir)
+    settings = dict(dotted_items(recipe))
     lines = [line for line in last_lines(run_dir / layout.METRICS, METRICS_TAIL_BYTES) if _is_step(line)]
     newest: Mapping[str, Any] = lines[-1] if lines else {"step": 0, "stage": None, "metrics": {}}
     rewards = [value for line in lines if (value := _number(line["metrics"].get("reward/mean"))) is not None]
     return RunSummary(
-        task=_text(recipe, "task", "name"),
-        model=_text(recipe, "model", "path"),
+        task=settings.get("task.name"),
+        model=settings.get("model.path"),
         fingerprint=str(info["fingerprint"]) if "fingerprint" in info else None,
         stages=tuple(
             (name, str(table.get("algorithm", "")), _whole(table.get("steps")))
@@ -202,11 +204,6 @@ def _number(value: Any) -> float | None:
 
 def _whole(value: Any) -> int:
     return value if isinstance(value, int) else 0
-
-
-def _text(recipe: Mapping[str, Any], table: str, key: str) -> str | None:
-    part = recipe.get(table)
-    return str(part[key]) if isinstance(part, Mapping) and key in part else None
 
 
 def _times(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -8,7 +8,7 @@ and is wider. Values are shares from 0 to 1; only texts have percentages and poi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from groupwise.base.stats import (
@@ -117,9 +117,8 @@ def pass_rates(panel: ChartPanel) -> dict[str, float]:
     return {problem_id: rate for problem_id, rate in rates.items() if rate is not None}
 
 
-def share_of(rates: Mapping[str, float]) -> PassShare:
+def share_of(values: Sequence[float]) -> PassShare:
     """Return the score, with Wilson's interval if each problem is right or wrong, otherwise a mean's."""
-    values = list(rates.values())
     is_plain = all(value in (0.0, 1.0) for value in values)
     low, high = wilson_interval(sum(values), len(values)) if is_plain else mean_interval(values)
     return PassShare(mean(values), low, high, len(values))
@@ -132,10 +131,8 @@ def paired_gain(before: ChartPanel, after: ChartPanel) -> Gain | None:
     if not shared:
         return None
     low, high = paired_interval([rates_after[problem_id] - rates_before[problem_id] for problem_id in shared])
-    shares = [
-        share_of({problem_id: rates[problem_id] for problem_id in shared}) for rates in (rates_before, rates_after)
-    ]
-    return Gain(shares[0], shares[1], low, high, len(shared), is_paired=True)
+    first, last = (share_of([rates[problem_id] for problem_id in shared]) for rates in (rates_before, rates_after))
+    return Gain(first, last, low, high, len(shared), is_paired=True)
 
 
 def unpaired_gain(before: EvalRecord, after: EvalRecord) -> Gain | None:
@@ -144,8 +141,8 @@ def unpaired_gain(before: EvalRecord, after: EvalRecord) -> Gain | None:
         return None
     low, high = difference_interval(*((end.pass_at_1, end.low, end.high) for end in (before, after)))
     num_problems = min(before.num_problems, after.num_problems)
-    shares = [PassShare(r.pass_at_1, r.low, r.high, r.num_problems) for r in (before, after)]
-    return Gain(shares[0], shares[1], low, high, num_problems, is_paired=False)
+    first, last = (PassShare(r.pass_at_1, r.low, r.high, r.num_problems) for r in (before, after))
+    return Gain(first, last, low, high, num_problems, is_paired=False)
 
 
 def run_gain(run: RunSource) -> Gain | None:

@@ -51,7 +51,7 @@ class RunSource:
     def best_eval(self) -> EvalRecord | None:
         """The first evaluation with the highest held-out pass@1; the checkpoint `best` is chosen the same way."""
         known = [record for record in self.evals if record.pass_at_1 == record.pass_at_1]
-        return max(known, key=lambda record: record.pass_at_1) if known else None
+        return max(known, key=lambda record: record.pass_at_1, default=None)
 
     @property
     def stages(self) -> tuple[tuple[str, int, int], ...]:

@@ -77,7 +77,7 @@ class Content:
     data: Mapping[str, Any]
     html: str
     charts: tuple[Chart, ...] = ()
-    """Charts for the page, plots and CSV files; the page's script draws them in the places made by `markup.chart_grid`."""
+    """Charts for the page, plots and CSV files; the page's script draws them where `markup.chart_grid` says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,21 +41,15 @@ def chart_csv(chart: Chart, runs: Sequence[RunSource]) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(COLUMNS)
     for line in chart.lines:
-        run = runs[line.run]
+        label, stages = runs[line.run].label, runs[line.run].stages
         for index, step in enumerate(line.x):
-            writer.writerow([*map(cell, (run.label, stage_at(run, step), line.name)), *_values(line, index)])
+            # The evaluation before training is in no stage.
+            stage = next((name for name, first, last in stages if first <= step <= last), "")
+            columns = (line.x, line.y, line.smooth, line.low, line.high)
+            values = [column[index] if column else math.nan for column in columns]
+            known = [value if math.isfinite(value) else "" for value in values]
+            writer.writerow([*map(cell, (label, stage, line.name)), *known])
     return stream.getvalue()
-
-
-def stage_at(run: RunSource, step: float) -> str:
-    """Return the stage of a step; "" before the first stage, as for the evaluation before training."""
-    return next((name for name, first, last in run.stages if first <= step <= last), "")
-
-
-def _values(line: Line, index: int) -> list[float | str]:
-    columns = (line.x, line.y, line.smooth, line.low, line.high)
-    values = [column[index] if column else math.nan for column in columns]
-    return [value if math.isfinite(value) else "" for value in values]
 
 
 def new_figure(size_inches: tuple[float, float]) -> Any:

@@ -56,14 +56,16 @@ def _run_card(run: RunSource) -> dict[str, Any]:
     gain = run_gain(run)
     card = _card(run.label, gain)
     if gain is None:
-        alone = run.evals[0] if run.evals else None
         card["headline"] = "Whether the model got better is unknown"
-        card["sentence"] = "No held-out evaluation was recorded." if alone is None else (
-            f"Only one evaluation was recorded, at step {alone.step}: held-out pass@1 {percent(alone.pass_at_1)} "
-            f"(95 % interval {percent(alone.low)} to {percent(alone.high)}), {alone.num_problems} problems."
-        )  # fmt: skip
-    best, last = run.best_eval, run.evals[-1] if run.evals else None
-    if gain is not None and best is not None and last is not None and best.pass_at_1 > last.pass_at_1:
+        card["sentence"] = "No held-out evaluation was recorded."
+        if run.evals:
+            alone = run.evals[0]
+            card["sentence"] = (
+                f"Only one evaluation was recorded, at step {alone.step}: held-out pass@1 {percent(alone.pass_at_1)} "
+                f"(95 % interval {percent(alone.low)} to {percent(alone.high)}), {alone.num_problems} problems."
+            )
+    best = run.best_eval
+    if gain is not None and best is not None and best.pass_at_1 > run.evals[-1].pass_at_1:
         card["notes"].append(
             f"The best evaluation was {percent(best.pass_at_1)}, at step {best.step}. It was selected on the same "
             "problems, so it is slightly optimistic; the comparison above uses the last evaluation."
@@ -89,7 +91,7 @@ def _result_card(first: ResultSource, other: ResultSource) -> dict[str, Any]:
 
 def _alone_card(result: ResultSource) -> dict[str, Any]:
     card = _card(result.label, None)
-    share = share_of(pass_rates(result.panel))
+    share = share_of([*pass_rates(result.panel).values()])
     card["headline"] = f"pass@1 {percent(share.value)}"
     card["sentence"] = f"95 % interval {percent(share.low)} to {percent(share.high)}, {share.num_problems} problems."
     return card
@@ -166,7 +168,7 @@ def _record_values(record: EvalRecord) -> dict[str, str]:
 def _panel_values(panel: ChartPanel) -> dict[str, str]:
     if not panel.groups:
         return {}
-    share = share_of(pass_rates(panel))
+    share = share_of([*pass_rates(panel).values()])
     pairs = [pair for g in panel.groups.values() for pair in zip(g.group.rollouts, g.scores, strict=True)]
     return {
         "pass@1": f"{percent(share.value)}\n{percent(share.low)} to {percent(share.high)}",
