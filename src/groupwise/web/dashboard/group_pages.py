@@ -83,8 +83,8 @@ def one_group(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, 
         rollouts.append(_rollout(rollout, score, reward, advantage) | {"reward_terms": plain(terms)})
     problem = scored.group.prompt.problem
     tokens, warnings = _tokens(_token_files(run, kind).get(step), index, outline.problem_id)
-    for rollout, kept in zip(rollouts, [*tokens, *[None] * len(rollouts)], strict=False):
-        rollout["tokens"] = kept
+    for shown, kept in zip(rollouts, [*tokens, *[None] * len(rollouts)], strict=False):
+        shown["tokens"] = kept
     return {
         "kind": kind,
         "step": step,

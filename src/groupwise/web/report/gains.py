@@ -147,13 +147,9 @@ def unpaired_gain(before: EvalRecord, after: EvalRecord) -> Gain | None:
 
 def run_gain(run: RunSource) -> Gain | None:
     """Return the gain from the first to the last evaluation; the best one would be selected by its score."""
-    if len(run.evals) < 2:
-        return None
-    first, last = run.evals[0], run.evals[-1]
-    panels = {panel.step: panel for panel in run.panels}
-    if first.step in panels and last.step in panels:
-        return paired_gain(panels[first.step], panels[last.step])
-    return unpaired_gain(first, last)
+    if run.end_panels:
+        return paired_gain(*run.end_panels)
+    return unpaired_gain(run.evals[0], run.evals[-1]) if len(run.evals) >= 2 else None
 
 
 def seeds_gains(runs: Sequence[RunSource]) -> list[SeedsGain]:

@@ -188,9 +188,8 @@ def render_examples(material: Material) -> Content | None:
 
 def _examples_of(run: RunSource, texts: Texts) -> list[dict[str, Any]]:
     shown = {rule: [(f"step {one.step}", one.group, one.number)] for rule, one in run.digest.picked.items()}
-    panels = {panel.step: panel for panel in run.panels}
-    if len(panels) > 1 and run.evals[0].step in panels and run.evals[-1].step in panels:
-        before, after = panels[run.evals[0].step], panels[run.evals[-1].step]
+    if run.end_panels:
+        before, after = run.end_panels
         old, new = pass_rates(before), pass_rates(after)
         for rule, (rates, _) in HELD_OUT_RULES.items():
             key = next((key for key in old if key in new and (old[key], new[key]) == rates), None)
