@@ -65,7 +65,8 @@ def kl_spike(chart: StageHistory) -> Finding | None:
 
 def kl_stuck_at_zero(chart: StageHistory) -> Finding | None:
     recent = chart.recent("kl/ref_k3")
-    if len(recent) < RECENT_STEPS or max(map(abs, values_of(recent))) > KL_ZERO_NATS:
+    highest = max(map(abs, values_of(recent)), default=0.0)
+    if len(recent) < RECENT_STEPS or highest > KL_ZERO_NATS:
         return None
     rate = chart.setting("optimizer.learning_rate", 1e-6)
     gradient = chart.recent("policy/grad_norm")
@@ -76,8 +77,8 @@ def kl_stuck_at_zero(chart: StageHistory) -> Finding | None:
         )
     return chart.finding(
         recent,
-        seen=f"KL from the reference is at most {max(map(abs, values_of(recent))):.1g} after updates with a gradient "
-        f"of {middle(gradient) if gradient else 0:.2g} and a learning rate of {rate:g}",
+        seen=f"KL from the reference is at most {highest:.1g} after updates with a gradient of "
+        f"{middle(gradient) if gradient else 0:.2g} and a learning rate of {rate:g}",
         means="the policy is still the reference: updates do not reach the weights, or are too small to change them",
         change=change,
         figures={"kl/ref_k3": middle(recent), "optimizer.learning_rate": rate},

@@ -104,10 +104,17 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        self._answer()
+        path, _, query = self.path.partition("?")
+        reason = refusal(self.headers, self.server.port, is_page=path == "/")
+        if reason:
+            self.close_connection = True
+            self._send(Response(HTTPStatus.FORBIDDEN, encode({"error": reason, "parameter": None})))
+        elif path == "/":
+            self._send(Response(HTTPStatus.OK, PAGE.encode("utf-8")), "text/html; charset=utf-8", PAGE_POLICY)
+        else:
+            self._send(answer(self.server.library, path, query))
 
-    def do_HEAD(self) -> None:
-        self._answer()
+    do_HEAD = do_GET  # `_send` leaves out the body
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Do nothing: the page sends requests every second."""
@@ -119,17 +126,6 @@ class _Handler(BaseHTTPRequestHandler):
             status = HTTPStatus.METHOD_NOT_ALLOWED
         self.close_connection = True
         self._send(Response(status, encode({"error": status.phrase, "parameter": None})))
-
-    def _answer(self) -> None:
-        path, _, query = self.path.partition("?")
-        reason = refusal(self.headers, self.server.port, is_page=path == "/")
-        if reason:
-            self.close_connection = True
-            self._send(Response(HTTPStatus.FORBIDDEN, encode({"error": reason, "parameter": None})))
-        elif path == "/":
-            self._send(Response(HTTPStatus.OK, PAGE.encode("utf-8")), "text/html; charset=utf-8", PAGE_POLICY)
-        else:
-            self._send(answer(self.server.library, path, query))
 
     def _send(self, result: Response, kind: str = "application/json", policy: str = _STRICT_POLICY) -> None:
         self.send_response(result.status)

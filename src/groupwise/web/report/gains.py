@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from groupwise.audit.held_out_gain import held_out_ends
 from groupwise.base.stats import (
     difference_interval,
     mean,
@@ -171,11 +172,8 @@ def seeds_gains(runs: Sequence[RunSource]) -> list[SeedsGain]:
 def stage_gains(run: RunSource) -> list[tuple[str, Gain]]:
     """Return the gain of each stage, from the evaluation before it to its last one, by the scores."""
     gains = []
-    for name, first_step, last_step in run.stages:
-        before = [record for record in run.evals if record.step < first_step][-1:]
-        inside = [record for record in run.evals if first_step <= record.step <= last_step]
-        ends = [*before, *inside]
-        gain = unpaired_gain(ends[0], ends[-1]) if len(ends) >= 2 else None
-        if gain is not None:
+    for name, _, _ in run.stages:
+        ends = held_out_ends([record for record in run.steps if record.stage == name], run.evals)
+        if ends and (gain := unpaired_gain(*ends)):
             gains.append((name, gain))
     return gains
