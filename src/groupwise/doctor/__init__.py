@@ -1,4 +1,4 @@
-"""What is wrong with a run, what that means, and which key to change: `groupwise doctor RUN`, and live while it trains.
+"""Diagnosis of a run, after it or while it trains: what is wrong, what that means, and which recipe key to change.
 
     run directory ──▶ StageHistory ──▶ each of CHECKS ──▶ Finding
 

@@ -25,7 +25,7 @@ from groupwise.sweeps.study import Study, read_study
 from groupwise.web.bundle import save_text
 from groupwise.web.report.inputs import stage_spans
 from groupwise.web.report.markup import chart_grid, folded, paragraph, text_slot
-from groupwise.web.report.page import Part, Texts, render_page
+from groupwise.web.report.page import Texts, render_page
 
 __all__ = ["SweepReport", "make_sweep_report", "write_sweep_csv", "write_sweep_plots", "write_sweep_report"]
 
@@ -84,8 +84,8 @@ def make_sweep_report(study: Study) -> SweepReport:
         "sections": {name: data for name, (_, data, _) in contents.items()},
         "texts": texts.all(),
     }
-    parts = [Part(name, title, html) for name, (title, _, html) in contents.items()]
-    page = render_page(study.name, _subtitle(study), parts, twin, "sweep", "the sweep's runs")
+    sections = {name: (title, html) for name, (title, _, html) in contents.items()}
+    page = render_page(study.name, _subtitle(study), sections, twin, "sweep", "the sweep's runs")
     sentences = tuple(finding.sentence for one in found for finding in one.findings)
     return SweepReport(study.path / PAGE, page, twin, sentences)
 

@@ -133,7 +133,7 @@ def answer(library: Library, path: str, query: str) -> Response:
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
-    """ASCII and strict: whatever a file held, a browser can read the answer."""
+    """Return strict JSON in ASCII: whatever a file contained, a browser can read the answer."""
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     except ValueError:

@@ -55,7 +55,7 @@ class RunSource:
 
     @property
     def end_panels(self) -> tuple[ChartPanel, ChartPanel] | None:
-        """Those of the first and the last evaluation; None unless both were saved."""
+        """The panels of the first and the last evaluation; None unless both were saved."""
         panels = {panel.step: panel for panel in self.panels}
         steps = {record.step for record in (*self.evals[:1], *self.evals[-1:])}
         if len(steps) < 2 or not steps <= panels.keys():

@@ -7,7 +7,7 @@ allows only the page's own script and style, by their hashes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,29 +80,23 @@ class Content:
     """Charts for the page, plots and CSV files; the page's script draws them where `markup.chart_grid` says."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A section on the page."""
-
-    name: str
-    title: str
-    html: str
-
-
 def render_page(
     title: str,
     subtitle: str,
-    parts: Sequence[Part],
+    sections: Mapping[str, tuple[str, str]],
     data: Mapping[str, Any],
     kind: str = "report",
     source: str = "the run",
 ) -> str:
-    """Return the page. `kind` says what it is, `source` what files it was made from."""
-    links = "".join(f'<a href="#{escape(part.name)}">{escape(part.title)}</a>' for part in parts)
-    sections = "\n".join(
-        f'<section id="{escape(part.name)}" aria-labelledby="{escape(part.name)}-title">'
-        f'<h2 id="{escape(part.name)}-title">{escape(part.title)}</h2>\n{part.html}</section>'
-        for part in parts
+    """Return the page of sections, given by name as (title, HTML).
+
+    `kind` says what the page is, `source` what files it was made from.
+    """
+    named = [(escape(name), escape(heading), html) for name, (heading, html) in sections.items()]
+    links = "".join(f'<a href="#{name}">{heading}</a>' for name, heading, _ in named)
+    body = "\n".join(
+        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{heading}</h2>\n{html}</section>'
+        for name, heading, html in named
     )
     return fill_page(
         "report.html",
@@ -113,7 +107,7 @@ def render_page(
         source=escape(source),
         style=STYLE,
         links=links,
-        sections=sections.replace(" %", "&nbsp;%"),  # a number stays on the line of its unit
+        sections=body.replace(" %", "&nbsp;%"),  # a number stays on the line of its unit
         data=json_block(data),
         script=SCRIPT,
     )

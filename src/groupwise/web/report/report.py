@@ -15,7 +15,7 @@ from typing import Any
 from groupwise.web.bundle import save_text
 from groupwise.web.report.charts import Chart
 from groupwise.web.report.inputs import RunSource, Sources, read_sources
-from groupwise.web.report.page import Content, Material, Part, render_page
+from groupwise.web.report.page import Content, Material, render_page
 from groupwise.web.report.sections.chart_grid import render_behaviours, render_curves, render_lengths
 from groupwise.web.report.sections.facts import render_cost, render_recipe
 from groupwise.web.report.sections.health import has_problem, render_guards, render_health
@@ -61,7 +61,7 @@ def make_report(paths: Sequence[Path]) -> Report:
     contents = {name: content for name in SECTIONS if (content := rendered[name])}
     if "health" in contents and any(has_problem(run) for run in contents["health"].data["runs"]):
         contents = {"health": contents["health"]} | contents
-    parts = [Part(name, SECTIONS[name][0], content.html) for name, content in contents.items()]
+    sections = {name: (SECTIONS[name][0], content.html) for name, content in contents.items()}
     twin: dict[str, Any] = {
         "format": FORMAT,
         "title": _title(sources),
@@ -73,7 +73,7 @@ def make_report(paths: Sequence[Path]) -> Report:
         "num_texts_cut": material.texts.num_cut,
     }
     charts = tuple(chart for content in contents.values() for chart in content.charts)
-    html = render_page(_title(sources), _subtitle(sources), parts, twin)
+    html = render_page(_title(sources), _subtitle(sources), sections, twin)
     return Report(html, twin, charts, sources.runs)
 
 

@@ -201,7 +201,7 @@ def _examples_of(run: RunSource, texts: Texts) -> list[dict[str, Any]]:
 
 
 def _example(run: RunSource, rule: str, shown: Sequence[tuple[str, ScoredGroup, int]], texts: Texts) -> dict[str, Any]:
-    """`shown`: label, group and index of each completion."""
+    """Return an example; `shown` has label, group and index of each completion."""
     problem = shown[0][1].group.prompt.problem
     return {
         "run": run.label,
