@@ -91,13 +91,13 @@ GET /api/runs/ID/group?kind=K&step=S&index=I
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 from groupwise.base.json_values import plain
@@ -186,8 +186,10 @@ def _findings(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, 
 
 def _recipe(library: Library, run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
     parameters.allow("against")
-    info = read_info(run.path)
-    found = {**_identity(run, info), "text": _recipe_text(run.path), "info": info, "against": None}
+    info, text = read_info(run.path), ""
+    with contextlib.suppress(OSError):
+        text = (run.path / layout.RECIPE).read_text(encoding="utf-8", errors="replace")
+    found = {**_identity(run, info), "text": text, "info": info, "against": None}
     against = parameters.text("against")
     if not against:
         return found
@@ -205,13 +207,6 @@ def _recipe(library: Library, run: WatchedRun, parameters: Parameters) -> dict[s
 
 def _identity(run: WatchedRun, info: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": run.id, "name": run.name, "fingerprint": info.get("fingerprint"), "verifier": info.get("verifier")}
-
-
-def _recipe_text(run_dir: Path) -> str:
-    try:
-        return (run_dir / layout.RECIPE).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 _ENDPOINTS: Mapping[str, Callable[[Library, WatchedRun, Parameters], dict[str, Any]]] = {

@@ -86,7 +86,7 @@ def write_report(report: Report, path: Path) -> Path:
 
 
 def _title(sources: Sources) -> str:
-    labels = [source.label for source in (*sources.runs, *sources.results)]
+    labels = [*(run.label for run in sources.runs), *(result.label for result in sources.results)]
     return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
 
 

@@ -78,12 +78,8 @@ def _result_card(first: ResultSource, other: ResultSource) -> dict[str, Any]:
     card = _card(f"{first.label} → {other.label}", paired_gain(first.panel, other.panel))
     if not card["sentence"]:
         card["headline"], card["sentence"] = "The results cannot be compared", "They have no problem in common."
-    else:
-        card["headline"] = {
-            "better": f"{other.label} is better than {first.label}",
-            "worse": f"{other.label} is worse than {first.label}",
-            "unclear": VERDICT_WORDS["unclear"],
-        }[card["gain"]["verdict"]]
+    elif (verdict := card["gain"]["verdict"]) in ("better", "worse"):
+        card["headline"] = f"{other.label} is {verdict} than {first.label}"
     if first.result.data != other.result.data or first.result.verifier != other.result.verifier:
         card["notes"].append("The two results differ in data or verifier: compare with care.")
     return card
