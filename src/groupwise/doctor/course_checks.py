@@ -8,7 +8,7 @@ from groupwise.audit.held_out_gain import evaluates_greedily, held_out_ends, hel
 from groupwise.base.stats import mean
 from groupwise.doctor.chart import SOLVED, Change, Finding, Severity, StageHistory
 from groupwise.doctor.sampling_checks import GREEDY_TEMPERATURE, TRUNCATED_SHARE
-from groupwise.doctor.series import Point, has_risen, persistent, values_of
+from groupwise.doctor.series import Point, average, has_risen, persistent, values_of
 from groupwise.runs.records import DEAD_STEPS
 from groupwise.types import StepRecord
 
@@ -89,7 +89,7 @@ def _failures(chart: StageHistory, name: str) -> tuple[Severity, list[Point], fl
     series = chart.series(name)
     points = persistent(series, lambda share: share > FAILED_SHARE, NEED, WITHIN)
     points = points or persistent(series, lambda share: share >= MOSTLY_FAILED_SHARE, DEAD_STEPS, DEAD_STEPS)
-    share = mean(values_of(points))
+    share = average(points)
     return "sick" if share >= SICK_FAILED_SHARE else "watch", points, share
 
 
@@ -163,11 +163,8 @@ def hollow_reward(chart: StageHistory) -> Finding | None:
 def _pay_less(chart: StageHistory, steps: Sequence[StepRecord]) -> Change:
     """Return the change that pays less for the part of the score whose contribution grew most."""
     half = len(steps) // 2
-    weights = {
-        name: chart.setting(f"reward.part_weights.{name}", 1.0)
-        for name in sorted({key.removeprefix(PART) for one in steps for key in one.metrics if key.startswith(PART)})
-        if name != "correct"
-    }
+    names = {key.removeprefix(PART) for one in steps for key in one.metrics if key.startswith(PART)} - {"correct"}
+    weights = {name: chart.setting(f"reward.part_weights.{name}", 1.0) for name in sorted(names)}
 
     def gained(name: str) -> float:
         before, after = (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from groupwise.base.stats import mean
 from groupwise.doctor.chart import RECENT_STEPS, Change, Finding, StageHistory
-from groupwise.doctor.series import jumps, middle, persistent, spikes, values_of
+from groupwise.doctor.series import average, jumps, middle, persistent, spikes, values_of
 
 KL_JUMP_FACTOR = 5.0
 KL_JUMP_NATS = 0.1
@@ -194,11 +193,11 @@ def engine_gap(chart: StageHistory) -> Finding | None:
     is_corrected = chart.setting("loss.importance", "none") != "none"
     return chart.finding(
         points,
-        seen=f"the engine's and the trainer's logprobs differ by {mean(values_of(points)):.2g} nats per token",
+        seen=f"the engine's and the trainer's logprobs differ by {average(points):.2g} nats per token",
         means="rollouts come from a different distribution than the one being trained"
         + ("; the importance weights correct some of it" if is_corrected else ", and nothing corrects for it"),
         change=_closer_engine(chart, is_corrected),
-        figures={"engine/logprob_gap_mean": mean(values_of(points))},
+        figures={"engine/logprob_gap_mean": average(points)},
         severity="watch" if is_corrected else "sick",
     )
 

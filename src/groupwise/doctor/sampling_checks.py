@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from groupwise.base.stats import mean
 from groupwise.doctor.chart import RECENT_STEPS, Change, Finding, Severity, StageHistory
-from groupwise.doctor.series import Point, has_risen, middle, values_of
+from groupwise.doctor.series import Point, average, has_risen, middle, values_of
 from groupwise.doctor.text_signs import TextSigns
 
 NEARLY_SOLVED = 0.75
@@ -58,10 +57,10 @@ def dead_groups(chart: StageHistory) -> Finding | None:
     early = [point for point in signal if point[0] < early_end] if chart.begins_at_start else []
     needed = max(MIN_EARLY_STEPS, min(EARLY_STEPS, chart.planned_steps))
     recent = signal[-RECENT_STEPS:]
-    if len(early) >= needed and _mean(early) < SIGNAL_SHARE and not has_risen(reward[: len(early)]):
+    if len(early) >= needed and average(early) < SIGNAL_SHARE and not has_risen(reward[: len(early)]):
         # It recovered later, or has little left to learn: costly, but not fatal.
         points, is_fatal = early, not (has_risen(reward) or chart.is_solved)
-    elif len(recent) == RECENT_STEPS and _mean(recent) < NO_SIGNAL_SHARE and not chart.is_solved:
+    elif len(recent) == RECENT_STEPS and average(recent) < NO_SIGNAL_SHARE and not chart.is_solved:
         points, is_fatal = recent, True
     else:
         return None
@@ -74,11 +73,11 @@ def dead_groups(chart: StageHistory) -> Finding | None:
     why = "too hard" if wrong >= right else "too easy"
     return chart.finding(
         points,
-        seen=f"only {_mean(points):.0%} of the groups have rewards that differ; zero-variance groups: {wrong:.0f} all "
-        f"wrong, {right:.0f} all correct; the reward does not rise",
+        seen=f"only {average(points):.0%} of the groups have rewards that differ; zero-variance groups: {wrong:.0f} "
+        f"all wrong, {right:.0f} all correct; the reward does not rise",
         means=f"a group of equal rewards teaches nothing, and most are: the problems are {why} for this policy",
         change=_livelier_groups(chart, is_hard=wrong >= right),
-        figures={"groups/signal_share": _mean(points), "dead_all_wrong": wrong, "dead_all_correct": right},
+        figures={"groups/signal_share": average(points), "dead_all_wrong": wrong, "dead_all_correct": right},
         severity="sick" if is_fatal else "watch",
     )
 
@@ -241,11 +240,11 @@ def other_writing_system(chart: StageHistory) -> Finding | None:
         return None
     return chart.finding(
         shares,
-        seen=f"{_mean(shares):.0%} of the completions that were read are in {signs[-1].foreign_script} letters, "
+        seen=f"{average(shares):.0%} of the completions that were read are in {signs[-1].foreign_script} letters, "
         "and their prompts are not",
         means="nothing in the reward says which language to use; people can no longer check the reasoning",
         change=chart.closer("stay near the model that wrote the prompt's language; or reward the language"),
-        figures={"foreign_share": _mean(shares)},
+        figures={"foreign_share": average(shares)},
     )
 
 
@@ -256,11 +255,11 @@ def runs_on_after_answer(chart: StageHistory) -> Finding | None:
         return None
     return chart.finding(
         shares,
-        seen=f"{_mean(shares):.0%} of the completions with a marked answer continue after it",
+        seen=f"{average(shares):.0%} of the completions with a marked answer continue after it",
         means="the run samples and learns from tokens that no reward is about; often a base model invents the next "
         "question",
         change=_stop_at_answer(chart, signs),
-        figures={"running_on_share": _mean(shares)},
+        figures={"running_on_share": average(shares)},
         severity="watch",
     )
 
@@ -270,7 +269,3 @@ def _stop_at_answer(chart: StageHistory, signs: list[TextSigns]) -> Change:
     if is_tagged and "</answer>" not in chart.setting("sampling.stop_strings", ()):
         return chart.change("sampling.stop_strings", ["</answer>"], "stop there (evaluation.stop_strings as well)")
     return _pay_for_brevity(chart)
-
-
-def _mean(points: list[Point]) -> float:
-    return mean(values_of(points))

@@ -20,7 +20,7 @@ from groupwise.base.stats import mean
 from groupwise.base.text_layout import wrapped
 from groupwise.doctor.chart import RECENT_STEPS, SEVERITY_WORDS, Change, Finding, StageHistory
 from groupwise.doctor.checks import CHECKS
-from groupwise.doctor.series import Point, middle, values_of
+from groupwise.doctor.series import Point, average, middle, values_of
 
 STYLES = {"sick": "bold red", "watch": "bold yellow"}
 ZERO_LOSS = 1e-6
@@ -78,8 +78,7 @@ def vital_signs(chart: StageHistory) -> list[str]:
     lines.append(f"reward {_course(rewards)}; training pass@1 {_course(chart.series('score/pass_at_1'))}")
     typical = f" (median {middle(gradient):.2g})" if gradient else ""
     lines.append(
-        f"gradient above 0 in {moves} of {len(chart.steps)} steps{typical}; "
-        f"groups with signal {mean(values_of(signal)):.0%}"
+        f"gradient above 0 in {moves} of {len(chart.steps)} steps{typical}; groups with signal {average(signal):.0%}"
         if signal
         else "no gradient was recorded"
     )
@@ -119,7 +118,7 @@ def _course(points: list[Point]) -> str:
     if not points:
         return "unknown"
     size = max(1, len(points) // 10)
-    return f"{mean(values_of(points[:size])):.3f} → {mean(values_of(points[-size:])):.3f}"
+    return f"{average(points[:size]):.3f} → {average(points[-size:]):.3f}"
 
 
 def show(name: str, charts: Sequence[StageHistory], findings: Sequence[Finding], console: Console) -> None:
