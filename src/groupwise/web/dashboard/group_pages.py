@@ -66,7 +66,7 @@ def one_group(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, 
     kind = cast(Kind, parameters.choice("kind", KINDS, "train"))
     step, index = parameters.required_whole("step"), parameters.required_whole("index")
     file = run.index.file_of(kind, step)
-    entry = None if file is None else next((one for one in file.entries if one.place.line == index), None)
+    entry = None if file is None else next((one for one in file.entries if one.line == index), None)
     if file is None or entry is None:
         raise NotServed(f"group {index} of step {step} ({kind}) was not saved, or is damaged")
     line, outline = read_line(file, entry), entry.outline
@@ -119,15 +119,15 @@ def _wanted(parameters: Parameters) -> Wanted:
 
 
 def _line(group: FoundGroup, wanted: Wanted, token_steps: Mapping[int, Path]) -> dict[str, Any]:
-    place, outline = group.entry.place, group.entry.outline
+    file, outline = group.file, group.entry.outline
     return {
-        "kind": group.file.kind,
-        "step": place.step,
-        "index": place.line,
+        "kind": file.kind,
+        "step": file.step,
+        "index": group.entry.line,
         **{name: getattr(outline, name) for name in _LISTED},
         "num_rollouts": len(outline.finishes),
         "rewards": [finite_or_none(reward) for reward in outline.rewards],
-        "has_tokens": place.step in token_steps,
+        "has_tokens": file.step in token_steps,
         "match": _match(group, wanted.text),
     }
 

@@ -92,7 +92,7 @@ class Searches:
             if hits is None:
                 continue
             done_bytes += file.identity.size_bytes
-            matching.append((file, [entry for entry in entries if entry.place.line in hits]))
+            matching.append((file, [entry for entry in entries if entry.line in hits]))
         total_bytes = sum(file.identity.size_bytes for file, _ in passing)
         return Chosen(_in_order(matching, sort), done_bytes / total_bytes if total_bytes else 1.0)
 
@@ -124,12 +124,12 @@ def search_file(file: FileIndex, text: str) -> Iterator[int]:
     with open_as_indexed(file) as data:
         for entry in file.entries:
             if any(text in part for part in entry.outline.problem_texts):
-                yield entry.place.line
+                yield entry.line
                 continue
             data.seek(entry.offset)
             line = data.read(entry.num_bytes)
             if any(text in completion.lower() for completion in completions_of(line, entry.outline)):
-                yield entry.place.line
+                yield entry.line
 
 
 def _passes(outline: GroupOutline, wanted: Wanted) -> bool:
@@ -195,7 +195,7 @@ def _in_order(found: Sequence[tuple[FileIndex, list[IndexEntry]]], sort: Sort) -
     """Sort groups. Files come newest first, their groups in file order; ties keep that order."""
     groups = [FoundGroup(file, entry) for file, entries in found for entry in entries]
     if sort == "oldest":
-        groups.sort(key=lambda group: group.entry.place)
+        groups.sort(key=lambda group: (group.file.step, group.entry.line))
     elif sort != "newest":
         name, sign = {"spread": ("spread", -1), "highest": ("mean_reward", -1), "lowest": ("mean_reward", 1)}[sort]
 
