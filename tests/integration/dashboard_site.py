@@ -15,7 +15,6 @@ from groupwise.runs import Run, RunLog
 from groupwise.types import GroupTrace, ScoredGroup, StepRecord, TokenTrace
 from groupwise.web.dashboard.library import Library, run_id
 from groupwise.web.dashboard.loopback_server import DashboardServer
-from groupwise.web.dashboard.watch_page import PAGE
 from tests.integration.browser import Browser
 from tests.integration.synthetic_run import RECIPE, write_synthetic_run
 
@@ -32,7 +31,7 @@ EVERY_MARK = (
 def serving(root: Path, port: int = 0) -> Iterator[str]:
     """The address of a server over the runs below `root`."""
     library = Library([root])
-    with DashboardServer(library, PAGE, port) as server:
+    with DashboardServer(library, port) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

@@ -24,8 +24,7 @@ def run(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from groupwise.doctor import examine, read_charts
-    from groupwise.doctor.show_findings import show
-    from groupwise.doctor.vitals import vital_signs
+    from groupwise.doctor.wording import show, vital_signs
     from groupwise.runs import Run
 
     run = Run(options.run_dir)

@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
 
         say(f"{len(write_plots(report.charts, report.runs, options.plots))} files in {options.plots}")
     if options.csv is not None:
-        from groupwise.web.report.csv_files import write_csv_files
+        from groupwise.web.report.plots import write_csv_files
 
         say(f"{len(write_csv_files(report.charts, report.runs, options.csv))} files in {options.csv}")
     return 0

@@ -34,7 +34,6 @@ def run(options: argparse.Namespace) -> int:
     from groupwise.config import ConfigError
     from groupwise.web.dashboard.library import Library
     from groupwise.web.dashboard.loopback_server import DashboardServer
-    from groupwise.web.dashboard.watch_page import PAGE
 
     if not 0 <= options.port <= 65535:
         raise ConfigError(f"--port {options.port}: choose a port from 1 to 65535, or 0 for any free one")
@@ -42,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         if not path.is_dir():
             raise ConfigError(f"no folder at {path}; name a run directory, or a folder with runs")
     library = Library(options.runs or [DEFAULT_FOLDER])
-    with DashboardServer(library, PAGE, options.port) as server:
+    with DashboardServer(library, options.port) as server:
         _announce(server, options.json)
         if options.open:
             import webbrowser

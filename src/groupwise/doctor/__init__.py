@@ -1,4 +1,4 @@
-"""What is wrong with a run, what that means, and which key to change: `groupwise doctor RUN`, and live while it trains.
+"""Diagnosis of a run, after it or while it trains: what is wrong, what that means, and which recipe key to change.
 
     run directory ──▶ StageHistory ──▶ each of CHECKS ──▶ Finding
 
@@ -8,20 +8,8 @@ steps before they report anything, and stay silent while the reward rises. Nothi
 
 from __future__ import annotations
 
-from groupwise.doctor.chart import StageHistory, read_charts
-from groupwise.doctor.checks import CHECKS, DoctorCheck, examine
-from groupwise.doctor.finding import SEVERITY_WORDS, Change, Finding, Severity
+from groupwise.doctor.chart import Finding, StageHistory, read_charts
+from groupwise.doctor.checks import CHECKS, examine
 from groupwise.doctor.live import LiveDoctor
 
-__all__ = [
-    "CHECKS",
-    "SEVERITY_WORDS",
-    "Change",
-    "DoctorCheck",
-    "Finding",
-    "LiveDoctor",
-    "Severity",
-    "StageHistory",
-    "examine",
-    "read_charts",
-]
+__all__ = ["CHECKS", "Finding", "LiveDoctor", "StageHistory", "examine", "read_charts"]

@@ -1,4 +1,4 @@
-"""What the doctor looks at: one stage of a run, read from the run directory.
+"""What a check gets and returns: the history of one stage, read from the run directory, and a finding.
 
 Contract: reads files, never the trainer, and may be used while a trainer writes. Completions are read only when a check
 asks for them, and then only those of a few steps.
@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from typing import Any, Literal
 
-from groupwise.doctor.finding import Change, Finding, Severity
-from groupwise.doctor.series import Point
+from groupwise.doctor.series import Point, has_risen, middle
 from groupwise.doctor.text_signs import TextSigns, read_signs
 from groupwise.runs import Run, RunReadError, layout
 from groupwise.runs.records import has_no_gradient
@@ -21,13 +20,52 @@ from groupwise.types import EvalRecord, StepRecord
 
 SAMPLED_STEPS = 8
 """Number of steps whose completions are read: enough to tell a lasting sign from a single one."""
+RECENT_STEPS = 20
+"""Long enough not to be noise, and short enough to be seen before much of a run is lost."""
+SOLVED = 0.9
+"""A policy that is right nine times in ten has little left to differ about: equal rewards are then expected."""
+
+Severity = Literal["sick", "watch"]
+"""`sick`: the run learns the wrong thing, or next to nothing; stop it and make the change. `watch`: the run can
+continue, but something is wasted or may go wrong. These are the values in files; people read SEVERITY_WORDS."""
+
+SEVERITY_WORDS: Mapping[str, str] = {"sick": "problem", "watch": "warning"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The fix that a finding proposes."""
+
+    advice: str
+    """One sentence; it says what to do when the key does not help."""
+    key: str = ""
+    """A key of the recipe, as `--set` takes it; "" when no key helps."""
+    value: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    severity: Severity
+    stage: str
+    first_step: int
+    last_step: int
+    seen: str
+    """The evidence: a sentence with figures."""
+    means: str
+    change: Change
+    figures: Mapping[str, float]
+    """The numbers in `seen`, by metric or by name."""
+    check: str = ""
+    """A name in CHECKS, filled in by `examine`; the key `disease` in JSON."""
+
+    def to_json(self) -> dict[str, Any]:
+        table = asdict(self)
+        return {"disease": table.pop("check"), **table}
 
 
 @dataclass(frozen=True)
 class StageHistory:
     stage: str
-    index: int
-    """Position of the stage in the recipe."""
     steps: tuple[StepRecord, ...]
     evals: tuple[EvalRecord, ...]
     """Those of the whole run: a stage is compared with what came before it."""
@@ -40,6 +78,12 @@ class StageHistory:
     def signs(self) -> tuple[TextSigns, ...]:
         """Signs in the completions of a few steps, in order."""
         return self.look_at_texts()
+
+    @cached_property
+    def index(self) -> int:
+        """Position of the stage in the recipe."""
+        names = [table.get("name") or table.get("algorithm") for table in self.recipe.get("stages", ())]
+        return names.index(self.stage) if self.stage in names else 0
 
     @property
     def table(self) -> Mapping[str, Any]:
@@ -66,6 +110,20 @@ class StageHistory:
         points = ((record.step, record.metrics.get(name, math.nan)) for record in self.steps)
         return [(step, value) for step, value in points if math.isfinite(value)]
 
+    def recent(self, name: str) -> list[Point]:
+        """Return the newest points of a series, at most RECENT_STEPS."""
+        return self.series(name)[-RECENT_STEPS:]
+
+    @property
+    def is_solved(self) -> bool:
+        recent = self.recent("score/pass_at_1")
+        return bool(recent) and middle(recent) >= SOLVED
+
+    @property
+    def is_rising(self) -> bool:
+        """Whether the policy is getting better; most signs are then not reported."""
+        return has_risen(self.series("reward/mean")[-2 * RECENT_STEPS :])
+
     def setting(self, key: str, default: Any) -> Any:
         """Return the stage's value of a key given by its path, as in "sampling.max_new_tokens"."""
         return _look_up(self.table, key, default)
@@ -74,30 +132,30 @@ class StageHistory:
         """Return the recipe's value of a key outside its stages."""
         return _look_up(self.recipe, key, default)
 
-    def stage_key(self, key: str) -> str:
-        return f"stages.{self.index}.{key}"
-
     def change(self, key: str, value: Any, advice: str) -> Change:
         """Return the change of one of the stage's keys."""
-        return Change(advice, self.stage_key(key), value)
+        return Change(advice, f"stages.{self.index}.{key}", value)
 
     def slower(self, advice: str) -> Change:
         """Return the change to half the learning rate."""
         return self.change("optimizer.learning_rate", self.setting("optimizer.learning_rate", 1e-6) / 2, advice)
 
+    def closer(self, advice: str) -> Change:
+        """Return the change to a stronger KL term."""
+        return self.change("kl.coefficient", 2 * self.setting("kl.coefficient", 0.0) or 0.04, advice)
+
     def finding(
         self,
-        check: str,
-        severity: Severity,
         points: Sequence[Point],
         *,
         seen: str,
         means: str,
         change: Change,
         figures: Mapping[str, float],
+        severity: Severity = "sick",
     ) -> Finding:
         """Return a finding over the steps of `points`."""
-        return Finding(check, severity, self.stage, points[0][0], points[-1][0], seen, means, change, figures)
+        return Finding(severity, self.stage, points[0][0], points[-1][0], seen, means, change, figures)
 
 
 def read_charts(run: Run) -> tuple[StageHistory, ...]:
@@ -111,25 +169,12 @@ def read_charts(run: Run) -> tuple[StageHistory, ...]:
     for name in dict.fromkeys(record.stage for record in steps):
         members = tuple(record for record in steps if record.stage == name)
         sample = _spread([step for step in kept if members[0].step <= step <= members[-1].step], SAMPLED_STEPS)
-        charts.append(make_chart(name, members, evals, recipe, info, _reader(run, sample)))
+        charts.append(StageHistory(name, members, evals, recipe, info, partial(_read_texts, run, sample)))
     return tuple(charts)
 
 
-def make_chart(
-    stage: str,
-    steps: tuple[StepRecord, ...],
-    evals: tuple[EvalRecord, ...],
-    recipe: Mapping[str, Any],
-    info: Mapping[str, Any],
-    look_at_texts: Callable[[], tuple[TextSigns, ...]],
-) -> StageHistory:
-    names = [table.get("name") or table.get("algorithm") for table in recipe.get("stages", ())]
-    index = names.index(stage) if stage in names else 0
-    return StageHistory(stage, index, steps, evals, recipe, info, look_at_texts)
-
-
-def _reader(run: Run, steps: list[int]) -> Callable[[], tuple[TextSigns, ...]]:
-    return lambda: tuple(sign for step in steps if (sign := read_signs(run, step)))
+def _read_texts(run: Run, steps: list[int]) -> tuple[TextSigns, ...]:
+    return tuple(sign for step in steps if (sign := read_signs(run, step)))
 
 
 def _spread(items: list[int], count: int) -> list[int]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
 from typing import NamedTuple
 
 from groupwise.doctor import course_checks, policy_checks, sampling_checks
-from groupwise.doctor.chart import StageHistory
-from groupwise.doctor.finding import Finding
+from groupwise.doctor.chart import Finding, StageHistory
 
 
 class DoctorCheck(NamedTuple):
     title: str
     find: Callable[[StageHistory], Finding | None]
-    explains: frozenset[str] = frozenset()
+    explains: Set[str] = frozenset()
     """Checks whose findings follow from this one's; their advice would mislead, so they are left out."""
 
 
@@ -21,12 +21,12 @@ CHECKS: Mapping[str, DoctorCheck] = {
     "no_learning": DoctorCheck(
         "No learning: the gradient is 0",
         course_checks.no_learning,
-        frozenset({"dead_groups", "nearly_greedy", "truncation", "identical_completions", "kl_stuck_at_zero"}),
+        {"dead_groups", "nearly_greedy", "truncation", "identical_completions", "kl_stuck_at_zero"},
     ),
     "nearly_greedy": DoctorCheck(
         "Sampling is nearly greedy",
         sampling_checks.nearly_greedy,
-        frozenset({"dead_groups", "identical_completions", "kl_spike", "gradient_spikes", "held_out_falls"}),
+        {"dead_groups", "identical_completions", "kl_spike", "gradient_spikes", "held_out_falls"},
     ),
     "dead_groups": DoctorCheck("Groups without signal", sampling_checks.dead_groups),
     "verifier_errors": DoctorCheck("The verifier fails", course_checks.verifier_errors),
@@ -41,9 +41,7 @@ CHECKS: Mapping[str, DoctorCheck] = {
     "length_collapse": DoctorCheck("Completions shrink", sampling_checks.length_collapse),
     "reasoning_dropped": DoctorCheck("Reasoning is dropped", sampling_checks.reasoning_dropped),
     "length_growth": DoctorCheck("Completions grow", sampling_checks.length_growth),
-    "hollow_reward": DoctorCheck(
-        "Reward up, held-out flat", course_checks.hollow_reward, frozenset({"held_out_falls"})
-    ),
+    "hollow_reward": DoctorCheck("Reward up, held-out flat", course_checks.hollow_reward, {"held_out_falls"}),
     "held_out_falls": DoctorCheck("Held-out score falls", course_checks.held_out_falls),
     "identical_completions": DoctorCheck("Identical completions", sampling_checks.identical_completions),
     "other_writing_system": DoctorCheck("Another writing system", sampling_checks.other_writing_system),
@@ -58,7 +56,7 @@ def examine(charts: Iterable[StageHistory]) -> tuple[Finding, ...]:
     """Run every check on every stage: problems first, a run that does not learn before all others."""
     found: list[Finding] = []
     for chart in charts:
-        here = [finding for check in CHECKS.values() if (finding := check.find(chart))]
-        explained = frozenset().union(*(CHECKS[finding.check].explains for finding in here))
+        here = [replace(finding, check=name) for name, check in CHECKS.items() if (finding := check.find(chart))]
+        explained = set[str]().union(*(CHECKS[finding.check].explains for finding in here))
         found += [finding for finding in here if finding.check not in explained]
     return tuple(sorted(found, key=lambda finding: (finding.severity != "sick", finding.check != "no_learning")))

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from groupwise.audit.held_out_gain import evaluates_greedily, held_out_ends, held_out_gains, pass_at_1_gain
 from groupwise.base.stats import mean
-from groupwise.doctor.chart import StageHistory
-from groupwise.doctor.finding import Change, Finding
-from groupwise.doctor.sampling_checks import GREEDY_TEMPERATURE, SOLVED, TRUNCATED_SHARE
-from groupwise.doctor.series import Point, has_risen, persistent, values_of
+from groupwise.doctor.chart import SOLVED, Change, Finding, Severity, StageHistory
+from groupwise.doctor.sampling_checks import GREEDY_TEMPERATURE, TRUNCATED_SHARE
+from groupwise.doctor.series import Point, average, has_risen, persistent, values_of
 from groupwise.runs.records import DEAD_STEPS
 from groupwise.types import StepRecord
 
@@ -57,8 +56,6 @@ def no_learning(chart: StageHistory) -> Finding | None:
     wrong, right = (sum(values_of(chart.series(f"groups/dead_all_{verdict}"))) for verdict in ("wrong", "correct"))
     is_solved = usual("score/pass_at_1") >= SOLVED
     return chart.finding(
-        "no_learning",
-        "watch" if is_solved else "sick",
         [(record.step, 0.0) for record in chart.steps],
         seen=f"no gradient in {steps} of {steps} steps: all rewards of each group were equal (reward "
         f"{usual('reward/mean'):.3f}; groups all wrong {wrong:.0f}, all correct {right:.0f}; no answer found in "
@@ -68,6 +65,7 @@ def no_learning(chart: StageHistory) -> Finding | None:
         else "the policy has not changed: a group teaches by how its rewards differ, and no group has two rewards",
         change=_first_signal(chart, is_solved, usual("rollouts/truncated_share")),
         figures={"num_dead": float(steps), "reward/mean": usual("reward/mean")},
+        severity="watch" if is_solved else "sick",
     )
 
 
@@ -86,54 +84,51 @@ def _first_signal(chart: StageHistory, is_solved: bool, truncated_share: float) 
     )
 
 
-def _failures(chart: StageHistory, name: str) -> list[Point]:
+def _failures(chart: StageHistory, name: str) -> tuple[Severity, list[Point], float]:
+    """Return how bad the failures of a kind are, the steps with many of them (or none), and their share there."""
     series = chart.series(name)
-    often = persistent(series, lambda share: share > FAILED_SHARE, NEED, WITHIN)
-    return often or persistent(series, lambda share: share >= MOSTLY_FAILED_SHARE, DEAD_STEPS, DEAD_STEPS)
+    points = persistent(series, lambda share: share > FAILED_SHARE, NEED, WITHIN)
+    points = points or persistent(series, lambda share: share >= MOSTLY_FAILED_SHARE, DEAD_STEPS, DEAD_STEPS)
+    share = average(points)
+    return "sick" if share >= SICK_FAILED_SHARE else "watch", points, share
 
 
 def verifier_errors(chart: StageHistory) -> Finding | None:
-    points = _failures(chart, "score/error_share")
+    severity, points, share = _failures(chart, "score/error_share")
     if not points:
         return None
-    share = mean(values_of(points))
     said = next((sign.failure for sign in reversed(chart.signs) if sign.failure), "")
     task = chart.run_setting("task.name", "TASK")
+    is_memory = "memory" in said.lower()
     return chart.finding(
-        "verifier_errors",
-        "sick" if share >= SICK_FAILED_SHARE else "watch",
         points,
         seen=f"the verifier fails on {share:.1%} of the rollouts in {len(points)} steps"
         + (f"; it says: {said[:200]}" if said else ""),
         means="rollouts that it fails on are left out of the loss: the policy never learns that they are wrong",
         change=Change(
             f"fix the verifier: `groupwise validate {task}` tests it; memory is verifier.memory_mb",
-            "verifier.memory_mb" if "memory" in said.lower() else "",
-            2 * chart.run_setting("verifier.memory_mb", 4096) if "memory" in said.lower() else None,
+            "verifier.memory_mb" if is_memory else "",
+            2 * chart.run_setting("verifier.memory_mb", 4096) if is_memory else None,
         ),
         figures={"score/error_share": share},
+        severity=severity,
     )
 
 
 def verifier_time_outs(chart: StageHistory) -> Finding | None:
-    points = _failures(chart, "score/timed_out_share")
+    severity, points, share = _failures(chart, "score/timed_out_share")
     if not points:
         return None
-    share = mean(values_of(points))
     seconds, on_the_clock = chart.run_setting("verifier.seconds", 5.0), chart.run_setting("verifier.wall_seconds", 60.0)
     also = " (and raise verifier.wall_seconds as well)" if 2 * seconds > on_the_clock else ""
+    advice = f"more time per completion{also}; or make the verifier give up by itself and call the answer wrong"
     return chart.finding(
-        "verifier_time_outs",
-        "sick" if share >= SICK_FAILED_SHARE else "watch",
         points,
         seen=f"scoring timed out on {share:.1%} of the rollouts in {len(points)} steps (limit {seconds:g} s)",
         means="slow rollouts are left out of the loss: the policy never learns that slow programs are wrong",
-        change=Change(
-            f"more time per completion{also}; or make the verifier give up by itself and call the answer wrong",
-            "verifier.seconds",
-            2 * seconds,
-        ),
+        change=Change(advice, "verifier.seconds", 2 * seconds),
         figures={"score/timed_out_share": share, "verifier.seconds": seconds},
+        severity=severity,
     )
 
 
@@ -149,13 +144,10 @@ def hollow_reward(chart: StageHistory) -> Finding | None:
     gain = gains[0]
     if has_risen(chart.series("score/pass_at_1")):
         advice = "it solves more of its training problems only; `groupwise audit RUN` looks for holes in the verifier"
-        coefficient = chart.setting("kl.coefficient", 0.0)
-        change = chart.change("kl.coefficient", 2 * coefficient if coefficient else 0.04, advice)
+        change = chart.closer(advice)
     else:
         change = _pay_less(chart, steps)
     return chart.finding(
-        "hollow_reward",
-        "sick" if gain.held_out_gain < HOLLOW_SHARE * gain.reward_gain else "watch",
         [(record.step, 0.0) for record in steps],
         seen=f"reward {gain.reward_first:.3f} → {gain.reward_last:.3f}, held-out pass@1 {gain.held_out_first:.1%} → "
         f"{gain.held_out_last:.1%} (95 % interval of the gain {gain.held_out_gain_low:+.1%} to "
@@ -164,17 +156,15 @@ def hollow_reward(chart: StageHistory) -> Finding | None:
         "problems by heart",
         change=change,
         figures={"reward_gain": gain.reward_gain, "held_out_gain": gain.held_out_gain},
+        severity="sick" if gain.held_out_gain < HOLLOW_SHARE * gain.reward_gain else "watch",
     )
 
 
 def _pay_less(chart: StageHistory, steps: Sequence[StepRecord]) -> Change:
     """Return the change that pays less for the part of the score whose contribution grew most."""
     half = len(steps) // 2
-    weights = {
-        name: chart.setting(f"reward.part_weights.{name}", 1.0)
-        for name in sorted({key.removeprefix(PART) for one in steps for key in one.metrics if key.startswith(PART)})
-        if name != "correct"
-    }
+    names = {key.removeprefix(PART) for one in steps for key in one.metrics if key.startswith(PART)} - {"correct"}
+    weights = {name: chart.setting(f"reward.part_weights.{name}", 1.0) for name in sorted(names)}
 
     def gained(name: str) -> float:
         before, after = (
@@ -204,19 +194,17 @@ def held_out_falls(chart: StageHistory) -> Finding | None:
         return None
     newest = chart.evals[-1]
     is_made_up = newest.step > after.step and newest.pass_at_1 >= before.pass_at_1
+    advice = "smaller updates, from the best checkpoint; `groupwise compare` shows which answers were lost"
     regained = f"; since then {newest.pass_at_1:.1%} (step {newest.step})" if is_made_up else ""
     return chart.finding(
-        "held_out_falls",
-        "watch" if is_made_up else "sick",
         [(record.step, 0.0) for record in chart.steps if record.step <= after.step],
         seen=f"held-out pass@1 {before.pass_at_1:.1%} (step {before.step}) → {after.pass_at_1:.1%} (step {after.step}; "
         f"95 % interval of the change {low:+.1%} to {high:+.1%}){regained}",
         means="the model is worse at the task than when the stage began"
         + (", and a later stage has made up for it" if is_made_up else ""),
-        change=chart.slower(
-            "smaller updates, from the best checkpoint; `groupwise compare` shows which answers were lost"
-        ),
+        change=chart.slower(advice),
         figures={"held_out_first": before.pass_at_1, "held_out_last": after.pass_at_1},
+        severity="watch" if is_made_up else "sick",
     )
 
 
@@ -227,17 +215,15 @@ def slow_phase(chart: StageHistory) -> Finding | None:
     whole = sum(sum(values_of(chart.series(name))) for name in names)
     for name, (limit, title, key, default) in PHASES.items():
         spent = sum(values_of(chart.series(name)))
-        if spent < MIN_PHASE_SECONDS or spent < limit * whole:
-            continue
-        return chart.finding(
-            "slow_phase",
-            "watch",
-            chart.series(name),
-            seen=f"{title} took {spent:.0f} s, {spent / whole:.0%} of the time",
-            means="the model waits instead of sampling and learning",
-            change=_less_of(chart, key, default),
-            figures={name: spent, "share": spent / whole},
-        )
+        if spent >= max(MIN_PHASE_SECONDS, limit * whole):
+            return chart.finding(
+                chart.series(name),
+                seen=f"{title} took {spent:.0f} s, {spent / whole:.0%} of the time",
+                means="the model waits instead of sampling and learning",
+                change=_less_of(chart, key, default),
+                figures={name: spent, "share": spent / whole},
+                severity="watch",
+            )
     return None
 
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from groupwise.doctor.chart import make_chart
+from groupwise.doctor.chart import StageHistory
 from groupwise.doctor.checks import examine
 from groupwise.doctor.text_signs import TextSigns, read_signs
 from groupwise.doctor.wording import one_line
@@ -85,9 +85,8 @@ class LiveDoctor:
         if sign is not None:
             self._signs.append(sign)
         signs = tuple(self._signs)
-        chart = make_chart(
-            record.stage, tuple(self._steps), tuple(self._evals), self._recipe, self._info, lambda: signs
-        )
+        steps, evals = tuple(self._steps), tuple(self._evals)
+        chart = StageHistory(record.stage, steps, evals, self._recipe, self._info, lambda: signs)
         for finding in examine([chart]):
             if (finding.check, finding.stage) not in reported:
                 reported.add((finding.check, finding.stage))

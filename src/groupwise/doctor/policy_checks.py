@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 
-from groupwise.base.stats import mean
-from groupwise.doctor.chart import StageHistory
-from groupwise.doctor.finding import Change, Finding
-from groupwise.doctor.sampling_checks import RECENT_STEPS, SOLVED
-from groupwise.doctor.series import has_risen, jumps, middle, persistent, spikes, values_of
+from groupwise.doctor.chart import RECENT_STEPS, Change, Finding, StageHistory
+from groupwise.doctor.series import average, jumps, middle, persistent, spikes, values_of
 
 KL_JUMP_FACTOR = 5.0
 KL_JUMP_NATS = 0.1
@@ -57,8 +54,6 @@ def kl_spike(chart: StageHistory) -> Finding | None:
     before = [point for point in series if point[0] < points[0][0]][-KL_BEFORE:]
     seen = f"jumped from {middle(before):.2g} to" if before else "was from the first step on"
     return chart.finding(
-        "kl_spike",
-        "sick",
         points,
         seen=f"KL from the reference {seen} {middle(points):.2g} nats a token, and stayed",
         means="a few updates moved the policy far from where it began; what it knew besides the task may be lost",
@@ -68,22 +63,21 @@ def kl_spike(chart: StageHistory) -> Finding | None:
 
 
 def kl_stuck_at_zero(chart: StageHistory) -> Finding | None:
-    recent = chart.series("kl/ref_k3")[-RECENT_STEPS:]
-    if len(recent) < RECENT_STEPS or max(map(abs, values_of(recent))) > KL_ZERO_NATS:
+    recent = chart.recent("kl/ref_k3")
+    highest = max(map(abs, values_of(recent)), default=0.0)
+    if len(recent) < RECENT_STEPS or highest > KL_ZERO_NATS:
         return None
     rate = chart.setting("optimizer.learning_rate", 1e-6)
-    gradient = chart.series("policy/grad_norm")[-RECENT_STEPS:]
+    gradient = chart.recent("policy/grad_norm")
     change = chart.change("optimizer.learning_rate", rate * 10, "larger updates")
     if math.isinf(chart.setting("kl.coefficient", 0.0)):
         change = chart.change(
             "kl.coefficient", 0.02, "at inf the divergence is the whole loss, and rewards count for nothing"
         )
     return chart.finding(
-        "kl_stuck_at_zero",
-        "sick",
         recent,
-        seen=f"KL from the reference is at most {max(map(abs, values_of(recent))):.1g} after updates with a gradient "
-        f"of {middle(gradient) if gradient else 0:.2g} and a learning rate of {rate:g}",
+        seen=f"KL from the reference is at most {highest:.1g} after updates with a gradient of "
+        f"{middle(gradient) if gradient else 0:.2g} and a learning rate of {rate:g}",
         means="the policy is still the reference: updates do not reach the weights, or are too small to change them",
         change=change,
         figures={"kl/ref_k3": middle(recent), "optimizer.learning_rate": rate},
@@ -91,20 +85,18 @@ def kl_stuck_at_zero(chart: StageHistory) -> Finding | None:
 
 
 def entropy_collapse(chart: StageHistory) -> Finding | None:
-    points, solved = chart.series("policy/entropy_nats"), chart.series("score/pass_at_1")[-RECENT_STEPS:]
-    if len(points) < 2 * RECENT_STEPS or not solved or middle(solved) >= SOLVED:
+    points, solved = chart.series("policy/entropy_nats"), chart.recent("score/pass_at_1")
+    if len(points) < 2 * RECENT_STEPS or not solved or chart.is_solved:
         return None
     start, recent = middle(points[:RECENT_STEPS]), points[-RECENT_STEPS:]
     is_low = middle(recent) < ENTROPY_NATS and middle(recent) < ENTROPY_SHARE * start
-    if not is_low or has_risen(chart.series("reward/mean")[-2 * RECENT_STEPS :]):
+    if not is_low or chart.is_rising:
         return None
     if _updates_per_step(chart) > 1 and chart.setting("loss.clip_high", 0.2) < 0.28:
         change = chart.change("loss.clip_high", 0.28, "let unlikely tokens grow (DAPO's clip-higher)")
     else:
         change = chart.slower("smaller updates, from a checkpoint before this; or raise sampling.temperature")
     return chart.finding(
-        "entropy_collapse",
-        "sick",
         recent,
         seen=f"entropy went from {start:.2f} to {middle(recent):.3f} nats per token, at pass@1 {middle(solved):.0%}",
         means="the policy became certain before it was right: it no longer tries anything else",
@@ -128,8 +120,6 @@ def ratio_explosion(chart: StageHistory) -> Finding | None:
     else:
         change = chart.slower("smaller updates between sampling and the last update of a step")
     return chart.finding(
-        "ratio_explosion",
-        "sick",
         points,
         seen=f"{seen} in {len(points)} steps, with {_updates_per_step(chart)} updates a step",
         means="within a step the policy moves so far that the rollouts are no longer typical of it",
@@ -152,8 +142,6 @@ def gradient_spikes(chart: StageHistory) -> Finding | None:
     else:
         change = chart.change("optimizer.max_grad_norm", 1.0, "clip them")
     return chart.finding(
-        "gradient_spikes",
-        "sick",
         points,
         seen=f"the gradient's norm is {middle(points):.3g} in {len(points)} steps and {usual:.3g} in the others",
         means="a few batches with extreme tokens decide where the policy goes",
@@ -168,8 +156,6 @@ def updates_not_finite(chart: StageHistory) -> Finding | None:
     if skipped < MIN_SKIPPED:
         return None
     return chart.finding(
-        "updates_not_finite",
-        "sick",
         points,
         seen=f"{skipped:.0f} updates had a loss or a gradient of NaN or inf, and were skipped",
         means="the numbers overflow; the run stops after max_nonfinite_updates of them in a row",
@@ -190,8 +176,6 @@ def learning_rate_too_small(chart: StageHistory) -> Finding | None:
         return None
     rate = max(values_of(rates))
     return chart.finding(
-        "learning_rate_too_small",
-        "sick",
         rates,
         seen=f"at a learning rate of {rate:g} the {chart.planned_steps} steps move a weight by {travel:.1g} at most; "
         f"neighbours in bf16 are {2 * BF16_HALF_STEP:.1g} apart at 0.002",
@@ -208,14 +192,13 @@ def engine_gap(chart: StageHistory) -> Finding | None:
         return None
     is_corrected = chart.setting("loss.importance", "none") != "none"
     return chart.finding(
-        "engine_gap",
-        "watch" if is_corrected else "sick",
         points,
-        seen=f"the engine's and the trainer's logprobs differ by {mean(values_of(points)):.2g} nats per token",
+        seen=f"the engine's and the trainer's logprobs differ by {average(points):.2g} nats per token",
         means="rollouts come from a different distribution than the one being trained"
         + ("; the importance weights correct some of it" if is_corrected else ", and nothing corrects for it"),
         change=_closer_engine(chart, is_corrected),
-        figures={"engine/logprob_gap_mean": mean(values_of(points))},
+        figures={"engine/logprob_gap_mean": average(points)},
+        severity="watch" if is_corrected else "sick",
     )
 
 

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from groupwise.base.stats import mean
-from groupwise.doctor.chart import StageHistory
-from groupwise.doctor.finding import Change, Finding
-from groupwise.doctor.series import Point, has_risen, middle, values_of
+from groupwise.doctor.chart import RECENT_STEPS, Change, Finding, Severity, StageHistory
+from groupwise.doctor.series import Point, average, has_risen, middle, values_of
 from groupwise.doctor.text_signs import TextSigns
 
-RECENT_STEPS = 20
-"""Long enough not to be noise, and short enough to be seen before much of a run is lost."""
-SOLVED = 0.9
-"""A policy that is right nine times in ten has little left to differ about: equal rewards are then expected."""
 NEARLY_SOLVED = 0.75
 """Training pass@1 from which zero-variance groups that are mostly all correct are a success and not a problem."""
 
@@ -63,29 +57,28 @@ def dead_groups(chart: StageHistory) -> Finding | None:
     early = [point for point in signal if point[0] < early_end] if chart.begins_at_start else []
     needed = max(MIN_EARLY_STEPS, min(EARLY_STEPS, chart.planned_steps))
     recent = signal[-RECENT_STEPS:]
-    if len(early) >= needed and _mean(early) < SIGNAL_SHARE and not has_risen(reward[: len(early)]):
+    if len(early) >= needed and average(early) < SIGNAL_SHARE and not has_risen(reward[: len(early)]):
         # It recovered later, or has little left to learn: costly, but not fatal.
-        points, is_fatal = early, not (has_risen(reward) or _is_solved(chart))
-    elif len(recent) == RECENT_STEPS and _mean(recent) < NO_SIGNAL_SHARE and not _is_solved(chart):
+        points, is_fatal = early, not (has_risen(reward) or chart.is_solved)
+    elif len(recent) == RECENT_STEPS and average(recent) < NO_SIGNAL_SHARE and not chart.is_solved:
         points, is_fatal = recent, True
     else:
         return None
     within = range(points[0][0], points[-1][0] + 1)
     wrong = sum(value for step, value in chart.series("groups/dead_all_wrong") if step in within)
     right = sum(value for step, value in chart.series("groups/dead_all_correct") if step in within)
-    passes = chart.series("score/pass_at_1")[-RECENT_STEPS:]
+    passes = chart.recent("score/pass_at_1")
     if right > wrong and passes and middle(passes) >= NEARLY_SOLVED:
         return None
     why = "too hard" if wrong >= right else "too easy"
     return chart.finding(
-        "dead_groups",
-        "sick" if is_fatal else "watch",
         points,
-        seen=f"only {_mean(points):.0%} of the groups have rewards that differ; zero-variance groups: {wrong:.0f} all "
-        f"wrong, {right:.0f} all correct; the reward does not rise",
+        seen=f"only {average(points):.0%} of the groups have rewards that differ; zero-variance groups: {wrong:.0f} "
+        f"all wrong, {right:.0f} all correct; the reward does not rise",
         means=f"a group of equal rewards teaches nothing, and most are: the problems are {why} for this policy",
         change=_livelier_groups(chart, is_hard=wrong >= right),
-        figures={"groups/signal_share": _mean(points), "dead_all_wrong": wrong, "dead_all_correct": right},
+        figures={"groups/signal_share": average(points), "dead_all_wrong": wrong, "dead_all_correct": right},
+        severity="sick" if is_fatal else "watch",
     )
 
 
@@ -99,13 +92,11 @@ def _livelier_groups(chart: StageHistory, is_hard: bool) -> Change:
 
 
 def truncation(chart: StageHistory) -> Finding | None:
-    recent = chart.series("rollouts/truncated_share")[-RECENT_STEPS:]
-    if len(recent) < RECENT_STEPS or middle(recent) < TRUNCATED_SHARE or _is_rising(chart):
+    recent = chart.recent("rollouts/truncated_share")
+    if len(recent) < RECENT_STEPS or middle(recent) < TRUNCATED_SHARE or chart.is_rising:
         return None
     limit = chart.setting("sampling.max_new_tokens", 256)
     return chart.finding(
-        "truncation",
-        "sick",
         recent,
         seen=f"{middle(recent):.0%} of the rollouts are cut off at max_new_tokens = {limit}",
         means="a completion that is cut off has no answer: it is scored wrong, however good its reasoning is",
@@ -121,8 +112,6 @@ def nearly_greedy(chart: StageHistory) -> Finding | None:
         return None
     count = chart.setting("rollouts_per_problem", 8)
     return chart.finding(
-        "nearly_greedy",
-        "sick",
         shares,
         seen=f"{middle(shares):.0%} of the rollouts that could be unlike the others of their group are not, at "
         f"temperature {temperature:g} in groups of {count}",
@@ -134,13 +123,11 @@ def nearly_greedy(chart: StageHistory) -> Finding | None:
 
 
 def identical_completions(chart: StageHistory) -> Finding | None:
-    recent, lengths = _identical_of_possible(chart)[-RECENT_STEPS:], _recent_lengths(chart)
-    if len(recent) < RECENT_STEPS or _is_rising(chart) or not _are_alike(chart, recent):
+    recent, lengths = _identical_of_possible(chart)[-RECENT_STEPS:], chart.recent("rollouts/length_mean_tokens")
+    if len(recent) < RECENT_STEPS or chart.is_rising or not _are_alike(chart, recent):
         return None
     temperature = chart.setting("sampling.temperature", 1.0)
     return chart.finding(
-        "identical_completions",
-        "sick",
         recent,
         seen=f"{middle(recent):.0%} of the rollouts that could be unlike the others of their group are not; their "
         f"median length is {middle(lengths):.0f} tokens",
@@ -165,47 +152,35 @@ def _identical_of_possible(chart: StageHistory) -> list[Point]:
     ]
 
 
-def _recent_lengths(chart: StageHistory) -> list[Point]:
-    return chart.series("rollouts/length_mean_tokens")[-RECENT_STEPS:]
-
-
 def _are_alike(chart: StageHistory, shares: list[Point]) -> bool:
     """Whether rollouts are more alike than their length and their pass rate explain."""
-    lengths = _recent_lengths(chart)
-    if not lengths or _is_solved(chart):
+    lengths = chart.recent("rollouts/length_mean_tokens")
+    if not lengths or chart.is_solved:
         return False
     return middle(shares) >= (SHORT_IDENTICAL_SHARE if middle(lengths) < SHORT_TOKENS else IDENTICAL_SHARE)
 
 
 def length_collapse(chart: StageHistory) -> Finding | None:
-    found = _length_change(chart)
-    if found is None or found[1] > found[0]:
+    before, after = _length_change(chart)
+    if after >= before:
         return None
-    before, after, recent = found
     if chart.setting("reward.length_cost", 0.0) > 0:
         change = chart.change("reward.length_cost", 0.0, "the reward pays for short completions")
     elif chart.setting("reward.overlong_buffer_share", 0.0) > 0:
         change = chart.change("reward.overlong_buffer_share", 0.0, "long completions are penalized before the limit")
     else:
         change = chart.slower("smaller updates; and read completions: does a bare answer earn a reward?")
-    return chart.finding(
-        "length_collapse",
-        "sick",
-        recent,
-        seen=f"completions went from {before:.0f} to {after:.0f} tokens, and the reward did not rise with that",
-        means="the policy stops reasoning, or ends at once, and is not right more often",
-        change=change,
-        figures={"length_before_tokens": before, "length_after_tokens": after},
-    )
+    means = "the policy stops reasoning, or ends at once, and is not right more often"
+    return _length_finding(chart, "sick", before, "did not rise", means, change)
 
 
 def reasoning_dropped(chart: StageHistory) -> Finding | None:
     """Completions shrank to a bare answer while the reward rose: short answers pay, and their cost is not scored."""
     points, rewards = chart.series("rollouts/length_mean_tokens"), chart.series("reward/mean")
-    if len(points) < RECENT_STEPS or chart.setting("reward.length_cost", 0.0) > 0 or _is_solved(chart):
+    if len(points) < RECENT_STEPS or chart.setting("reward.length_cost", 0.0) > 0 or chart.is_solved:
         return None
-    before, recent = middle(points[:FIRST_STEPS]), points[-RECENT_STEPS:]
-    after, has_paid = middle(recent), middle(rewards[-RECENT_STEPS:]) > middle(rewards[:FIRST_STEPS])
+    before, after = middle(points[:FIRST_STEPS]), middle(points[-RECENT_STEPS:])
+    has_paid = middle(rewards[-RECENT_STEPS:]) > middle(rewards[:FIRST_STEPS])
     if before < REASONING_TOKENS or after > SHORT_TOKENS or before <= LENGTH_FACTOR * after or not has_paid:
         return None
     if length_collapse(chart) is not None:
@@ -213,58 +188,49 @@ def reasoning_dropped(chart: StageHistory) -> Finding | None:
     cut = chart.series("rollouts/truncated_share")[:FIRST_STEPS]
     limit = chart.setting("sampling.max_new_tokens", 0)
     if limit and cut and middle(cut) >= OFTEN_CUT_SHARE:
-        change = chart.change(
-            "sampling.max_new_tokens",
-            2 * limit,
-            f"{middle(cut):.0%} were cut off at first and earned nothing: let them finish; or pay less for a near "
-            "miss (reward.part_weights)",
-        )
+        advice = f"{middle(cut):.0%} were cut off at first and earned nothing: let them finish; or pay less for a near "
+        change = chart.change("sampling.max_new_tokens", 2 * limit, advice + "miss (reward.part_weights)")
     else:
         change = chart.slower("smaller updates; or pay less for near misses (reward.part_weights) if guesses earn any")
-    return chart.finding(
-        "reasoning_dropped",
-        "watch",
-        recent,
-        seen=f"completions went from {before:.0f} to {after:.0f} tokens, and the reward rose with that",
-        means="the policy answers at once: a guess earns more than reasoning that is cut off or goes wrong",
-        change=change,
-        figures={"length_before_tokens": before, "length_after_tokens": after},
-    )
+    means = "the policy answers at once: a guess earns more than reasoning that is cut off or goes wrong"
+    return _length_finding(chart, "watch", before, "rose", means, change)
 
 
 def length_growth(chart: StageHistory) -> Finding | None:
-    found = _length_change(chart)
-    if found is None or found[1] < found[0]:
+    before, after = _length_change(chart)
+    if after <= before:
         return None
-    before, after, recent = found
     if chart.setting("loss.weights", "") == "sequence_mean":
-        change = chart.change(
-            "loss.weights", "constant", "with a mean per completion, long wrong answers are penalized less per token"
-        )
+        advice = "with a mean per completion, long wrong answers are penalized less per token"
+        change = chart.change("loss.weights", "constant", advice)
     else:
-        change = chart.change("reward.length_cost", 0.1, "makes the shorter of two right answers worth more")
-    return chart.finding(
-        "length_growth",
-        "watch",
-        recent,
-        seen=f"completions went from {before:.0f} to {after:.0f} tokens, and the reward did not rise with that",
-        means="the policy writes more and is not right more often; each step costs more",
-        change=change,
-        figures={"length_before_tokens": before, "length_after_tokens": after},
-    )
+        change = _pay_for_brevity(chart)
+    means = "the policy writes more and is not right more often; each step costs more"
+    return _length_finding(chart, "watch", before, "did not rise", means, change)
 
 
-def _length_change(chart: StageHistory) -> tuple[float, float, list[Point]] | None:
-    """Return (before, after, the recent steps) of a length that changed a lot while the reward did not rise."""
+def _length_change(chart: StageHistory) -> tuple[float, float]:
+    """Return a length that changed a lot while the reward did not rise, before and after; (0, 0) if it did not."""
     points = chart.series("rollouts/length_mean_tokens")
-    if len(points) < 2 * RECENT_STEPS:
-        return None
-    before, recent = middle(points[:RECENT_STEPS]), points[-RECENT_STEPS:]
-    after = middle(recent)
+    if len(points) < 2 * RECENT_STEPS or has_risen(chart.series("reward/mean")):
+        return 0.0, 0.0
+    before, after = middle(points[:RECENT_STEPS]), middle(points[-RECENT_STEPS:])
     is_large = max(before, after) > LENGTH_FACTOR * min(before, after)
-    if not is_large or abs(after - before) < LENGTH_CHANGE_TOKENS or has_risen(chart.series("reward/mean")):
-        return None
-    return before, after, recent
+    return (before, after) if is_large and abs(after - before) >= LENGTH_CHANGE_TOKENS else (0.0, 0.0)
+
+
+def _length_finding(
+    chart: StageHistory, severity: Severity, before: float, reward: str, means: str, change: Change
+) -> Finding:
+    recent = chart.recent("rollouts/length_mean_tokens")
+    after = middle(recent)
+    seen = f"completions went from {before:.0f} to {after:.0f} tokens, and the reward {reward} with that"
+    figures = {"length_before_tokens": before, "length_after_tokens": after}
+    return chart.finding(recent, seen=seen, means=means, change=change, figures=figures, severity=severity)
+
+
+def _pay_for_brevity(chart: StageHistory) -> Change:
+    return chart.change("reward.length_cost", 0.1, "makes the shorter of two right answers worth more")
 
 
 def other_writing_system(chart: StageHistory) -> Finding | None:
@@ -272,20 +238,13 @@ def other_writing_system(chart: StageHistory) -> Finding | None:
     shares = [(sign.step, sign.num_foreign / sign.num_read) for sign in signs]
     if len(shares) < TEXT_LOOKS or min(values_of(shares)) < FOREIGN_COMPLETIONS_SHARE:
         return None
-    coefficient = chart.setting("kl.coefficient", 0.0)
     return chart.finding(
-        "other_writing_system",
-        "sick",
         shares,
-        seen=f"{_mean(shares):.0%} of the completions that were read are in {signs[-1].foreign_script} letters, "
+        seen=f"{average(shares):.0%} of the completions that were read are in {signs[-1].foreign_script} letters, "
         "and their prompts are not",
         means="nothing in the reward says which language to use; people can no longer check the reasoning",
-        change=chart.change(
-            "kl.coefficient",
-            2 * coefficient if coefficient else 0.04,
-            "stay near the model that wrote the prompt's language; or reward the language",
-        ),
-        figures={"foreign_share": _mean(shares)},
+        change=chart.closer("stay near the model that wrote the prompt's language; or reward the language"),
+        figures={"foreign_share": average(shares)},
     )
 
 
@@ -295,14 +254,13 @@ def runs_on_after_answer(chart: StageHistory) -> Finding | None:
     if len(shares) < TEXT_LOOKS or min(values_of(shares)) < RUNNING_ON_SHARE:
         return None
     return chart.finding(
-        "runs_on_after_answer",
-        "watch",
         shares,
-        seen=f"{_mean(shares):.0%} of the completions with a marked answer continue after it",
+        seen=f"{average(shares):.0%} of the completions with a marked answer continue after it",
         means="the run samples and learns from tokens that no reward is about; often a base model invents the next "
         "question",
         change=_stop_at_answer(chart, signs),
-        figures={"running_on_share": _mean(shares)},
+        figures={"running_on_share": average(shares)},
+        severity="watch",
     )
 
 
@@ -310,18 +268,4 @@ def _stop_at_answer(chart: StageHistory, signs: list[TextSigns]) -> Change:
     is_tagged = sum(sign.num_closed_by_tag for sign in signs) * 2 > sum(sign.num_marked for sign in signs)
     if is_tagged and "</answer>" not in chart.setting("sampling.stop_strings", ()):
         return chart.change("sampling.stop_strings", ["</answer>"], "stop there (evaluation.stop_strings as well)")
-    return chart.change("reward.length_cost", 0.1, "makes the shorter of two right answers worth more")
-
-
-def _is_solved(chart: StageHistory) -> bool:
-    recent = chart.series("score/pass_at_1")[-RECENT_STEPS:]
-    return bool(recent) and middle(recent) >= SOLVED
-
-
-def _is_rising(chart: StageHistory) -> bool:
-    """Whether the policy is getting better; other signs are then not reported."""
-    return has_risen(chart.series("reward/mean")[-2 * RECENT_STEPS :])
-
-
-def _mean(points: list[Point]) -> float:
-    return mean(values_of(points))
+    return _pay_for_brevity(chart)

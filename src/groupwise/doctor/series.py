@@ -18,6 +18,10 @@ def values_of(points: Sequence[Point]) -> list[float]:
     return [value for _, value in points]
 
 
+def average(points: Sequence[Point]) -> float:
+    return mean(values_of(points))
+
+
 def middle(points: Sequence[Point]) -> float:
     """Return the median value, which a single outlier does not move."""
     return median(values_of(points))

@@ -31,24 +31,11 @@ FOREIGN_LATIN_SHARE = 0.8
 HOME_SHARE = 0.01
 """A system with at least this share of the prompt's letters belongs to the prompt."""
 
-# By the first word of a letter's Unicode name. Japanese mixes the first three after Latin.
-_SCRIPTS = {
-    "LATIN": "Latin",
-    "CJK": "Chinese or Japanese",
-    "HIRAGANA": "Chinese or Japanese",
-    "KATAKANA": "Chinese or Japanese",
-    "CYRILLIC": "Cyrillic",
-    "GREEK": "Greek",
-    "ARABIC": "Arabic",
-    "HEBREW": "Hebrew",
+# By the first word of a letter's Unicode name. Japanese mixes three systems with Latin.
+_NAMES = "Latin Cyrillic Greek Arabic Hebrew Thai Devanagari Bengali Tamil Telugu Georgian Armenian"
+_SCRIPTS = {name.upper(): name for name in _NAMES.split()} | {
+    **dict.fromkeys(("CJK", "HIRAGANA", "KATAKANA"), "Chinese or Japanese"),
     "HANGUL": "Korean",
-    "THAI": "Thai",
-    "DEVANAGARI": "Devanagari",
-    "BENGALI": "Bengali",
-    "TAMIL": "Tamil",
-    "TELUGU": "Telugu",
-    "GEORGIAN": "Georgian",
-    "ARMENIAN": "Armenian",
 }
 
 

@@ -1,15 +1,30 @@
-"""A finding in words: the change as one would type it, and the whole finding in one line for a log."""
+"""The doctor's report in words: findings, and the vital signs of a stage ("the loss is 0, is it training?").
+
+In a terminal and in a log, text of models, data sets and verifiers loses its control codes and is never markup.
+"""
 
 from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
+from statistics import median
 from typing import Any
+
+from rich.console import Console
+from rich.text import Text
 
 from groupwise.base.harmless import printable
 from groupwise.base.json_values import plain
+from groupwise.base.stats import mean
+from groupwise.base.text_layout import wrapped
+from groupwise.doctor.chart import RECENT_STEPS, SEVERITY_WORDS, Change, Finding, StageHistory
 from groupwise.doctor.checks import CHECKS
-from groupwise.doctor.finding import SEVERITY_WORDS, Change, Finding
+from groupwise.doctor.series import Point, average, middle, values_of
+
+STYLES = {"sick": "bold red", "watch": "bold yellow"}
+ZERO_LOSS = 1e-6
+"""A sum that is 0 can be off by this much in rounding."""
 
 
 def say_change(change: Change) -> str:
@@ -43,3 +58,94 @@ def one_line(finding: Finding) -> str:
         f"{SEVERITY_WORDS[finding.severity]}: {CHECKS[finding.check].title} (stage {finding.stage}, "
         f"step {finding.last_step}): {finding.seen}; try {say_change(finding.change)}"
     )
+
+
+def clean_bill(charts: Sequence[StageHistory]) -> str:
+    """Return what to say of a run without findings."""
+    if max((len(chart.steps) for chart in charts), default=0) < RECENT_STEPS:
+        return f"No problem found so far: most checks need {RECENT_STEPS} steps of a stage."
+    return f"No problem found: all {len(CHECKS)} checks passed."
+
+
+def vital_signs(chart: StageHistory) -> list[str]:
+    """Return sentences about how a stage is doing; [] for a stage without rewards, such as SFT."""
+    rewards, losses = chart.series("reward/mean"), values_of(chart.series("policy/loss"))
+    if not rewards or not (losses or chart.num_dead):
+        return []
+    signal, gradient = chart.series("groups/signal_share"), chart.series("policy/grad_norm")
+    moves = sum(value > 0 for value in values_of(gradient))
+    lines = [_about_loss(chart, losses, has_gradient=moves * 2 > len(losses))]
+    lines.append(f"reward {_course(rewards)}; training pass@1 {_course(chart.series('score/pass_at_1'))}")
+    typical = f" (median {middle(gradient):.2g})" if gradient else ""
+    lines.append(
+        f"gradient above 0 in {moves} of {len(chart.steps)} steps{typical}; groups with signal {average(signal):.0%}"
+        if signal
+        else "no gradient was recorded"
+    )
+    before = [record for record in chart.evals if record.step < chart.steps[0].step]
+    inside = [record for record in chart.evals if chart.steps[0].step <= record.step <= chart.steps[-1].step]
+    evals = [*before[-1:], *inside]
+    if evals:
+        first, last = evals[0], evals[-1]
+        lines.append(
+            f"held-out pass@1 {first.pass_at_1:.1%} (step {first.step}) → {last.pass_at_1:.1%} (step {last.step}), "
+            f"95 % interval {last.low:.1%} to {last.high:.1%}"
+        )
+    else:
+        lines.append("no held-out evaluation yet; only that shows whether the model got better")
+    return lines
+
+
+def _about_loss(chart: StageHistory, losses: Sequence[float], has_gradient: bool) -> str:
+    if chart.num_dead * 2 > len(chart.steps):
+        return (
+            f"No gradient in {chart.num_dead} of {len(chart.steps)} steps: all rewards of each group were equal, so "
+            "the policy learned nothing in them."
+        )
+    zero_share = mean([float(abs(value) <= ZERO_LOSS) for value in losses])
+    if zero_share <= 0.5:
+        return f"The median loss is {median(losses):.2g}; in GRPO its size says almost nothing. Look at these instead:"
+    if not has_gradient:
+        return f"The loss is 0 in {zero_share:.0%} of the steps, and so is the gradient: the policy does not change."
+    return (
+        f"The loss is 0 in {zero_share:.0%} of the steps. That is right: with one update per batch the advantages of "
+        "each group cancel, but the gradient does not. Look at these instead:"
+    )
+
+
+def _course(points: list[Point]) -> str:
+    """Return the means over the first and the last tenth of the steps."""
+    if not points:
+        return "unknown"
+    size = max(1, len(points) // 10)
+    return f"{average(points[:size]):.3f} → {average(points[-size:]):.3f}"
+
+
+def show(name: str, charts: Sequence[StageHistory], findings: Sequence[Finding], console: Console) -> None:
+    """Print the vital signs of each stage, then the findings; `--set` lines stand alone and are never split."""
+
+    def write(text: str, style: str = "", first: str = "", rest: str | None = None) -> None:
+        lines = wrapped(printable(text), " " * len(first) if rest is None else rest, console.width, first=first)
+        console.print(Text(lines, style=style), soft_wrap=True)
+
+    write(f"Doctor: {name}", "bold")
+    for chart in charts:
+        console.print()
+        write(f"stage {chart.stage}, steps {chart.steps[0].step} to {chart.steps[-1].step}", "bold")
+        for line in vital_signs(chart):
+            write(line, first="  ", rest="    ")
+        if len(chart.steps) < RECENT_STEPS:
+            write(f"fewer than {RECENT_STEPS} steps: too few for most checks", "dim", "  ")
+    if not findings:
+        console.print()
+        write(clean_bill(charts) if charts else "No step is recorded yet: there is nothing to examine.", "bold")
+    for finding in findings:
+        place = f"stage {finding.stage}, steps {finding.first_step} to {finding.last_step}"
+        title = f"{SEVERITY_WORDS[finding.severity]}: {CHECKS[finding.check].title} ({place})"
+        console.print()
+        write(title, STYLES[finding.severity])
+        write(finding.seen, first="  seen    ")
+        write(finding.means, first="  means   ")
+        if override := say_override(finding.change):
+            console.print(Text(f"  change  {printable(override)}"), soft_wrap=True)
+        write(finding.change.advice, first=" " * 10 if override else "  change  ")

@@ -27,7 +27,7 @@ from groupwise.runs.files import RunReadError, append_line, encode_line, read_en
 from groupwise.runs.reader import Run, last_turn
 from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, RunStatus, SeedRun, Sweep, read_sweep, to_json
 from groupwise.types import EvalRecord
-from groupwise.web.saving import save_text
+from groupwise.web.bundle import save_text
 
 RECIPE = "recipe.toml"
 FAILURES = "failures.jsonl"

@@ -22,9 +22,9 @@ from groupwise.sweeps.findings_words import MAX_LABEL_CHARS, cut, knob_words, li
 from groupwise.sweeps.folder import read_study
 from groupwise.sweeps.spec import HELD_OUT
 from groupwise.sweeps.sweep_records import Arm, Knob, SeedRun
+from groupwise.web.bundle import save_text
 from groupwise.web.report.charts import LOG_CAPTION, Chart, Line, smooth, thinned
 from groupwise.web.report.plots import COLOURS, draw_line, dress, new_figure, save_figure
-from groupwise.web.saving import save_text
 
 # The colours of the page in its light theme.
 ORDERED_COLOURS = (

@@ -24,11 +24,10 @@ from groupwise.sweeps.findings_words import count, knob_words, percent, percent_
 from groupwise.sweeps.folder import gap_words, read_study
 from groupwise.sweeps.panels import charts_of, colours_of, panels_of
 from groupwise.sweeps.sweep_records import Sweep
+from groupwise.web.bundle import save_text
 from groupwise.web.report.inputs import stage_spans
-from groupwise.web.report.kept_texts import Texts
 from groupwise.web.report.markup import chart_grid, folded, paragraph, table, text_slot
-from groupwise.web.report.page import Part, render_page
-from groupwise.web.saving import save_text
+from groupwise.web.report.page import Texts, render_page
 
 FORMAT = "groupwise-sweep-report/1"
 PAGE = "report.html"
@@ -76,8 +75,8 @@ def write_sweep_report(sweep_dir: Path) -> SweepReport:
         "sections": {name: data for name, (_, data, _) in contents.items()},
         "texts": texts.all(),
     }
-    parts = [Part(name, title, html) for name, (title, _, html) in contents.items()]
-    html = render_page(study.name, _subtitle(study), parts, twin, "sweep", "the sweep's runs")
+    sections = {name: (title, html) for name, (title, _, html) in contents.items()}
+    html = render_page(study.name, _subtitle(study), sections, twin, "sweep", "the sweep's runs")
     path = save_text(sweep_dir / PAGE, html)
     save_text(path.with_suffix(".json"), json.dumps(twin, allow_nan=False, separators=(",", ":")))
     save_text(sweep_dir / FINDINGS, markdown(twin))

@@ -1,4 +1,4 @@
-"""Bundles of the files in `assets/` that a page contains inline: one script, one style, one skeleton.
+"""Pages as single files: the script, style and skeleton from `assets/` that a page contains inline, and its saving.
 
 Contract: `bundle_script` returns an entry module and all of its imports, each once and after its own imports, as a
 classic script in strict mode in one scope. `bundle_style` joins style sheets in the given order. `fill_page` puts
@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from groupwise.base.harmless import policy_hash
+from groupwise.runs.files import write_atomic, write_failure
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -91,6 +92,16 @@ def content_policy(script: str, style: str) -> str:
         f"default-src 'none'; script-src {policy_hash(script)}; style-src {policy_hash(style)}; "
         "base-uri 'none'; form-action 'none'"
     )
+
+
+def save_text(path: Path, text: str) -> Path:
+    """Write a whole page or table at once, make its folder if necessary, and return `path`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, [text.encode("utf-8")])
+    except OSError as error:
+        raise write_failure(path, error) from error
+    return path
 
 
 def _inert(text: str, name: str) -> str:

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from groupwise import cli
 from groupwise.config import apply_override, make_recipe
 from groupwise.doctor import CHECKS, examine, read_charts
-from groupwise.doctor.chart import make_chart
+from groupwise.doctor.chart import StageHistory
 from groupwise.doctor.live import LiveDoctor
-from groupwise.doctor.vitals import vital_signs
-from groupwise.doctor.wording import one_line, say_change
+from groupwise.doctor.wording import one_line, say_change, vital_signs
 from groupwise.runs import Run, RunLog
 from groupwise.types import StepRecord, Verdict
 
@@ -470,7 +469,7 @@ def test_noise_around_a_flat_run_never_alarms(
         steps.append(StepRecord(number, "grpo", number, metrics))
     table = {"stages": [{"name": "grpo", "steps": 200}]}
     for end in (40, 100, 200):
-        assert examine([make_chart("grpo", tuple(steps[:end]), (), table, {}, lambda: ())]) == ()
+        assert examine([StageHistory("grpo", tuple(steps[:end]), (), table, {}, lambda: ())]) == ()
 
 
 def test_a_divergence_that_is_the_whole_loss_is_what_to_change(make: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from groupwise.web.bundle import ASSETS, BundleError, bundle_script, bundle_style, fill_page, read_asset
-from groupwise.web.dashboard.watch_page import SCRIPT as DASHBOARD
+from groupwise.web.dashboard.loopback_server import SCRIPT as DASHBOARD
 from groupwise.web.label_page import SCRIPT as AUDIT
 from groupwise.web.report.page import SCRIPT as REPORT
 
@@ -100,8 +100,9 @@ def test_styles_are_joined_in_the_order_given() -> None:
 
 def test_every_asset_is_used_by_a_page_and_is_shipped() -> None:
     """A page names its entry module, its styles and its skeleton; modules name each other."""
-    pages = "".join(path.read_text() for path in SOURCE.rglob("*page.py"))
-    used = set(re.findall(r'"([\w-]+\.(?:js|css|html))"', pages))
+    code = "".join(path.read_text() for path in SOURCE.rglob("*.py"))
+    calls = re.findall(r"(?:bundle_script|bundle_style|fill_page)\(([^)]*)", code)
+    used = set(re.findall(r'"([\w-]+\.(?:js|css|html))"', "".join(calls)))
     waiting = [name for name in used if name.endswith(".js")]
     while waiting:
         for name in re.findall(r'from "\./([\w-]+\.js)";', read_asset(waiting.pop())):

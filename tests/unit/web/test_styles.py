@@ -6,7 +6,7 @@ import re
 import pytest
 
 from groupwise.web.bundle import read_asset
-from groupwise.web.dashboard.watch_page import STYLE as DASHBOARD_STYLE
+from groupwise.web.dashboard.loopback_server import STYLE as DASHBOARD_STYLE
 from groupwise.web.label_page import STYLE as AUDIT_STYLE
 from groupwise.web.report.page import STYLE as REPORT_STYLE
 

@@ -9,31 +9,30 @@ from pathlib import Path
 from typing import Any, cast
 
 from groupwise.base.json_values import finite_or_none, plain
-from groupwise.runs import RunReadError, layout
-from groupwise.types import Finish, Verdict
+from groupwise.runs import RunReadError, group_from_json, layout
+from groupwise.types import Finish, Rollout, Score, Verdict
 from groupwise.web.dashboard.group_outline import parse_group
 from groupwise.web.dashboard.index import KINDS, FileIndex, Kind, nth_line, read_line, rollout_files
-from groupwise.web.dashboard.library import WatchedRun
-from groupwise.web.dashboard.parameters import ParameterError, Parameters
-from groupwise.web.dashboard.recipes import stage_tables
+from groupwise.web.dashboard.library import Library, WatchedRun
+from groupwise.web.dashboard.parameters import NotServed, ParameterError, Parameters
+from groupwise.web.dashboard.recipes import read_recipe, stage_tables
 from groupwise.web.dashboard.reward_terms import reward_terms
-from groupwise.web.dashboard.state import read_recipe
 from groupwise.web.dashboard.tail import parse_line
 from groupwise.web.dashboard.text_search import SORTS, FoundGroup, Match, Sort, Wanted, find_match
-from groupwise.web.report.sections.pills import gold_text
+from groupwise.web.report.sections.shown_completions import gold_text
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 500
 WAIT_FOR_INDEX_S = 0.3
 SEARCH_S = 1.5
 """Maximum time of a request for searching a text."""
 MAX_WARNINGS = 5
+_LISTED = (
+    *("stage", "problem_id", "prompt", "answer", "verdicts", "finishes", "num_tokens"),
+    *("has_signal", "mean_reward", "spread"),
+)
 
 
-class NoSuchGroup(LookupError):
-    """The run has no such group."""
-
-
-def list_groups(run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
+def list_groups(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
     parameters.allow(
         *("kind", "q", "problem", "verdict", "finish", "signal", "stage", "first_step", "last_step"),
         *("min_reward", "max_reward", "sort", "offset", "limit"),
@@ -62,50 +61,41 @@ def list_groups(run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
     }
 
 
-def one_group(run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
+def one_group(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
     parameters.allow("kind", "step", "index")
     kind = cast(Kind, parameters.choice("kind", KINDS, "train"))
     step, index = parameters.required_whole("step"), parameters.required_whole("index")
     file = run.index.file_of(kind, step)
-    entry = None if file is None else next((one for one in file.entries if one.place.line == index), None)
+    entry = None if file is None else next((one for one in file.entries if one.line == index), None)
     if file is None or entry is None:
-        raise NoSuchGroup(f"group {index} of step {step} ({kind}) was not saved, or is damaged")
-    table = parse_group(read_line(file, entry))
-    if table is None:
-        raise RunReadError(f"{file.path}, group {index}: not a JSON object")
-    stage = stage_tables(read_recipe(run.path)).get(entry.outline.stage, {}) if kind == "train" else {}
-    scale = _format_scale(run.path / layout.METRICS, step) if kind == "train" else None
+        raise NotServed(f"group {index} of step {step} ({kind}) was not saved, or is damaged")
+    line, outline = read_line(file, entry), entry.outline
     try:
-        rollouts = []
-        for rollout, score, reward, advantage in zip(*(table[name] for name in _PARALLEL), strict=True):
-            terms = reward_terms(float(reward), score, len(rollout["token_ids"]), stage, scale)
-            shown = [{key: plain(value) for key, value in asdict(term).items()} for term in terms]
-            rollouts.append(_rollout(rollout, score, reward, advantage) | {"reward_terms": shown})
-        problem = {name: table["problem"][name] for name in ("id", "messages", "answer", "meta")}
-        problem["answer_in_words"] = gold_text(str(problem["answer"]))
-        num_prompt_tokens = len(table["prompt_token_ids"])
+        scored = group_from_json(parse_group(line) or {})
+        members = list(zip(scored.group.rollouts, scored.scores, scored.rewards, scored.advantages, strict=True))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunReadError(f"{file.path}, group {index}: not a valid group ({error!r})") from error
-    tokens, warnings = _tokens(_token_files(run, kind).get(step), index, entry.outline.problem_id)
-    for rollout, kept in zip(rollouts, [*tokens, *[None] * len(rollouts)], strict=False):
-        rollout["tokens"] = kept
+    stage = stage_tables(read_recipe(run.path)).get(outline.stage, {}) if kind == "train" else {}
+    scale = _format_scale(run.path / layout.METRICS, step) if kind == "train" else None
+    rollouts = []
+    for rollout, score, reward, advantage in members:
+        terms = reward_terms(reward, score, len(rollout.token_ids), stage, scale)
+        rollouts.append(_rollout(rollout, score, reward, advantage) | {"reward_terms": plain(terms)})
+    problem = scored.group.prompt.problem
+    tokens, warnings = _tokens(_token_files(run, kind).get(step), index, outline.problem_id)
+    for shown, kept in zip(rollouts, [*tokens, *[None] * len(rollouts)], strict=False):
+        shown["tokens"] = kept
     return {
         "kind": kind,
         "step": step,
         "index": index,
-        "stage": entry.outline.stage,
-        "problem": problem,
-        "num_prompt_tokens": num_prompt_tokens,
-        "has_signal": entry.outline.has_signal,
-        "mean_reward": entry.outline.mean_reward,
-        "spread": entry.outline.spread,
+        **{name: getattr(outline, name) for name in ("stage", "has_signal", "mean_reward", "spread")},
+        "problem": plain(problem) | {"answer_in_words": gold_text(problem.answer)},
+        "num_prompt_tokens": len(scored.group.prompt.token_ids),
         "rollouts": rollouts,
         "has_tokens": any(tokens),
         "warnings": warnings,
     }
-
-
-_PARALLEL = ("rollouts", "scores", "rewards", "advantages")
 
 
 def _wanted(parameters: Parameters) -> Wanted:
@@ -129,24 +119,15 @@ def _wanted(parameters: Parameters) -> Wanted:
 
 
 def _line(group: FoundGroup, wanted: Wanted, token_steps: Mapping[int, Path]) -> dict[str, Any]:
-    place, outline = group.entry.place, group.entry.outline
+    file, outline = group.file, group.entry.outline
     return {
-        "kind": group.file.kind,
-        "step": place.step,
-        "index": place.line,
-        "stage": outline.stage,
-        "problem_id": outline.problem_id,
-        "prompt": outline.prompt,
-        "answer": outline.answer,
+        "kind": file.kind,
+        "step": file.step,
+        "index": group.entry.line,
+        **{name: getattr(outline, name) for name in _LISTED},
         "num_rollouts": len(outline.finishes),
         "rewards": [finite_or_none(reward) for reward in outline.rewards],
-        "verdicts": outline.verdicts,
-        "finishes": outline.finishes,
-        "num_tokens": outline.num_tokens,
-        "has_signal": outline.has_signal,
-        "mean_reward": outline.mean_reward,
-        "spread": outline.spread,
-        "has_tokens": place.step in token_steps,
+        "has_tokens": file.step in token_steps,
         "match": _match(group, wanted.text),
     }
 
@@ -161,24 +142,17 @@ def _match(group: FoundGroup, text: str) -> dict[str, Any] | None:
     return None if found is None else asdict(found)
 
 
-def _rollout(rollout: Mapping[str, Any], score: Mapping[str, Any], reward: Any, advantage: Any) -> dict[str, Any]:
-    logprobs = [value for value in map(finite_or_none, rollout["rollout_logprobs"]) if value is not None]
+def _rollout(rollout: Rollout, score: Score, reward: float, advantage: float) -> dict[str, Any]:
+    logprobs = [value for value in rollout.rollout_logprobs if math.isfinite(value)]
     return {
-        "text": rollout["text"],
-        "finish": rollout["finish"],
-        "policy_version": rollout["policy_version"],
-        "num_tokens": len(rollout["token_ids"]),
+        "text": rollout.text,
+        "finish": rollout.finish,
+        "policy_version": rollout.policy_version,
+        "num_tokens": len(rollout.token_ids),
         "logprob_mean": math.fsum(logprobs) / len(logprobs) if logprobs else None,
         "reward": finite_or_none(reward),
         "advantage": finite_or_none(advantage),
-        "score": {
-            "reward": finite_or_none(score["reward"]),
-            "verdict": score["verdict"],
-            "parts": {name: finite_or_none(value) for name, value in score["parts"].items()},
-            "verifier": score["verifier"],
-            "detail": score["detail"],
-            "process": None if score.get("process") is None else finite_or_none(score["process"]),
-        },
+        "score": plain(score),
     }
 
 
@@ -202,9 +176,9 @@ def _tokens(path: Path | None, index: int, problem_id: str) -> tuple[Sequence[Ma
     line = None if path is None else nth_line(path, index)
     if path is None or line is None:
         return (), []
-    table = parse_line(line)
-    rollouts = None if table is None else table.get("rollouts")
-    if table is None or not isinstance(rollouts, list):
+    table = parse_line(line) or {}
+    rollouts = table.get("rollouts")
+    if not isinstance(rollouts, list):
         return (), [f"{path.parent.name}/{path.name}, group {index} is damaged: tokens are not shown"]
     if table.get("problem_id") != problem_id:
         return (), [f"{path.parent.name}/{path.name}, group {index} belongs to another problem: tokens are not shown"]

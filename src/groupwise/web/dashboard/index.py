@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, NamedTuple, get_args
+from typing import IO, Literal, get_args
 
 from groupwise.runs import RunReadError, layout
 from groupwise.web.dashboard.group_outline import GroupOutline, outline_of
@@ -28,17 +28,10 @@ _FOLDERS: dict[Kind, str] = {"train": layout.ROLLOUTS, "eval": layout.EVAL_ROLLO
 MAX_FILE_WARNINGS = 3
 
 
-class GroupPlace(NamedTuple):
-    """Place of a group in a run; sorts in sampling order."""
-
-    step: int
-    line: int
-    """Line of the step's file, from 0, without empty lines."""
-
-
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    place: GroupPlace
+    line: int
+    """Line of the step's file, from 0, without empty lines."""
     offset: int
     num_bytes: int
     outline: GroupOutline
@@ -192,7 +185,7 @@ def read_file(kind: Kind, step: int, path: Path) -> FileIndex | None:
             for number, offset, line in _lines(file):
                 outline = outline_of(line)
                 if outline is not None:
-                    entries.append(IndexEntry(GroupPlace(step, number), offset, len(line), outline))
+                    entries.append(IndexEntry(number, offset, len(line), outline))
                 elif line.endswith(b"\n"):
                     warnings.append(f"{name}, group {number} is damaged and was left out")
     except OSError:

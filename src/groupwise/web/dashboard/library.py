@@ -18,8 +18,7 @@ from typing import Any
 from groupwise.runs import layout, read_holder
 from groupwise.runs.results import RESULT
 from groupwise.web.dashboard.index import RunIndex
-from groupwise.web.dashboard.run_findings import Findings
-from groupwise.web.dashboard.state import RunSummary, describe, read_summary, signature
+from groupwise.web.dashboard.state import Findings, RunSummary, describe, read_summary, signature
 from groupwise.web.dashboard.text_search import Searches
 
 MAX_DEPTH = 4
@@ -88,10 +87,10 @@ class Library:
             if not root.is_dir():
                 warnings.append(f"{root} does not exist (yet)")
                 continue
-            walk = _Walk()
-            for path in walk.runs(root):
+            seen: set[Path] = set()
+            for path in _runs_below(root, seen):
                 found.setdefault(path, _name(path, root, len(self._roots)))
-            if walk.is_cut_short:
+            if len(seen) > MAX_FOLDERS:
                 warnings.append(f"{root} has over {MAX_FOLDERS:,} folders: only some were searched; give one below it")
         counts = Counter(found.values())
         runs = {}
@@ -104,32 +103,26 @@ class Library:
         self._runs, self._warnings = runs, tuple(warnings)
 
 
-class _Walk:
-    """A walk through the folders below a root, each once, even if links lead to it."""
-
-    def __init__(self) -> None:
-        self._seen: set[Path] = set()
-        self.is_cut_short = False
-
-    def runs(self, folder: Path, depth: int = 0) -> Iterator[Path]:
-        real = folder.resolve()
-        if real in self._seen:
-            return
-        if len(self._seen) >= MAX_FOLDERS:
-            self.is_cut_short = True
-            return
-        self._seen.add(real)
-        try:
-            with os.scandir(folder) as entries:
-                names = {entry.name: entry.is_dir() for entry in entries}
-        except OSError:
-            return
-        if _is_run(folder, names):
-            yield real
-        elif depth < MAX_DEPTH:
-            for name in sorted(names):
-                if names[name] and not name.startswith("."):
-                    yield from self.runs(folder / name, depth + 1)
+def _runs_below(folder: Path, seen: set[Path], depth: int = 0) -> Iterator[Path]:
+    """Yield the runs in and below a folder. `seen` collects the folders: each is searched once, even if links lead to
+    it, and the search ends when there are more than MAX_FOLDERS."""
+    real = folder.resolve()
+    if real in seen or len(seen) > MAX_FOLDERS:
+        return
+    seen.add(real)
+    if len(seen) > MAX_FOLDERS:
+        return
+    try:
+        with os.scandir(folder) as entries:
+            names = {entry.name: entry.is_dir() for entry in entries}
+    except OSError:
+        return
+    if _is_run(folder, names):
+        yield real
+    elif depth < MAX_DEPTH:
+        for name in sorted(names):
+            if names[name] and not name.startswith("."):
+                yield from _runs_below(folder / name, seen, depth + 1)
 
 
 def _is_run(folder: Path, names: Mapping[str, bool]) -> bool:

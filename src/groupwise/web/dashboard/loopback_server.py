@@ -1,5 +1,6 @@
 """The HTTP server of `groupwise watch`: the page at /, the JSON interface below /api/, on loopback alone.
 
+The page is a constant without data of runs: its script asks the interface, and shows texts only through textContent.
 Any page open in a browser on this machine can send requests here, so the server follows these rules:
     loopback only     it listens on 127.0.0.1 and requires a Host header with a loopback name and its port (DNS
                       rebinding is refused)
@@ -14,21 +15,23 @@ There is no encryption and no login: anybody who can log in to this machine can 
 from __future__ import annotations
 
 import errno
-import re
 import sys
 from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from groupwise.base.harmless import policy_hash
+from groupwise.web.bundle import bundle_script, bundle_style, content_policy, fill_page
 from groupwise.web.dashboard.library import Library
 from groupwise.web.dashboard.routes import Response, answer, encode
 
 ADDRESS = "127.0.0.1"
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 IDLE_S = 30
-_INLINE = re.compile(r"<(script|style)\b[^>]*>(.*?)</\1>", re.DOTALL | re.IGNORECASE)
+SCRIPT = bundle_script("dashboard.js")
+STYLE = bundle_style("base.css", "charts.css", "dashboard.css", "groups.css")
+PAGE = fill_page("dashboard.html", style=STYLE, script=SCRIPT)
+PAGE_POLICY = f"{content_policy(SCRIPT, STYLE)}; connect-src 'self'; img-src data:; frame-ancestors 'none'"
 _STRICT_POLICY = "default-src 'none'; frame-ancestors 'none'"
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -51,11 +54,9 @@ class DashboardServer(ThreadingHTTPServer):
     # A stopping server does not wait for browsers that keep their connection open.
     block_on_close = False
 
-    def __init__(self, library: Library, page: str, port: int) -> None:
+    def __init__(self, library: Library, port: int) -> None:
         """Start to listen; `serve_forever` answers. Port 0 chooses a free port."""
         self.library = library
-        self.page = page.encode("utf-8")
-        self.page_policy = content_policy(page)
         try:
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
@@ -76,18 +77,6 @@ class DashboardServer(ThreadingHTTPServer):
         """Report errors, except for a browser that disconnects in the middle of an answer."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
-
-
-def content_policy(page: str) -> str:
-    """Return the content security policy of a page: its inline scripts and styles, by hash."""
-    hashes: dict[str, list[str]] = {"script": [], "style": []}
-    for match in _INLINE.finditer(page):
-        hashes[match[1].lower()].append(policy_hash(match[2]))
-    sources = {name: " ".join(found) or "'none'" for name, found in hashes.items()}
-    return (
-        f"default-src 'none'; script-src {sources['script']}; style-src {sources['style']}; connect-src 'self'; "
-        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
 
 
 def refusal(headers: Message[str, str], port: int, is_page: bool) -> str:
@@ -115,10 +104,17 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        self._answer()
+        path, _, query = self.path.partition("?")
+        reason = refusal(self.headers, self.server.port, is_page=path == "/")
+        if reason:
+            self.close_connection = True
+            self._send(Response(HTTPStatus.FORBIDDEN, encode({"error": reason, "parameter": None})))
+        elif path == "/":
+            self._send(Response(HTTPStatus.OK, PAGE.encode("utf-8")), "text/html; charset=utf-8", PAGE_POLICY)
+        else:
+            self._send(answer(self.server.library, path, query))
 
-    def do_HEAD(self) -> None:
-        self._answer()
+    do_HEAD = do_GET  # `_send` leaves out the body
 
     def log_message(self, format: str, *arguments: Any) -> None:
         """Do nothing: the page sends requests every second."""
@@ -130,18 +126,6 @@ class _Handler(BaseHTTPRequestHandler):
             status = HTTPStatus.METHOD_NOT_ALLOWED
         self.close_connection = True
         self._send(Response(status, encode({"error": status.phrase, "parameter": None})))
-
-    def _answer(self) -> None:
-        path, _, query = self.path.partition("?")
-        reason = refusal(self.headers, self.server.port, is_page=path == "/")
-        if reason:
-            self.close_connection = True
-            self._send(Response(HTTPStatus.FORBIDDEN, encode({"error": reason, "parameter": None})))
-        elif path == "/":
-            page = Response(HTTPStatus.OK, self.server.page)
-            self._send(page, "text/html; charset=utf-8", self.server.page_policy)
-        else:
-            self._send(answer(self.server.library, path, query))
 
     def _send(self, result: Response, kind: str = "application/json", policy: str = _STRICT_POLICY) -> None:
         self.send_response(result.status)

@@ -24,6 +24,10 @@ class ParameterError(ValueError):
         self.parameter = parameter
 
 
+class NotServed(LookupError):
+    """There is no such address, run or group."""
+
+
 def parse_parameters(query: str) -> Parameters:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
@@ -49,16 +53,26 @@ class Parameters:
 
     def text(self, name: str) -> str:
         """Return the value, or "" if it is not given."""
-        return next(iter(self._texts(name, 1)), "")
+        return "".join(self.texts(name, max_count=1))
 
-    def texts(self, name: str) -> tuple[str, ...]:
-        return self._texts(name, MAX_FIELDS)
+    def texts(self, name: str, max_count: int = MAX_FIELDS) -> tuple[str, ...]:
+        values = tuple(self._values.get(name, ()))
+        if len(values) > max_count:
+            raise ParameterError(name, f"is given {len(values)} times; give it once")
+        for value in values:
+            if len(value) > MAX_CHARACTERS:
+                raise ParameterError(name, f"{_short(value)!r} is too long; at most {MAX_CHARACTERS} characters")
+        return values
 
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
-        return next(iter(_among(name, self._texts(name, 1), choices)), default)
+        return "".join(self.choices(name, choices, max_count=1)) or default
 
-    def choices(self, name: str, choices: Collection[str]) -> tuple[str, ...]:
-        return _among(name, self._texts(name, MAX_FIELDS), choices)
+    def choices(self, name: str, choices: Collection[str], max_count: int = MAX_FIELDS) -> tuple[str, ...]:
+        values = self.texts(name, max_count)
+        for value in values:
+            if value not in choices:
+                raise ParameterError(name, f"{_short(value)!r} is not one of {', '.join(choices)}")
+        return values
 
     def whole(self, name: str, largest: int = MAX_WHOLE) -> int | None:
         text = self.text(name)
@@ -85,22 +99,6 @@ class Parameters:
         if not math.isfinite(value):
             raise ParameterError(name, f"{_short(text)!r} is not a finite number, such as 0.5")
         return value
-
-    def _texts(self, name: str, max_count: int) -> tuple[str, ...]:
-        values = tuple(self._values.get(name, ()))
-        if len(values) > max_count:
-            raise ParameterError(name, f"is given {len(values)} times; give it once")
-        for value in values:
-            if len(value) > MAX_CHARACTERS:
-                raise ParameterError(name, f"{_short(value)!r} is too long; at most {MAX_CHARACTERS} characters")
-        return values
-
-
-def _among(name: str, values: tuple[str, ...], choices: Collection[str]) -> tuple[str, ...]:
-    for value in values:
-        if value not in choices:
-            raise ParameterError(name, f"{_short(value)!r} is not one of {', '.join(choices)}")
-    return values
 
 
 def _short(text: str) -> str:

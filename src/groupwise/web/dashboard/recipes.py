@@ -1,4 +1,4 @@
-"""Differences between two recipes, key by key.
+"""The recipe and the info of a watched run, and the differences between two recipes, key by key.
 
 Keys are flat, as `--set` takes them, with the names of stages. Values that JSON lacks become text: "inf", a date.
 """
@@ -6,9 +6,28 @@ Keys are flat, as `--set` takes them, with the names of stages. Values that JSON
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from groupwise.base.dotted_keys import dotted_items
 from groupwise.base.json_values import plain
+from groupwise.runs import Run, RunReadError
+
+
+def read_recipe(run_dir: Path) -> dict[str, Any]:
+    """Return the recipe's table; {} if it is missing or damaged."""
+    try:
+        return Run(run_dir).recipe
+    except (OSError, RunReadError):
+        return {}
+
+
+def read_info(run_dir: Path) -> dict[str, Any]:
+    """Return the content of run.json; {} if it is missing or damaged."""
+    try:
+        return Run(run_dir).info
+    except (OSError, RunReadError, RecursionError):
+        return {}
 
 
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -21,12 +40,10 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, li
 def flatten(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Return {"stages.grpo.sampling.temperature": 1.0, …}; "stages" is the list of stage names."""
     stages = stage_tables(recipe)
-    rest = {key: value for key, value in recipe.items() if key != "stages"}
-    return {
-        **_flat(rest, ""),
-        **({"stages": list(stages)} if stages else {}),
-        **{key: value for name, table in stages.items() for key, value in _flat(table, f"stages.{name}.").items()},
-    }
+    items = [*dotted_items({key: value for key, value in recipe.items() if key != "stages"})]
+    if stages:
+        items += [("stages", list(stages)), *dotted_items(stages, "stages.")]
+    return {key: plain(value, number=str) for key, value in items}
 
 
 def stage_tables(recipe: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -38,13 +55,3 @@ def stage_tables(recipe: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         name = str(table.get("name") or table.get("algorithm") or number)
         named[f"{name}-{number}" if name in named else name] = table
     return named
-
-
-def _flat(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = plain(value, number=str)
-    return found

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from groupwise.types import Score, Verdict
+
 TOLERANCE = 1e-9
 """Differences below this come from rounding."""
 
@@ -27,28 +29,28 @@ class RewardTerm:
 
 
 def reward_terms(
-    reward: float, score: Mapping[str, Any], num_tokens: int, stage: Mapping[str, Any], format_scale: float | None
+    reward: float, score: Score, num_tokens: int, stage: Mapping[str, Any], format_scale: float | None
 ) -> list[RewardTerm]:
     """Return the terms of a training reward; [] if the completion was not scored.
 
     `stage` is the stage's table in the recipe; `format_scale` is the step's `reward/format_bonus_scale`, if recorded.
     """
-    if score["verdict"] in ("error", "timed_out") or not math.isfinite(reward):
+    if score.is_error or not math.isfinite(reward):
         return []
     config = stage.get("reward", {})
-    process = score.get("process")
-    blend = 0.0 if process is None else config.get("process_weight", 0.0)
+    blend = 0.0 if score.process is None else config.get("process_weight", 0.0)
+    scale = 1.0 if format_scale is None else format_scale
     terms = []
-    for name, value in (score["parts"] or {"score": score["reward"]}).items():
-        scale = 1.0 if name not in config.get("format_parts", ()) else 1.0 if format_scale is None else format_scale
-        factor = config.get("part_weights", {}).get(name, 1.0) * scale * (1 - blend)
-        terms.append(RewardTerm(name, float(value), factor, float(value) * factor))
-    if process is not None and blend:
-        terms.append(RewardTerm("reasoning", process, blend, blend * process))
+    for name, value in (score.parts or {"score": score.reward}).items():
+        part_scale = scale if name in config.get("format_parts", ()) else 1.0
+        factor = config.get("part_weights", {}).get(name, 1.0) * part_scale * (1 - blend)
+        terms.append(RewardTerm(name, value, factor, value * factor))
+    if score.process is not None and blend:
+        terms.append(RewardTerm("reasoning", score.process, blend, blend * score.process))
     limit = stage.get("sampling", {}).get("max_new_tokens", 0)
-    if length := _length_penalty(num_tokens, limit, score["verdict"] == "correct", config):
+    if length := _length_penalty(num_tokens, limit, score.verdict is Verdict.CORRECT, config):
         terms.append(RewardTerm("length", None, 1.0, length))
-    return terms + _rest(reward, math.fsum(term.amount for term in terms), config, format_scale)
+    return terms + _rest(reward, math.fsum(term.amount for term in terms), config, scale)
 
 
 def _length_penalty(num_tokens: int, limit: int, is_correct: bool, config: Mapping[str, Any]) -> float:
@@ -62,12 +64,11 @@ def _length_penalty(num_tokens: int, limit: int, is_correct: bool, config: Mappi
     return penalty
 
 
-def _rest(reward: float, known: float, config: Mapping[str, Any], format_scale: float | None) -> list[RewardTerm]:
+def _rest(reward: float, known: float, config: Mapping[str, Any], scale: float) -> list[RewardTerm]:
     """Return the terms that need the text (format bonus) or the sum (clipping), or else one unexplained term."""
     terms = []
     if config.get("format_tags"):
         bonus = config.get("format_bonus", 0.0)
-        scale = 1.0 if format_scale is None else format_scale
         # Whether the bonus was given depends on the text; the reward tells.
         if abs(_clipped(known + bonus * scale, config) - reward) < abs(_clipped(known, config) - reward):
             terms.append(RewardTerm("format bonus", bonus, scale, bonus * scale))

@@ -91,24 +91,23 @@ GET /api/runs/ID/group?kind=K&step=S&index=I
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 from groupwise.base.json_values import plain
 from groupwise.runs import METRICS, RunReadError, layout
 from groupwise.runs.catalogue import CHARTS
-from groupwise.web.dashboard.group_pages import NoSuchGroup, list_groups, one_group
+from groupwise.web.dashboard.group_pages import list_groups, one_group
 from groupwise.web.dashboard.library import Library, WatchedRun
-from groupwise.web.dashboard.parameters import ParameterError, Parameters, parse_parameters
-from groupwise.web.dashboard.recipes import difference
-from groupwise.web.dashboard.state import read_info, read_recipe
-from groupwise.web.dashboard.tail import CursorError, parse_cursor, read_since
+from groupwise.web.dashboard.parameters import NotServed, ParameterError, Parameters, parse_parameters
+from groupwise.web.dashboard.recipes import difference, read_info, read_recipe
+from groupwise.web.dashboard.tail import parse_cursor, read_since
 
 _OF_A_RUN = re.compile(r"/api/runs/([0-9a-f]{12})/([a-z]+)")
 
@@ -119,18 +118,14 @@ class Response:
     body: bytes
 
 
-class NoSuchAddress(LookupError):
-    """Nothing is served there."""
-
-
 def answer(library: Library, path: str, query: str) -> Response:
-    """To GET of `path` with `query`, both as they came."""
+    """Answer GET of `path` with `query`, both as the client sent them."""
     parameter = None
     try:
         return Response(HTTPStatus.OK, encode(_route(library, path, parse_parameters(query))))
     except ParameterError as error:
         status, message, parameter = HTTPStatus.BAD_REQUEST, str(error), error.parameter
-    except (NoSuchAddress, NoSuchGroup) as error:
+    except NotServed as error:
         status, message = HTTPStatus.NOT_FOUND, str(error)
     except (RunReadError, OSError) as error:
         status, message = HTTPStatus.INTERNAL_SERVER_ERROR, str(error)
@@ -138,7 +133,7 @@ def answer(library: Library, path: str, query: str) -> Response:
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
-    """ASCII and strict: whatever a file held, a browser can read the answer."""
+    """Return strict JSON in ASCII: whatever a file contained, a browser can read the answer."""
     try:
         text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     except ValueError:
@@ -160,15 +155,11 @@ def _route(library: Library, path: str, parameters: Parameters) -> dict[str, Any
         return _runs(library)
     match = _OF_A_RUN.fullmatch(path)
     if match is None or match[2] not in _ENDPOINTS:
-        raise NoSuchAddress("unknown address; groupwise.web.dashboard.routes lists all addresses")
-    return _ENDPOINTS[match[2]](library, _run(library, match[1]), parameters)
-
-
-def _run(library: Library, identity: str) -> WatchedRun:
-    run = library.get(identity)
+        raise NotServed("unknown address; groupwise.web.dashboard.routes lists all addresses")
+    run = library.get(match[1])
     if run is None:
-        raise NoSuchAddress(f"no run has the id {identity}; /api/runs lists all runs")
-    return run
+        raise NotServed(f"no run has the id {match[1]}; /api/runs lists all runs")
+    return _ENDPOINTS[match[2]](library, run, parameters)
 
 
 def _runs(library: Library) -> dict[str, Any]:
@@ -182,18 +173,8 @@ def _news_of(name: str) -> Callable[[Library, WatchedRun, Parameters], dict[str,
     def read(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
         parameters.allow("cursor")
         text = parameters.text("cursor")
-        try:
-            cursor = parse_cursor(text) if text else None
-        except CursorError as error:
-            raise ParameterError("cursor", str(error)) from None
-        news = read_since(run.path / name, cursor)
-        return {
-            "cursor": str(news.cursor),
-            "is_reset": news.is_reset,
-            "has_more": news.has_more,
-            "lines": news.lines,
-            "warnings": news.warnings,
-        }
+        news = read_since(run.path / name, parse_cursor(text) if text else None)
+        return news._asdict() | {"cursor": str(news.cursor)}
 
     return read
 
@@ -205,8 +186,10 @@ def _findings(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, 
 
 def _recipe(library: Library, run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
     parameters.allow("against")
-    info = read_info(run.path)
-    found = {**_identity(run, info), "text": _recipe_text(run.path), "info": info, "against": None}
+    info, text = read_info(run.path), ""
+    with contextlib.suppress(OSError):
+        text = (run.path / layout.RECIPE).read_text(encoding="utf-8", errors="replace")
+    found = {**_identity(run, info), "text": text, "info": info, "against": None}
     against = parameters.text("against")
     if not against:
         return found
@@ -226,19 +209,12 @@ def _identity(run: WatchedRun, info: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": run.id, "name": run.name, "fingerprint": info.get("fingerprint"), "verifier": info.get("verifier")}
 
 
-def _recipe_text(run_dir: Path) -> str:
-    try:
-        return (run_dir / layout.RECIPE).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
 _ENDPOINTS: Mapping[str, Callable[[Library, WatchedRun, Parameters], dict[str, Any]]] = {
     "metrics": _news_of(layout.METRICS),
     "evals": _news_of(layout.EVALS),
     "events": _news_of(layout.EVENTS),
     "findings": _findings,
     "recipe": _recipe,
-    "groups": lambda _, run, parameters: list_groups(run, parameters),
-    "group": lambda _, run, parameters: one_group(run, parameters),
+    "groups": list_groups,
+    "group": one_group,
 }

@@ -1,4 +1,4 @@
-"""The state of a run, from its files: its progress, whether its trainer is alive, where the last step's time went.
+"""The state of a run, from its files: its progress, whether its trainer is alive, and what the doctor finds.
 
 Contract: only the ends of files are read, so that a folder of many long runs is quick to list; a `RunSummary` is cached
 until a file of the run changes. A run whose lock is held by a living process is running, whatever its other files say;
@@ -7,18 +7,20 @@ a process on another host cannot be checked and counts as living.
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
+import threading
 import time
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from groupwise.runs import last_turn, layout, read_holder
-from groupwise.web.dashboard.recipes import stage_tables
+from groupwise.base.dotted_keys import dotted_items
+from groupwise.doctor import StageHistory, examine, read_charts
+from groupwise.doctor.wording import ZERO_LOSS, clean_bill, vital_signs, with_words
+from groupwise.runs import Run, RunReadError, last_turn, layout, read_holder
+from groupwise.web.dashboard.recipes import read_info, read_recipe, stage_tables
 from groupwise.web.dashboard.tail import Identity, identity_of, last_lines
 
 State = Literal["running", "finished", "stopped", "failed"]
@@ -27,6 +29,8 @@ METRICS_TAIL_BYTES = 128 * 2**10
 EVENTS_TAIL_BYTES = 128 * 2**10
 EVALS_TAIL_BYTES = 2**20
 RECENT_STEPS = 20
+EXAMINED_EVERY_S = 2.0
+_SHOWN = ("task", "model", "fingerprint", "step", "stage", "planned_steps", "reward", "step_s")
 WATCHED = (layout.RECIPE, layout.INFO, layout.LOCK, layout.METRICS, layout.EVALS, layout.EVENTS)
 _WRITTEN = (*WATCHED, layout.ROLLOUTS, layout.TOKENS, layout.EVAL_ROLLOUTS, layout.CHECKPOINTS)
 
@@ -58,12 +62,13 @@ class RunSummary:
 
 def read_summary(run_dir: Path) -> RunSummary:
     recipe, info = read_recipe(run_dir), read_info(run_dir)
+    settings = dict(dotted_items(recipe))
     lines = [line for line in last_lines(run_dir / layout.METRICS, METRICS_TAIL_BYTES) if _is_step(line)]
     newest: Mapping[str, Any] = lines[-1] if lines else {"step": 0, "stage": None, "metrics": {}}
     rewards = [value for line in lines if (value := _number(line["metrics"].get("reward/mean"))) is not None]
     return RunSummary(
-        task=_text(recipe, "task", "name"),
-        model=_text(recipe, "model", "path"),
+        task=settings.get("task.name"),
+        model=settings.get("model.path"),
         fingerprint=str(info["fingerprint"]) if "fingerprint" in info else None,
         stages=tuple(
             (name, str(table.get("algorithm", "")), _whole(table.get("steps")))
@@ -101,57 +106,85 @@ def state_of(run_dir: Path, summary: RunSummary) -> tuple[State, str]:
 
 def describe(run_dir: Path, summary: RunSummary) -> dict[str, Any]:
     """Return a run's entry for /api/runs, without id, name and index."""
-    now = time.time()
     state, reason = state_of(run_dir, summary)
-    metrics_time = _modified(run_dir / layout.METRICS)
-    written = [moment for name in _WRITTEN if (moment := _modified(run_dir / name)) is not None]
+    metrics_file = identity_of(run_dir / layout.METRICS)
+    written = [identity for name in _WRITTEN if (identity := identity_of(run_dir / name)) is not None]
     planned = summary.planned_steps
     left = None if planned is None or summary.step_s is None else max(0, planned - summary.step) * summary.step_s
     phase = None
-    if summary.step and metrics_time is not None:
-        phase = {"step": summary.step, "ago_s": _since(metrics_time, now), "seconds": dict(summary.seconds)}
+    if summary.step and metrics_file is not None:
+        phase = {"step": summary.step, "ago_s": _seconds_since(metrics_file), "seconds": dict(summary.seconds)}
     known = [line for line in summary.evals if line["pass_at_1"] is not None]
     best = max(known, key=lambda line: float(line["pass_at_1"]), default=None)
     return {
-        "task": summary.task,
-        "model": summary.model,
-        "fingerprint": summary.fingerprint,
+        **{name: getattr(summary, name) for name in _SHOWN},
         "stages": [{"name": name, "algorithm": kind, "steps": steps} for name, kind, steps in summary.stages],
-        "step": summary.step,
-        "stage": summary.stage,
-        "planned_steps": planned,
         "state": state,
         "reason": reason,
         "best": _eval(best),
         "last_eval": _eval(summary.evals[-1] if summary.evals else None),
-        "reward": summary.reward,
-        "last_write_s": _since(max(written), now) if written else None,
+        "last_write_s": min(map(_seconds_since, written), default=None),
         "phase": phase,
-        "step_s": summary.step_s,
         "left_s": left if state == "running" else None,
+    }
+
+
+class Findings:
+    """The doctor's findings and vital signs of a run, cached: it is examined when its files have changed, but at most
+    every `EXAMINED_EVERY_S` seconds. The answer for a run that cannot be examined is the reason."""
+
+    def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._run_dir = run_dir
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._answer: dict[str, Any] | None = None
+        self._signature: object = None
+        self._examined_at = 0.0
+
+    def answer(self) -> dict[str, Any]:
+        # One examination at a time: requests during it get its answer.
+        with self._lock:
+            if self._answer is not None and self._clock() - self._examined_at < EXAMINED_EVERY_S:
+                return self._answer
+            now = signature(self._run_dir)
+            if self._answer is None or now != self._signature:
+                self._answer, self._signature = examine_run(self._run_dir), now
+            self._examined_at = self._clock()
+            return self._answer
+
+
+def examine_run(run_dir: Path) -> dict[str, Any]:
+    try:
+        charts = read_charts(Run(run_dir))
+        findings = examine(charts)
+    except RunReadError as error:
+        return {"as_of_step": 0, "findings": [], "clean_bill": "", "stages": [], "error": str(error)}
+    return {
+        "as_of_step": max((chart.steps[-1].step for chart in charts), default=0),
+        "findings": [with_words(finding) for finding in findings],
+        "clean_bill": clean_bill(charts) if charts and not findings else "",
+        "stages": [_stage(chart) for chart in charts],
+        "error": None,
+    }
+
+
+def _stage(chart: StageHistory) -> dict[str, Any]:
+    signs = vital_signs(chart)
+    losses = [abs(value) <= ZERO_LOSS for _, value in chart.series("policy/loss")]
+    return {
+        "name": chart.stage,
+        "num_steps": len(chart.steps),
+        "first_step": chart.steps[0].step,
+        "last_step": chart.steps[-1].step,
+        "vital_signs": signs,
+        "is_loss_zero": sum(losses) * 2 > len(losses) if signs else None,
+        "has_gradient": chart.num_dead * 2 <= len(chart.steps),
     }
 
 
 def signature(run_dir: Path) -> tuple[Identity | None, ...]:
     """Return the identities of the files that a summary is read from."""
     return tuple(identity_of(run_dir / name) for name in WATCHED)
-
-
-def read_recipe(run_dir: Path) -> dict[str, Any]:
-    """Return the recipe's table; {} if it is missing or damaged."""
-    try:
-        return tomllib.loads((run_dir / layout.RECIPE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-
-
-def read_info(run_dir: Path) -> dict[str, Any]:
-    """Return the content of run.json; {} if it is missing or damaged."""
-    try:
-        value = json.loads((run_dir / layout.INFO).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _is_step(line: Mapping[str, Any]) -> bool:
@@ -171,11 +204,6 @@ def _number(value: Any) -> float | None:
 
 def _whole(value: Any) -> int:
     return value if isinstance(value, int) else 0
-
-
-def _text(recipe: Mapping[str, Any], table: str, key: str) -> str | None:
-    part = recipe.get(table)
-    return str(part[key]) if isinstance(part, Mapping) and key in part else None
 
 
 def _times(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -201,12 +229,5 @@ def _eval(line: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {name: line.get(name) for name in ("step", "pass_at_1", "low", "high")}
 
 
-def _modified(path: Path) -> float | None:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return None
-
-
-def _since(moment: float, now: float) -> float:
-    return round(max(0.0, now - moment), 3)
+def _seconds_since(written: Identity) -> float:
+    return round(max(0.0, time.time() - written.modified_ns / 1e9), 3)

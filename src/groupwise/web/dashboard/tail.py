@@ -12,11 +12,11 @@ import os
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from groupwise.runs.files import read_end
+from groupwise.web.dashboard.parameters import ParameterError
 
 MAX_BYTES = 4 * 2**20
 """Maximum size of an answer. A longer file takes several."""
@@ -44,12 +44,7 @@ def identity_of(path: Path) -> Identity | None:
         return None
 
 
-class CursorError(ValueError):
-    """A cursor that groupwise did not make."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(NamedTuple):
     inode: int = 0
     offset: int = 0
     num_lines: int = 0
@@ -57,18 +52,17 @@ class Cursor:
     checksum: int = 0
 
     def __str__(self) -> str:
-        return f"{self.inode:x}.{self.offset:x}.{self.num_lines:x}.{self.checksum:x}"
+        return ".".join(f"{part:x}" for part in self)
 
 
 def parse_cursor(text: str) -> Cursor:
     match = _CURSOR.fullmatch(text)
     if match is None:
-        raise CursorError(f"{text!r} is not a cursor; omit it to read from the beginning")
+        raise ParameterError("cursor", f"{text!r} is not a cursor; omit it to read from the beginning")
     return Cursor(*(int(part, 16) for part in match.groups()))
 
 
-@dataclass(frozen=True, slots=True)
-class News:
+class News(NamedTuple):
     cursor: Cursor
     is_reset: bool
     """Whether all lines read before are obsolete."""

@@ -8,6 +8,7 @@ completion, ignoring case (`str.lower` of both).
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -81,8 +82,7 @@ class Searches:
     def choose(self, index: RunIndex, wanted: Wanted, sort: Sort, budget_s: float) -> Chosen:
         deadline = self._clock() + budget_s
         files = [file for file in index.files(wanted.kind) if _is_in_steps(file.step, wanted)]
-        tests = outline_tests(wanted)
-        passing = [(file, [entry for entry in file.entries if all(test(entry) for test in tests)]) for file in files]
+        passing = [(file, [entry for entry in file.entries if _passes(entry.outline, wanted)]) for file in files]
         passing = [(file, entries) for file, entries in passing if entries]
         if not wanted.text:
             return Chosen(_in_order(passing, sort), 1.0)
@@ -92,7 +92,7 @@ class Searches:
             if hits is None:
                 continue
             done_bytes += file.identity.size_bytes
-            matching.append((file, [entry for entry in entries if entry.place.line in hits]))
+            matching.append((file, [entry for entry in entries if entry.line in hits]))
         total_bytes = sum(file.identity.size_bytes for file, _ in passing)
         return Chosen(_in_order(matching, sort), done_bytes / total_bytes if total_bytes else 1.0)
 
@@ -124,33 +124,26 @@ def search_file(file: FileIndex, text: str) -> Iterator[int]:
     with open_as_indexed(file) as data:
         for entry in file.entries:
             if any(text in part for part in entry.outline.problem_texts):
-                yield entry.place.line
+                yield entry.line
                 continue
             data.seek(entry.offset)
             line = data.read(entry.num_bytes)
             if any(text in completion.lower() for completion in completions_of(line, entry.outline)):
-                yield entry.place.line
+                yield entry.line
 
 
-def outline_tests(wanted: Wanted) -> list[Callable[[IndexEntry], bool]]:
-    """Return a test for each filter, except for steps and text."""
-    tests: list[Callable[[IndexEntry], bool]] = []
-    if wanted.problem_id:
-        tests.append(lambda entry: entry.outline.problem_id == wanted.problem_id)
-    if wanted.verdicts:
-        tests.append(lambda entry: not set(wanted.verdicts).isdisjoint(entry.outline.verdicts))
-    if wanted.finishes:
-        tests.append(lambda entry: not set(wanted.finishes).isdisjoint(entry.outline.finishes))
-    if wanted.has_signal is not None:
-        tests.append(lambda entry: entry.outline.has_signal is wanted.has_signal)
-    if wanted.stages:
-        tests.append(lambda entry: entry.outline.stage in wanted.stages)
-    low, high = wanted.min_reward, wanted.max_reward
-    if low is not None:
-        tests.append(lambda entry: entry.outline.mean_reward is not None and entry.outline.mean_reward >= low)
-    if high is not None:
-        tests.append(lambda entry: entry.outline.mean_reward is not None and entry.outline.mean_reward <= high)
-    return tests
+def _passes(outline: GroupOutline, wanted: Wanted) -> bool:
+    """Return whether a group passes all filters except for steps and text. Without a mean it fails any bound of it."""
+    mean, low, high = outline.mean_reward, wanted.min_reward, wanted.max_reward
+    return (
+        wanted.problem_id in ("", outline.problem_id)
+        and (not wanted.verdicts or not set(wanted.verdicts).isdisjoint(outline.verdicts))
+        and (not wanted.finishes or not set(wanted.finishes).isdisjoint(outline.finishes))
+        and wanted.has_signal in (None, outline.has_signal)
+        and (not wanted.stages or outline.stage in wanted.stages)
+        and (low is None or (mean is not None and mean >= low))
+        and (high is None or (mean is not None and mean <= high))
+    )
 
 
 def find_match(line: bytes, outline: GroupOutline, text: str) -> Match | None:
@@ -202,12 +195,13 @@ def _in_order(found: Sequence[tuple[FileIndex, list[IndexEntry]]], sort: Sort) -
     """Sort groups. Files come newest first, their groups in file order; ties keep that order."""
     groups = [FoundGroup(file, entry) for file, entries in found for entry in entries]
     if sort == "oldest":
-        groups.sort(key=lambda group: group.entry.place)
+        groups.sort(key=lambda group: (group.file.step, group.entry.line))
     elif sort != "newest":
         name, sign = {"spread": ("spread", -1), "highest": ("mean_reward", -1), "lowest": ("mean_reward", 1)}[sort]
-        groups.sort(key=lambda group: _or_last(getattr(group.entry.outline, name), sign))
+
+        def rank(group: FoundGroup) -> float:
+            value = getattr(group.entry.outline, name)
+            return math.inf if value is None else sign * value
+
+        groups.sort(key=rank)
     return tuple(groups)
-
-
-def _or_last(value: float | None, sign: int) -> tuple[bool, float]:
-    return (value is None, 0.0 if value is None else sign * value)

@@ -8,14 +8,15 @@ change over training. Linear time; no verifier is called.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 REACH = 48
 """Number of characters: more than any pattern needs, so that no match ends at the edge of a window."""
 _APOSTROPHES = str.maketrans("\u2019\u2018\u02bc", "'''")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Behaviour:
     name: str
     title: str
@@ -23,10 +24,10 @@ class Behaviour:
     anchors: tuple[str, ...]
     """Each match of `patterns` contains one of these and extends at most `REACH` beyond it on either side."""
     patterns: tuple[str, ...]
-    regex: re.Pattern[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "regex", re.compile("|".join(self.patterns)))
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        return re.compile("|".join(self.patterns))
 
     def is_in(self, normal_text: str) -> bool:
         """Return whether `normal_text` (made by `normal`) shows the sign.

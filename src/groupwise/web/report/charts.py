@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby, product
+from operator import attrgetter
 from typing import Any
 
 from groupwise.runs.catalogue import CHARTS, METRICS, ChartSpec
 from groupwise.runs.records import has_no_gradient
+from groupwise.types import StepRecord
 from groupwise.web.report.behaviours import BEHAVIOURS
 from groupwise.web.report.digest import StepDigest
 from groupwise.web.report.inputs import RunSource
@@ -118,7 +122,7 @@ def _eval_lines(number: int, run: RunSource, spec: ChartSpec) -> list[Line]:
 def behaviour_chart(runs: Sequence[RunSource]) -> Chart:
     """Return the share of each step's completions that show each sign."""
     getters = {
-        behaviour.title: _share_getter(behaviour.name)
+        behaviour.title: partial(_share_with, behaviour.name)
         for behaviour in BEHAVIOURS
         if any(step.counts[behaviour.name] for run in runs for step in run.digest.steps)
     }
@@ -126,11 +130,12 @@ def behaviour_chart(runs: Sequence[RunSource]) -> Chart:
     return Chart("behaviours", "Signs of reasoning", caption, "share", _from_digests(runs, getters))
 
 
+def _share_with(sign: str, step: StepDigest) -> float:
+    return step.counts[sign] / step.num_rollouts
+
+
 def length_chart(runs: Sequence[RunSource]) -> Chart:
-    getters: dict[str, Callable[[StepDigest], float]] = {
-        "correct": lambda step: step.tokens_correct,
-        "wrong": lambda step: step.tokens_wrong,
-    }
+    getters = {"correct": attrgetter("tokens_correct"), "wrong": attrgetter("tokens_wrong")}
     caption = "Mean length of a step's correct and wrong training completions"
     return Chart("length_by_verdict", "Length by verdict", caption, "tokens", _from_digests(runs, getters))
 
@@ -146,10 +151,6 @@ def spread_chart(runs: Sequence[RunSource]) -> Chart:
     return Chart("length_spread", "Spread of lengths", caption, "tokens", tuple(lines))
 
 
-def _share_getter(name: str) -> Callable[[StepDigest], float]:
-    return lambda step: step.counts[name] / step.num_rollouts
-
-
 def _from_digests(runs: Sequence[RunSource], getters: Mapping[str, Callable[[StepDigest], float]]) -> tuple[Line, ...]:
     lines = []
     for number, run in enumerate(runs):
@@ -163,12 +164,27 @@ def _from_digests(runs: Sequence[RunSource], getters: Mapping[str, Callable[[Ste
 
 
 def _metric_lines(spec: ChartSpec, runs: Sequence[RunSource], smoother: Smoother) -> list[Line]:
-    return [
-        line
-        for number in range(len(runs))
-        for metric, name in spec.metrics.items()
-        for line in _metric_line(number, runs, metric, name, spec.share_of, smoother)
-    ]
+    """Return the lines of the metrics that were recorded. A stage without a metric leaves a gap."""
+    lines = []
+    for (number, run), (metric, name) in product(enumerate(runs), spec.metrics.items()):
+        records = [record for record in run.steps if _has(record, metric, spec.share_of)]
+        wholes = [record.metrics[spec.share_of] if spec.share_of else 1.0 for record in records]
+        values = [record.metrics[metric] / whole for record, whole in zip(records, wholes, strict=True)]
+        is_trivial = metric == "policy/approx_kl" and not any(values)  # with one update per step it is always 0
+        if is_trivial or not any(map(math.isfinite, values)):
+            continue
+        smoothed: list[float] = []
+        for _, stage in groupby(zip(records, values, strict=True), key=lambda pair: pair[0].stage):
+            smoothed += smoother([value for _, value in stage])
+        columns = [[float(record.step) for record in records], values, smoothed]
+        lines.append(Line(number, name, *(thinned(column, len(runs)) for column in columns)))
+    return lines
+
+
+def _has(record: StepRecord, metric: str, share_of: str) -> bool:
+    # The loss of an SFT stage is recorded under two names and has its own chart.
+    is_twin = metric == "policy/loss" and "sft/loss" in record.metrics
+    return metric in record.metrics and not is_twin and bool(not share_of or record.metrics.get(share_of))
 
 
 def _explodes(lines: Sequence[Line]) -> bool:
@@ -178,30 +194,6 @@ def _explodes(lines: Sequence[Line]) -> bool:
         if values and values[-1] > EXPLODES * abs(values[len(values) // 2]) > 0:
             return True
     return False
-
-
-def _metric_line(
-    number: int, runs: Sequence[RunSource], metric: str, name: str, share_of: str, smoother: Smoother
-) -> list[Line]:
-    """Return one line, or none if the run did not record the metric. A stage without it leaves a gap."""
-    run = runs[number]
-    # The loss of an SFT stage is recorded under two names and has its own chart.
-    records = [
-        r for r in run.steps if metric in r.metrics and not (metric == "policy/loss" and "sft/loss" in r.metrics)
-    ]
-    if share_of:
-        records = [record for record in records if record.metrics.get(share_of)]
-    values = [r.metrics[metric] / r.metrics[share_of] if share_of else r.metrics[metric] for r in records]
-    if not any(map(math.isfinite, values)):
-        return []
-    if metric == "policy/approx_kl" and not any(values):
-        return []  # one update per step: always 0
-    smoothed: list[float] = []
-    for stage in dict.fromkeys(record.stage for record in records):
-        part = [value for record, value in zip(records, values, strict=True) if record.stage == stage]
-        smoothed += smoother(part)
-    columns = [tuple(float(record.step) for record in records), tuple(values), tuple(smoothed)]
-    return [Line(number, name, *(thinned(column, len(runs)) for column in columns))]
 
 
 def _stack(spec: ChartSpec, runs: Sequence[RunSource]) -> list[Line]:

@@ -8,9 +8,10 @@ and is wider. Values are shares from 0 to 1; only texts have percentages and poi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from groupwise.audit.held_out_gain import held_out_ends
 from groupwise.base.stats import (
     difference_interval,
     mean,
@@ -117,9 +118,8 @@ def pass_rates(panel: ChartPanel) -> dict[str, float]:
     return {problem_id: rate for problem_id, rate in rates.items() if rate is not None}
 
 
-def share_of(rates: Mapping[str, float]) -> PassShare:
+def share_of(values: Sequence[float]) -> PassShare:
     """Return the score, with Wilson's interval if each problem is right or wrong, otherwise a mean's."""
-    values = list(rates.values())
     is_plain = all(value in (0.0, 1.0) for value in values)
     low, high = wilson_interval(sum(values), len(values)) if is_plain else mean_interval(values)
     return PassShare(mean(values), low, high, len(values))
@@ -132,10 +132,8 @@ def paired_gain(before: ChartPanel, after: ChartPanel) -> Gain | None:
     if not shared:
         return None
     low, high = paired_interval([rates_after[problem_id] - rates_before[problem_id] for problem_id in shared])
-    shares = [
-        share_of({problem_id: rates[problem_id] for problem_id in shared}) for rates in (rates_before, rates_after)
-    ]
-    return Gain(shares[0], shares[1], low, high, len(shared), is_paired=True)
+    first, last = (share_of([rates[problem_id] for problem_id in shared]) for rates in (rates_before, rates_after))
+    return Gain(first, last, low, high, len(shared), is_paired=True)
 
 
 def unpaired_gain(before: EvalRecord, after: EvalRecord) -> Gain | None:
@@ -144,19 +142,15 @@ def unpaired_gain(before: EvalRecord, after: EvalRecord) -> Gain | None:
         return None
     low, high = difference_interval(*((end.pass_at_1, end.low, end.high) for end in (before, after)))
     num_problems = min(before.num_problems, after.num_problems)
-    shares = [PassShare(r.pass_at_1, r.low, r.high, r.num_problems) for r in (before, after)]
-    return Gain(shares[0], shares[1], low, high, num_problems, is_paired=False)
+    first, last = (PassShare(r.pass_at_1, r.low, r.high, r.num_problems) for r in (before, after))
+    return Gain(first, last, low, high, num_problems, is_paired=False)
 
 
 def run_gain(run: RunSource) -> Gain | None:
     """Return the gain from the first to the last evaluation; the best one would be selected by its score."""
-    if len(run.evals) < 2:
-        return None
-    first, last = run.evals[0], run.evals[-1]
-    panels = {panel.step: panel for panel in run.panels}
-    if first.step in panels and last.step in panels:
-        return paired_gain(panels[first.step], panels[last.step])
-    return unpaired_gain(first, last)
+    if run.end_panels:
+        return paired_gain(*run.end_panels)
+    return unpaired_gain(run.evals[0], run.evals[-1]) if len(run.evals) >= 2 else None
 
 
 def seeds_gains(runs: Sequence[RunSource]) -> list[SeedsGain]:
@@ -178,11 +172,8 @@ def seeds_gains(runs: Sequence[RunSource]) -> list[SeedsGain]:
 def stage_gains(run: RunSource) -> list[tuple[str, Gain]]:
     """Return the gain of each stage, from the evaluation before it to its last one, by the scores."""
     gains = []
-    for name, first_step, last_step in run.stages:
-        before = [record for record in run.evals if record.step < first_step][-1:]
-        inside = [record for record in run.evals if first_step <= record.step <= last_step]
-        ends = [*before, *inside]
-        gain = unpaired_gain(ends[0], ends[-1]) if len(ends) >= 2 else None
-        if gain is not None:
+    for name, _, _ in run.stages:
+        ends = held_out_ends([record for record in run.steps if record.stage == name], run.evals)
+        if ends and (gain := unpaired_gain(*ends)):
             gains.append((name, gain))
     return gains

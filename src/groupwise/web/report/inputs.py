@@ -51,7 +51,16 @@ class RunSource:
     def best_eval(self) -> EvalRecord | None:
         """The first evaluation with the highest held-out pass@1; the checkpoint `best` is chosen the same way."""
         known = [record for record in self.evals if record.pass_at_1 == record.pass_at_1]
-        return max(known, key=lambda record: record.pass_at_1) if known else None
+        return max(known, key=lambda record: record.pass_at_1, default=None)
+
+    @property
+    def end_panels(self) -> tuple[ChartPanel, ChartPanel] | None:
+        """The panels of the first and the last evaluation; None unless both were saved."""
+        panels = {panel.step: panel for panel in self.panels}
+        steps = {record.step for record in (*self.evals[:1], *self.evals[-1:])}
+        if len(steps) < 2 or not steps <= panels.keys():
+            return None
+        return panels[min(steps)], panels[max(steps)]
 
     @property
     def stages(self) -> tuple[tuple[str, int, int], ...]:
@@ -69,7 +78,6 @@ class RunSource:
 @dataclass(frozen=True, slots=True)
 class ResultSource:
     label: str
-    path: Path
     result: Result
     panel: ChartPanel
 
@@ -79,21 +87,13 @@ class Sources:
     runs: tuple[RunSource, ...]
     results: tuple[ResultSource, ...]
 
-    @property
-    def panels(self) -> tuple[ChartPanel, ...]:
-        return (*(panel for run in self.runs for panel in run.panels), *(result.panel for result in self.results))
-
 
 def read_sources(paths: Sequence[Path]) -> Sources:
     """Read runs and results in the given order. Folders with the same name get distinct labels."""
-    labels = _labels(paths)
-    runs, results = [], []
-    for path, label in zip(paths, labels, strict=True):
-        if is_result(path):
-            results.append(_read_result(path, label))
-        else:
-            runs.append(_read_run(path, label))
-    return Sources(tuple(runs), tuple(results))
+    labelled = list(zip(paths, _labels(paths), strict=True))
+    runs = tuple(_read_run(path, label) for path, label in labelled if not is_result(path))
+    results = tuple(_read_result(path, label) for path, label in labelled if is_result(path))
+    return Sources(runs, results)
 
 
 def stage_spans(steps: Iterable[StepRecord]) -> tuple[tuple[str, int, int], ...]:
@@ -171,4 +171,4 @@ def _gaps(source: RunSource, run: Run) -> tuple[str, ...]:
 
 def _read_result(path: Path, label: str) -> ResultSource:
     groups = {scored.group.prompt.problem.id: scored for scored in read_groups(path)}
-    return ResultSource(label, path, read_result(path), ChartPanel(label, "", None, groups))
+    return ResultSource(label, read_result(path), ChartPanel(label, "", None, groups))

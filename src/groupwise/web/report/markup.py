@@ -24,17 +24,15 @@ def notes(texts: Sequence[str]) -> str:
     return f'<ul class="notes">{"".join(f"<li>{escape(text)}</li>" for text in texts)}</ul>' if texts else ""
 
 
-def figure(section: str, chart: Chart) -> str:
-    """Return the place of a chart; the page's script draws it from the data."""
-    return (
+def chart_grid(section: str, charts: Sequence[Chart]) -> str:
+    """Return the places of charts; the page's script draws them from the data."""
+    figures = "".join(
         f'<figure class="chart" data-section="{escape(section)}" data-chart="{escape(chart.name)}">'
         f'<figcaption><b>{escape(chart.title)}</b> <span class="caption">{escape(chart.caption)}.</span></figcaption>'
         '<div class="drawing"></div></figure>'
+        for chart in charts
     )
-
-
-def chart_grid(section: str, charts: Sequence[Chart]) -> str:
-    return f'<div class="charts">{"".join(figure(section, chart) for chart in charts)}</div>' if charts else ""
+    return f'<div class="charts">{figures}</div>' if charts else ""
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], label: str, class_name: str = "") -> str:

@@ -1,14 +1,18 @@
-"""The charts as figures for papers: PNG and SVG, with the CSV of their data."""
+"""The charts as files: figures for papers as PNG and SVG, and their data as CSV, one row per point."""
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from groupwise.base.harmless import cell
 from groupwise.runs.files import write_failure
+from groupwise.web.bundle import save_text
 from groupwise.web.report.charts import Chart, Line
-from groupwise.web.report.csv_files import write_csv_files
 from groupwise.web.report.inputs import RunSource
 
 # Darker Okabe and Ito colours, as in the page: safe for colour-blind readers. Dashes distinguish lines in greyscale.
@@ -16,6 +20,7 @@ COLOURS = ("#0068a8", "#c25400", "#007f5c", "#ad4f85", "#8a6800", "#6b4bb0", "#5
 DASHES = ("-", "--", ":", "-.")
 SIZE_INCHES = (4.8, 3.0)
 DOTS_PER_INCH = 200
+COLUMNS = ("run", "stage", "line", "step", "value", "smoothed", "low", "high")
 
 
 def write_plots(charts: Sequence[Chart], runs: Sequence[RunSource], folder: Path) -> list[Path]:
@@ -24,6 +29,27 @@ def write_plots(charts: Sequence[Chart], runs: Sequence[RunSource], folder: Path
     for chart in charts:
         paths += save_figure(_draw(chart, runs), folder, chart.name)
     return sorted(paths)
+
+
+def write_csv_files(charts: Sequence[Chart], runs: Sequence[RunSource], folder: Path) -> list[Path]:
+    """Write `NAME.csv` for each chart. Values are exact; an unknown value is an empty cell."""
+    return [save_text(folder / f"{chart.name}.csv", chart_csv(chart, runs)) for chart in charts]
+
+
+def chart_csv(chart: Chart, runs: Sequence[RunSource]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for line in chart.lines:
+        label, stages = runs[line.run].label, runs[line.run].stages
+        for index, step in enumerate(line.x):
+            # The evaluation before training is in no stage.
+            stage = next((name for name, first, last in stages if first <= step <= last), "")
+            columns = (line.x, line.y, line.smooth, line.low, line.high)
+            values = [column[index] if column else math.nan for column in columns]
+            known = [value if math.isfinite(value) else "" for value in values]
+            writer.writerow([*map(cell, (label, stage, line.name)), *known])
+    return stream.getvalue()
 
 
 def new_figure(size_inches: tuple[float, float]) -> Any:

@@ -7,40 +7,39 @@ Contract: reads files only (`inputs`), and writes only where it is told. The pag
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from groupwise.web.bundle import save_text
 from groupwise.web.report.charts import Chart
 from groupwise.web.report.inputs import RunSource, Sources, read_sources
-from groupwise.web.report.page import Part, render_page
-from groupwise.web.report.section import Material, Section
-from groupwise.web.report.sections.chart_grid import Behaviours, Curves, Lengths
-from groupwise.web.report.sections.examples import Examples
-from groupwise.web.report.sections.facts import Cost, RecipeSection
-from groupwise.web.report.sections.health import Guards, Health, has_problem
-from groupwise.web.report.sections.pills import Pills
-from groupwise.web.report.sections.summary import BeforeAfter, SummarySection
-from groupwise.web.saving import save_text
+from groupwise.web.report.page import Content, Material, render_page
+from groupwise.web.report.sections.chart_grid import render_behaviours, render_curves, render_lengths
+from groupwise.web.report.sections.facts import render_cost, render_recipe
+from groupwise.web.report.sections.health import has_problem, render_guards, render_health
+from groupwise.web.report.sections.shown_completions import render_examples, render_pills
+from groupwise.web.report.sections.summary import render_before_after, render_summary
 
 FORMAT = "groupwise-report/1"
 PAGE = "report.html"
 
-SECTIONS: dict[str, Section] = {
-    "summary": SummarySection(),
-    "curves": Curves(),
-    "health": Health(),
-    "guards": Guards(),
-    "before_after": BeforeAfter(),
-    "pills": Pills(),
-    "examples": Examples(),
-    "behaviours": Behaviours(),
-    "lengths": Lengths(),
-    "cost": Cost(),
-    "recipe": RecipeSection(),
+SECTIONS: dict[str, tuple[str, Callable[[Material], Content | None]]] = {
+    "summary": ("Summary", render_summary),
+    "curves": ("Training", render_curves),
+    "health": ("Health", render_health),
+    "guards": ("Guards", render_guards),
+    "before_after": ("Before and after", render_before_after),
+    "pills": ("Problem by problem", render_pills),
+    "examples": ("Examples", render_examples),
+    "behaviours": ("Reasoning", render_behaviours),
+    "lengths": ("Length", render_lengths),
+    "cost": ("Cost", render_cost),
+    "recipe": ("Recipe", render_recipe),
 }
-"""Sections by name, in page order. Health comes first if a run has a problem."""
+"""Title and function of each section, in page order. A section with nothing to show is None and left out; health comes
+first if a run has a problem."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +57,11 @@ def make_report(paths: Sequence[Path]) -> Report:
     sources = read_sources(paths)
     material = Material(sources)
     # Examples first: the completions behind the pills must not use up their space.
-    rendered = {name: SECTIONS[name].render(material) for name in sorted(SECTIONS, key=lambda name: name != "examples")}
+    rendered = {name: SECTIONS[name][1](material) for name in sorted(SECTIONS, key=lambda name: name != "examples")}
     contents = {name: content for name in SECTIONS if (content := rendered[name])}
     if "health" in contents and any(has_problem(run) for run in contents["health"].data["runs"]):
         contents = {"health": contents["health"]} | contents
-    parts = [Part(name, SECTIONS[name].title, content.html) for name, content in contents.items()]
+    sections = {name: (SECTIONS[name][0], content.html) for name, content in contents.items()}
     twin: dict[str, Any] = {
         "format": FORMAT,
         "title": _title(sources),
@@ -74,7 +73,7 @@ def make_report(paths: Sequence[Path]) -> Report:
         "num_texts_cut": material.texts.num_cut,
     }
     charts = tuple(chart for content in contents.values() for chart in content.charts)
-    html = render_page(_title(sources), _subtitle(sources), parts, twin)
+    html = render_page(_title(sources), _subtitle(sources), sections, twin)
     return Report(html, twin, charts, sources.runs)
 
 
@@ -87,7 +86,7 @@ def write_report(report: Report, path: Path) -> Path:
 
 
 def _title(sources: Sources) -> str:
-    labels = [run.label for run in sources.runs] + [result.label for result in sources.results]
+    labels = [*(run.label for run in sources.runs), *(result.label for result in sources.results)]
     return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
 
 

@@ -20,8 +20,6 @@ from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Sc
 from groupwise.web.dashboard.library import Library
 from groupwise.web.dashboard.loopback_server import DashboardServer
 
-PLACEHOLDER = "<!doctype html><style>p{color:red}</style><p>page</p><script>'use strict'</script>"
-
 HOSTILE_TEXTS = (
     "plain words",
     "ÉCOLE Straße ΟΔΟΣ 数学 \U0001f3b2 İstanbul \u212aelvin",
@@ -143,7 +141,7 @@ class Client:
 @contextmanager
 def serving(*roots: Path) -> Iterator[Client]:
     library = Library(roots)
-    with DashboardServer(library, PLACEHOLDER, 0) as server:
+    with DashboardServer(library, 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
@@ -172,7 +170,6 @@ def sample() -> type:
 
     class Sample:
         texts = HOSTILE_TEXTS
-        page = PLACEHOLDER
         group = staticmethod(make_group)
         step = staticmethod(make_step)
         run = staticmethod(write_run)

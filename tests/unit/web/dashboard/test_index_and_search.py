@@ -19,10 +19,12 @@ from groupwise.types import ScoredGroup
 from groupwise.web.dashboard import index as index_module
 from groupwise.web.dashboard import text_search
 from groupwise.web.dashboard.group_outline import GroupOutline, outline_of
-from groupwise.web.dashboard.index import GroupPlace, Kind, RunIndex, nth_line, read_file, read_line
+from groupwise.web.dashboard.index import Kind, RunIndex, nth_line, read_file, read_line
 from groupwise.web.dashboard.text_search import SORTS, Searches, Wanted, find_match
 
 FOREVER_S = 60.0
+Place = tuple[int, int]
+"""Step and line of a group."""
 
 
 @pytest.fixture
@@ -36,14 +38,15 @@ def fresh(index: RunIndex) -> None:
     index.refresh(FOREVER_S)
 
 
-def places(index: RunIndex, kind: Kind = "train") -> set[GroupPlace]:
-    return {entry.place for file in index.files(kind) for entry in file.entries}
+def places(index: RunIndex, kind: Kind = "train") -> set[Place]:
+    return {(file.step, entry.line) for file in index.files(kind) for entry in file.entries}
 
 
 def choose(
     index: RunIndex, wanted: Wanted, sort: text_search.Sort = "newest", budget_s: float = FOREVER_S
-) -> list[GroupPlace]:
-    return [found.entry.place for found in Searches().choose(index, wanted, sort, budget_s).groups]
+) -> list[Place]:
+    found = Searches().choose(index, wanted, sort, budget_s).groups
+    return [(group.file.step, group.entry.line) for group in found]
 
 
 def test_the_index_follows_the_files(index: RunIndex, tmp_path: Path, sample: Any) -> None:
@@ -51,15 +54,15 @@ def test_the_index_follows_the_files(index: RunIndex, tmp_path: Path, sample: An
     assert (before.is_begun, before.is_complete) == (False, False)
     log = sample.run(tmp_path / "run", num_steps=2, groups_per_step=3)
     fresh(index)
-    assert places(index) == set(map(GroupPlace._make, itertools.product((1, 2), range(3))))
+    assert places(index) == set(itertools.product((1, 2), range(3)))
     assert index.progress.share == 1.0
     assert (index.progress.num_groups, index.progress.num_rollouts) == (6, 24)
     log.write_rollouts(3, "grpo", [sample.group(random.Random(9), "new")])
     fresh(index)
-    assert GroupPlace(3, 0) in places(index)
+    assert (3, 0) in places(index)
     log.rewind(1)
     fresh(index)
-    assert {place.step for place in places(index)} == {1}
+    assert {step for step, _ in places(index)} == {1}
     log.write_rollouts(1, "grpo", [sample.group(random.Random(5), "again")])
     fresh(index)
     (file,) = index.files("train")
@@ -83,10 +86,10 @@ def test_damage_keeps_its_number_and_a_half_line_waits(tmp_path: Path, sample: A
     path.write_bytes(lines[0] + b"damage\n\n" + lines[2] + lines[3][:-100])
     file = read_file("train", 1, path)
     assert file is not None
-    assert [entry.place.line for entry in file.entries] == [0, 2]
+    assert [entry.line for entry in file.entries] == [0, 2]
     assert file.warnings == ("rollouts/000001.jsonl, group 1 is damaged and was left out",)
     for entry in file.entries:
-        assert json.loads(read_line(file, entry)) == json.loads(lines[entry.place.line])
+        assert json.loads(read_line(file, entry)) == json.loads(lines[entry.line])
     assert nth_line(path, 2) == lines[2]
     assert nth_line(path, 9) is None
     path.write_bytes(b"bad\n" * 10)
@@ -116,7 +119,7 @@ def texts_of(group: ScoredGroup) -> list[str]:
     return [*completions, *(message.content for message in problem.messages), problem.answer, problem.id]
 
 
-def brute_force(run: Run, wanted: Wanted) -> set[GroupPlace]:
+def brute_force(run: Run, wanted: Wanted) -> set[Place]:
     """Every group parsed whole, and asked each question in turn."""
     found = set()
     for step in run.rollout_steps():
@@ -136,7 +139,7 @@ def brute_force(run: Run, wanted: Wanted) -> set[GroupPlace]:
                 wanted.max_reward is None or (mean is not None and mean <= wanted.max_reward),
             )
             if all(is_wanted):
-                found.add(GroupPlace(step, line))
+                found.add((step, line))
     return found
 
 
@@ -222,9 +225,9 @@ def test_orders(index: RunIndex, tmp_path: Path, sample: Any) -> None:
     sample.run(tmp_path / "run", num_steps=3, groups_per_step=6, seed=5)
     fresh(index)
     newest = choose(index, Wanted())
-    assert newest == sorted(newest, key=lambda place: (-place.step, place.line))
+    assert newest == sorted(newest, key=lambda place: (-place[0], place[1]))
     assert choose(index, Wanted(), "oldest") == sorted(newest)
-    outlines = {entry.place: entry.outline for file in index.files("train") for entry in file.entries}
+    outlines = {(file.step, entry.line): entry.outline for file in index.files("train") for entry in file.entries}
     orders: tuple[tuple[text_search.Sort, str, int], ...] = (
         *(("spread", "spread", -1), ("highest", "mean_reward", -1), ("lowest", "mean_reward", 1)),
     )

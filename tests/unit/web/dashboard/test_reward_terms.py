@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,8 +29,8 @@ configs = st.builds(
 TEXT = "<think>so</think><answer>7</answer>"
 
 
-def score_of(verdict: str = "correct", process: float | None = None, **parts: float) -> dict[str, Any]:
-    return {"verdict": verdict, "parts": parts, "reward": sum(parts.values()), "process": process}
+def score_of(verdict: str = "correct", **parts: float) -> Score:
+    return Score(sum(parts.values()), Verdict(verdict), parts)
 
 
 @given(configs, shares, shares, st.none() | shares, st.integers(0, 12), st.integers(1, LIMIT), st.booleans())
@@ -44,8 +43,7 @@ def test_the_terms_are_those_of_the_trainer(
     reward = sum(theirs.values())
     scale = 1.0 if config.format_anneal_steps == 0 else max(1 - step / config.format_anneal_steps, 0.0)
     stage = {"reward": dataclasses.asdict(config), "sampling": {"max_new_tokens": LIMIT}}
-    table = {"verdict": "correct", "parts": dict(score.parts), "reward": score.reward, "process": process}
-    ours = reward_terms(reward, table, size, stage, scale)
+    ours = reward_terms(reward, score, size, stage, scale)
     assert math.fsum(term.amount for term in ours) == pytest.approx(reward, abs=1e-8)
     assert "other terms" not in [term.name for term in ours]
     for term in ours:
@@ -75,7 +73,7 @@ def test_clipping_is_a_term() -> None:
 
 
 def test_a_score_without_parts_is_its_own_term() -> None:
-    (term,) = reward_terms(0.25, {"verdict": "wrong", "parts": {}, "reward": 0.25}, 5, {}, None)
+    (term,) = reward_terms(0.25, Score(0.25, Verdict.WRONG), 5, {}, None)
     assert (term.name, term.amount) == ("score", 0.25)
 
 

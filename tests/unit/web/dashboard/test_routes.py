@@ -12,7 +12,7 @@ import pytest
 
 from groupwise.runs import METRICS, Run, RunLog, layout
 from groupwise.types import EvalRecord, Verdict
-from groupwise.web.dashboard.run_findings import EVERY_S, Findings
+from groupwise.web.dashboard.state import EXAMINED_EVERY_S, Findings
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_evals_and_events(client: Any, base: str, log: RunLog, sample: Any) -> N
 
 
 def test_findings(client: Any, base: str, log: RunLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("groupwise.web.dashboard.run_findings.EVERY_S", 600.0)
+    monkeypatch.setattr("groupwise.web.dashboard.state.EXAMINED_EVERY_S", 600.0)
     found = client.get(f"{base}/findings")
     assert (found["as_of_step"], found["error"]) == (3, None)
     assert [(stage["name"], stage["num_steps"]) for stage in found["stages"]] == [("grpo", 3)]
@@ -103,10 +103,10 @@ def test_findings_wait_and_come_again(log: RunLog, sample: Any) -> None:
     assert findings.answer()["as_of_step"] == 3
     log.write_step(sample.step(4))
     assert findings.answer()["as_of_step"] == 3
-    now[0] = EVERY_S
+    now[0] = EXAMINED_EVERY_S
     assert findings.answer()["as_of_step"] == 4
     (log.run_dir / layout.METRICS).write_bytes(b"damage\n")
-    now[0] = 2 * EVERY_S
+    now[0] = 2 * EXAMINED_EVERY_S
     assert "line 1" in findings.answer()["error"]
 
 

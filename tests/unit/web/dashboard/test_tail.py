@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from groupwise.runs.files import write_atomic
-from groupwise.web.dashboard.tail import Cursor, CursorError, News, last_lines, parse_cursor, read_since
+from groupwise.web.dashboard.parameters import ParameterError
+from groupwise.web.dashboard.tail import Cursor, News, last_lines, parse_cursor, read_since
 
 
 def numbers(news: News) -> list[int]:
@@ -106,7 +107,7 @@ def test_nan_becomes_null(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["x", "1.2.3", "1.2.3.4.5", "-1.0.0.0", "../../etc/passwd", "1.2.3." + "f" * 9])
 def test_a_cursor_of_others_is_refused(text: str) -> None:
-    with pytest.raises(CursorError, match="omit it"):
+    with pytest.raises(ParameterError, match="omit it"):
         parse_cursor(text)
     assert parse_cursor(str(Cursor(1, 2, 3, 4))) == Cursor(1, 2, 3, 4)
 

@@ -8,8 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from groupwise.base.harmless import policy_hash
-from groupwise.web.dashboard.loopback_server import content_policy
-from groupwise.web.dashboard.watch_page import PAGE, SCRIPT, STYLE
+from groupwise.web.dashboard.loopback_server import PAGE, PAGE_POLICY, SCRIPT, STYLE
 
 
 class Document(HTMLParser):
@@ -49,10 +48,10 @@ def ids_of(document: Document) -> list[str]:
 def test_one_script_and_one_style_named_by_the_policy(document: Document) -> None:
     tags = [tag for tag, _ in document.elements]
     assert (tags.count("script"), tags.count("style"), tags.count("title")) == (1, 1, 1)
-    policy = content_policy(PAGE)
-    assert f"script-src {policy_hash(SCRIPT)};" in policy
-    assert f"style-src {policy_hash(STYLE)};" in policy
-    assert "unsafe" not in policy
+    for tag, content, allowed in (("script", SCRIPT, "script-src"), ("style", STYLE, "style-src")):
+        assert re.findall(rf"<{tag}\b[^>]*>(.*?)</{tag}>", PAGE, re.DOTALL) == [content]
+        assert f"{allowed} {policy_hash(content)};" in PAGE_POLICY
+    assert "unsafe" not in PAGE_POLICY
 
 
 def test_nothing_is_loaded_and_no_attribute_acts(document: Document) -> None:

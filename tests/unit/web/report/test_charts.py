@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from groupwise.types import StepRecord
 from groupwise.web.report.charts import LOG_CAPTION, MAX_POINTS, Chart, Line, curves, smooth, smooth_logs, thinned
-from groupwise.web.report.csv_files import chart_csv
 from groupwise.web.report.inputs import read_sources
-from groupwise.web.report.plots import write_plots
+from groupwise.web.report.plots import chart_csv, write_plots
 
 values = st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), max_size=120)
 

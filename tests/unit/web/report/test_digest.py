@@ -9,8 +9,8 @@ import pytest
 from groupwise.types import StepRecord, Verdict
 from groupwise.web.report.digest import digest_rollouts
 from groupwise.web.report.inputs import read_sources
-from groupwise.web.report.section import Material
-from groupwise.web.report.sections.examples import Examples
+from groupwise.web.report.page import Material
+from groupwise.web.report.sections.shown_completions import render_examples
 
 THOUGHT = "First add three and four, which makes seven; so <answer>7</answer>"
 BARE = "<answer>7</answer>"
@@ -48,7 +48,7 @@ def test_held_out_examples_compare_first_with_last(make: Any, tmp_path: Path) ->
     evals = [(make.evaluation(0, 0.5, 0.2, 0.8), before), (make.evaluation(1, 0.5, 0.2, 0.8), after)]
     path = make.run(tmp_path / "run", [StepRecord(1, "grpo", 1, {})], evals)
     material = Material(read_sources([path]))
-    content = Examples().render(material)
+    content = render_examples(material)
     assert content is not None
     texts = material.texts.all()
     found = {example["rule"]: texts[example["prompt"]] for example in content.data["examples"]}

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from groupwise.web.report.sections.pills import gold_text
+from groupwise.web.report.sections.shown_completions import gold_text
 
 
 @pytest.mark.parametrize(

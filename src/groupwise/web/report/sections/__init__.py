@@ -1,1 +1,1 @@
-"""The sections of a report. To add one, write a class with `title` and `render` and list it in `report.SECTIONS`."""
+"""The sections of a report. To add one, write a function of the `Material` and list it in `report.SECTIONS`."""

@@ -10,7 +10,7 @@ from groupwise.base.durations import duration
 from groupwise.web.report.gains import percent
 from groupwise.web.report.inputs import ResultSource, RunSource
 from groupwise.web.report.markup import bar, definitions, folded, paragraph, table, text_slot
-from groupwise.web.report.section import Content, Material
+from groupwise.web.report.page import Content, Material
 
 TIME_PARTS = {
     "time/sample_s": "sampling",
@@ -20,28 +20,25 @@ TIME_PARTS = {
 }
 
 
-class Cost:
-    title = "Cost"
-
-    def render(self, material: Material) -> Content | None:
-        runs, results = material.sources.runs, material.sources.results
-        costs = [run_cost(run) for run in runs if run.steps]
-        if not costs and not results:
-            return None
-        html = ""
-        if costs:
-            names = list(dict.fromkeys(name for cost in costs for name in cost["facts"]))
-            rows = [[name, *(cost["facts"].get(name, "–") for cost in costs)] for name in names]
-            html += table(["", *(cost["label"] for cost in costs)], rows, self.title)
-            html += "".join(_bar(cost) for cost in costs)
-            html += paragraph("Time of rank 0 from the first step to the last, without loading.", "dim")
-        evaluations = []
-        for result in results:
-            seconds, tokens = (result.result.cost.get(name) for name in ("seconds", "tokens"))
-            evaluations.append([result.label, "–" if seconds is None else duration(seconds), _count(tokens)])
-        if evaluations:
-            html += table(["evaluation", "time", "tokens"], evaluations, "Cost of the evaluations")
-        return Content({"runs": costs, "evaluations": evaluations}, html)
+def render_cost(material: Material) -> Content | None:
+    runs, results = material.sources.runs, material.sources.results
+    costs = [run_cost(run) for run in runs if run.steps]
+    if not costs and not results:
+        return None
+    html = ""
+    if costs:
+        names = list(dict.fromkeys(name for cost in costs for name in cost["facts"]))
+        rows = [[name, *(cost["facts"].get(name, "–") for cost in costs)] for name in names]
+        html += table(["", *(cost["label"] for cost in costs)], rows, "Cost")
+        html += "".join(_bar(cost) for cost in costs)
+        html += paragraph("Time of rank 0 from the first step to the last, without loading.", "dim")
+    evaluations = []
+    for result in results:
+        seconds, tokens = (result.result.cost.get(name) for name in ("seconds", "tokens"))
+        evaluations.append([result.label, "–" if seconds is None else duration(seconds), _count(tokens)])
+    if evaluations:
+        html += table(["evaluation", "time", "tokens"], evaluations, "Cost of the evaluations")
+    return Content({"runs": costs, "evaluations": evaluations}, html)
 
 
 def run_cost(run: RunSource) -> dict[str, Any]:
@@ -91,21 +88,18 @@ def _count(value: float | None) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:,.0f}"
 
 
-class RecipeSection:
-    title = "Recipe"
-
-    def render(self, material: Material) -> Content | None:
-        sources = material.sources
-        runs = [_run_facts(run) | {"recipe": material.texts.add(run.recipe_text)} for run in sources.runs]
-        results = [_result_facts(result) for result in sources.results]
-        if not runs and not results:
-            return None
-        html = ""
-        for facts in (*runs, *results):
-            html += paragraph(facts["label"], "eyebrow") + definitions(list(facts["facts"].items()))
-            if facts.get("recipe") is not None and facts.get("has_recipe"):
-                html += folded("Full recipe", text_slot(facts["recipe"], "Recipe"))
-        return Content({"runs": runs, "results": results}, html)
+def render_recipe(material: Material) -> Content | None:
+    sources = material.sources
+    runs = [_run_facts(run) | {"recipe": material.texts.add(run.recipe_text)} for run in sources.runs]
+    results = [_result_facts(result) for result in sources.results]
+    if not runs and not results:
+        return None
+    html = ""
+    for facts in (*runs, *results):
+        html += paragraph(facts["label"], "eyebrow") + definitions(list(facts["facts"].items()))
+        if facts.get("recipe") is not None and facts.get("has_recipe"):
+            html += folded("Full recipe", text_slot(facts["recipe"], "Recipe"))
+    return Content({"runs": runs, "results": results}, html)
 
 
 def _run_facts(run: RunSource) -> dict[str, Any]:

@@ -7,26 +7,22 @@ from typing import Any
 
 from groupwise.base.harmless import escape
 from groupwise.doctor import CHECKS, examine, read_charts
-from groupwise.doctor.vitals import clean_bill, vital_signs
-from groupwise.doctor.wording import with_words
+from groupwise.doctor.wording import clean_bill, vital_signs, with_words
 from groupwise.runs.reader import Run
 from groupwise.web.report.charts import Chart, Line
 from groupwise.web.report.gains import percent
 from groupwise.web.report.inputs import RunSource
 from groupwise.web.report.markup import chart_grid, definitions, notes, paragraph, sentence, table
-from groupwise.web.report.section import Content, Material
+from groupwise.web.report.page import Content, Material
 
 
-class Health:
-    title = "Health"
-
-    def render(self, material: Material) -> Content | None:
-        runs = [_examined(run) for run in material.sources.runs if run.steps]
-        if not runs:
-            return None
-        html = "".join(_run_html(run, is_named=len(runs) > 1) for run in runs)
-        html += paragraph(f"The doctor runs {len(CHECKS)} checks; the command groupwise doctor shows the same.", "dim")
-        return Content({"runs": runs}, html)
+def render_health(material: Material) -> Content | None:
+    runs = [_examined(run) for run in material.sources.runs if run.steps]
+    if not runs:
+        return None
+    html = "".join(_run_html(run, is_named=len(runs) > 1) for run in runs)
+    html += paragraph(f"The doctor runs {len(CHECKS)} checks; the command groupwise doctor shows the same.", "dim")
+    return Content({"runs": runs}, html)
 
 
 def _examined(source: RunSource) -> dict[str, Any]:
@@ -76,37 +72,34 @@ GUARDS = {
 """Title, caption and unit of each guard's chart."""
 
 
-class Guards:
-    title = "Guards"
-
-    def render(self, material: Material) -> Content | None:
-        runs = material.sources.runs
-        readings = [_readings(run) for run in runs]
-        charts = [chart for name in GUARDS if (chart := _guard_chart(name, readings)).lines]
-        if not charts:
-            return None
-        rows = [
-            [
-                f"{run.label}: {GUARDS[name][0]}" if len(runs) > 1 else GUARDS[name][0],
-                _shown(name, known[0]),
-                _shown(name, known[-1]),
-                _shown(name, (max if name == "perplexity" else min)(known)),
-            ]
-            for run, events in zip(runs, readings, strict=True)
-            for name in GUARDS
-            if (known := [event[name] for event in events if isinstance(event.get(name), float | int)])
+def render_guards(material: Material) -> Content | None:
+    runs = material.sources.runs
+    readings = [_readings(run) for run in runs]
+    charts = [chart for name in GUARDS if (chart := _guard_chart(name, readings)).lines]
+    if not charts:
+        return None
+    rows = [
+        [
+            f"{run.label}: {GUARDS[name][0]}" if len(runs) > 1 else GUARDS[name][0],
+            _shown(name, known[0]),
+            _shown(name, known[-1]),
+            _shown(name, (max if name == "perplexity" else min)(known)),
         ]
-        broken = [
-            f"{run.label}, step {event['step']}: {sentence} ({event.get('action', 'warn')})"
-            for run, events in zip(runs, readings, strict=True)
-            for event in events
-            for sentence in event.get("broken") or ()
-        ]
-        html = chart_grid("guards", charts)
-        html += table(["guard", "at the start", "at the end", "worst"], rows, self.title)
-        html += notes(broken) if broken else paragraph("No guard was triggered.")
-        data = {"charts": [chart.to_json() for chart in charts], "rows": rows, "broken": broken}
-        return Content(data, html, tuple(charts))
+        for run, events in zip(runs, readings, strict=True)
+        for name in GUARDS
+        if (known := [event[name] for event in events if isinstance(event.get(name), float | int)])
+    ]
+    broken = [
+        f"{run.label}, step {event['step']}: {sentence} ({event.get('action', 'warn')})"
+        for run, events in zip(runs, readings, strict=True)
+        for event in events
+        for sentence in event.get("broken") or ()
+    ]
+    html = chart_grid("guards", charts)
+    html += table(["guard", "at the start", "at the end", "worst"], rows, "Guards")
+    html += notes(broken) if broken else paragraph("No guard was triggered.")
+    data = {"charts": [chart.to_json() for chart in charts], "rows": rows, "broken": broken}
+    return Content(data, html, tuple(charts))
 
 
 def _readings(run: RunSource) -> list[Mapping[str, Any]]:

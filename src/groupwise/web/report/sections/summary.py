@@ -25,48 +25,47 @@ from groupwise.web.report.gains import (
 )
 from groupwise.web.report.inputs import ChartPanel, ResultSource, RunSource
 from groupwise.web.report.markup import notes, paragraph, table
-from groupwise.web.report.section import Content, Material
+from groupwise.web.report.page import Content, Material
 
 
-class SummarySection:
-    title = "Summary"
-
-    def render(self, material: Material) -> Content:
-        runs, results = material.sources.runs, material.sources.results
-        cards = [_card(f"{len(gain.runs)} seeds: {', '.join(gain.runs)}", gain) for gain in seeds_gains(runs)]
-        cards += [_run_card(run) for run in runs]
-        cards += [_result_card(results[0], other) for other in results[1:]]
-        if len(results) == 1:
-            cards.append(_alone_card(results[0]))
-        html = "".join(_card_html(card, is_named=len(cards) > 1) for card in cards)
-        rows = [
-            [
-                f"{run.label}: {name}" if len(runs) > 1 else name,
-                percent(gain.before.value),
-                percent(gain.after.value),
-                f"{points(gain.difference)} points\n{points(gain.low)} to {points(gain.high)}",
-            ]
-            for run in runs
-            if len(run.stages) > 1
-            for name, gain in stage_gains(run)
+def render_summary(material: Material) -> Content:
+    runs, results = material.sources.runs, material.sources.results
+    cards = [_card(f"{len(gain.runs)} seeds: {', '.join(gain.runs)}", gain) for gain in seeds_gains(runs)]
+    cards += [_run_card(run) for run in runs]
+    cards += [_result_card(results[0], other) for other in results[1:]]
+    if len(results) == 1:
+        cards.append(_alone_card(results[0]))
+    html = "".join(_card_html(card, is_named=len(cards) > 1) for card in cards)
+    rows = [
+        [
+            f"{run.label}: {name}" if len(runs) > 1 else name,
+            percent(gain.before.value),
+            percent(gain.after.value),
+            f"{points(gain.difference)} points\n{points(gain.low)} to {points(gain.high)}",
         ]
-        if rows:
-            html += table(["stage", "before", "after", "change, 95 % interval"], rows, "Gain of each stage")
-        return Content({"cards": cards}, html)
+        for run in runs
+        if len(run.stages) > 1
+        for name, gain in stage_gains(run)
+    ]
+    if rows:
+        html += table(["stage", "before", "after", "change, 95 % interval"], rows, "Gain of each stage")
+    return Content({"cards": cards}, html)
 
 
 def _run_card(run: RunSource) -> dict[str, Any]:
     gain = run_gain(run)
     card = _card(run.label, gain)
     if gain is None:
-        alone = run.evals[0] if run.evals else None
         card["headline"] = "Whether the model got better is unknown"
-        card["sentence"] = "No held-out evaluation was recorded." if alone is None else (
-            f"Only one evaluation was recorded, at step {alone.step}: held-out pass@1 {percent(alone.pass_at_1)} "
-            f"(95 % interval {percent(alone.low)} to {percent(alone.high)}), {alone.num_problems} problems."
-        )  # fmt: skip
-    best, last = run.best_eval, run.evals[-1] if run.evals else None
-    if gain is not None and best is not None and last is not None and best.pass_at_1 > last.pass_at_1:
+        card["sentence"] = "No held-out evaluation was recorded."
+        if run.evals:
+            alone = run.evals[0]
+            card["sentence"] = (
+                f"Only one evaluation was recorded, at step {alone.step}: held-out pass@1 {percent(alone.pass_at_1)} "
+                f"(95 % interval {percent(alone.low)} to {percent(alone.high)}), {alone.num_problems} problems."
+            )
+    best = run.best_eval
+    if gain is not None and best is not None and best.pass_at_1 > run.evals[-1].pass_at_1:
         card["notes"].append(
             f"The best evaluation was {percent(best.pass_at_1)}, at step {best.step}. It was selected on the same "
             "problems, so it is slightly optimistic; the comparison above uses the last evaluation."
@@ -79,12 +78,8 @@ def _result_card(first: ResultSource, other: ResultSource) -> dict[str, Any]:
     card = _card(f"{first.label} → {other.label}", paired_gain(first.panel, other.panel))
     if not card["sentence"]:
         card["headline"], card["sentence"] = "The results cannot be compared", "They have no problem in common."
-    else:
-        card["headline"] = {
-            "better": f"{other.label} is better than {first.label}",
-            "worse": f"{other.label} is worse than {first.label}",
-            "unclear": VERDICT_WORDS["unclear"],
-        }[card["gain"]["verdict"]]
+    elif (verdict := card["gain"]["verdict"]) in ("better", "worse"):
+        card["headline"] = f"{other.label} is {verdict} than {first.label}"
     if first.result.data != other.result.data or first.result.verifier != other.result.verifier:
         card["notes"].append("The two results differ in data or verifier: compare with care.")
     return card
@@ -92,7 +87,7 @@ def _result_card(first: ResultSource, other: ResultSource) -> dict[str, Any]:
 
 def _alone_card(result: ResultSource) -> dict[str, Any]:
     card = _card(result.label, None)
-    share = share_of(pass_rates(result.panel))
+    share = share_of([*pass_rates(result.panel).values()])
     card["headline"] = f"pass@1 {percent(share.value)}"
     card["sentence"] = f"95 % interval {percent(share.low)} to {percent(share.high)}, {share.num_problems} problems."
     return card
@@ -118,31 +113,28 @@ def _card_html(card: dict[str, Any], is_named: bool) -> str:
     )
 
 
-class BeforeAfter:
-    title = "Before and after"
-
-    def render(self, material: Material) -> Content | None:
-        sources = material.sources
-        columns = [column for run in sources.runs for column in _run_columns(run, len(sources.runs) > 1)]
-        columns += [(result.label, _panel_values(result.panel)) for result in sources.results]
-        if not columns:
-            return None
-        names = list(dict.fromkeys(name for _, values in columns for name in values))
-        rows = [[name, *(values.get(name, "–") for _, values in columns)] for name in names]
-        # Signs that no model shows get no row.
-        signs = {behaviour.title for behaviour in BEHAVIOURS}
-        rows = [row for row in rows if row[0] not in signs or not {*row[1:]} <= {percent(0.0), "–"}]
-        header = ["held-out problems", *(label for label, _ in columns)]
-        html = table(header, rows, self.title)
-        scores = [
-            [result.label, name, *say_estimate(name, score), f"{score.n:,}", score.method]
-            for result in sources.results
-            for name, score in result.result.scores.items()
-        ]
-        if scores:
-            score_header = ["result", "score", "value", "95 % interval", "problems", "method"]
-            html += "<h3>Scores of the evaluations</h3>" + table(score_header, scores, "Scores of the evaluations")
-        return Content({"header": header, "rows": rows, "scores": scores}, html)
+def render_before_after(material: Material) -> Content | None:
+    sources = material.sources
+    columns = [column for run in sources.runs for column in _run_columns(run, len(sources.runs) > 1)]
+    columns += [(result.label, _panel_values(result.panel)) for result in sources.results]
+    if not columns:
+        return None
+    names = list(dict.fromkeys(name for _, values in columns for name in values))
+    rows = [[name, *(values.get(name, "–") for _, values in columns)] for name in names]
+    # Signs that no model shows get no row.
+    signs = {behaviour.title for behaviour in BEHAVIOURS}
+    rows = [row for row in rows if row[0] not in signs or not {*row[1:]} <= {percent(0.0), "–"}]
+    header = ["held-out problems", *(label for label, _ in columns)]
+    html = table(header, rows, "Before and after")
+    scores = [
+        [result.label, name, *say_estimate(name, score), f"{score.n:,}", score.method]
+        for result in sources.results
+        for name, score in result.result.scores.items()
+    ]
+    if scores:
+        score_header = ["result", "score", "value", "95 % interval", "problems", "method"]
+        html += "<h3>Scores of the evaluations</h3>" + table(score_header, scores, "Scores of the evaluations")
+    return Content({"header": header, "rows": rows, "scores": scores}, html)
 
 
 def _run_columns(run: RunSource, is_named: bool) -> list[tuple[str, dict[str, str]]]:
@@ -172,7 +164,7 @@ def _record_values(record: EvalRecord) -> dict[str, str]:
 def _panel_values(panel: ChartPanel) -> dict[str, str]:
     if not panel.groups:
         return {}
-    share = share_of(pass_rates(panel))
+    share = share_of([*pass_rates(panel).values()])
     pairs = [pair for g in panel.groups.values() for pair in zip(g.group.rollouts, g.scores, strict=True)]
     return {
         "pass@1": f"{percent(share.value)}\n{percent(share.low)} to {percent(share.high)}",

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from groupwise.base.harmless import cell, escape, json_block, visible
-from groupwise.web.report.kept_texts import MAX_TEXT_CHARS, Texts
+from groupwise.web.report.page import MAX_TEXT_CHARS, Texts
 
 HOSTILE = "</script><!-- \x1b[31m \u202e \ud800 \u2028 &amp; \"quoted\" 'single' ]]>"
 
