@@ -7,10 +7,9 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from groupwise.cli.arguments import add_json
+from groupwise.cli.arguments import Options, argument, json_option, takes
 from groupwise.cli.printing import print_json, say
 
 if TYPE_CHECKING:
@@ -20,12 +19,11 @@ NUM_SHOWN = 5
 """Problems gained, and lost, in the terminal; `--json` has all of them."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sides", nargs="+", metavar="RESULT", help="a folder of `groupwise eval`, a run, or RUN@STEP")
-    add_json(parser, "print JSON, with every problem whose score changed")
-
-
-def run(options: argparse.Namespace) -> int:
+@takes(
+    argument("sides", "a folder of `groupwise eval`, a run, or RUN@STEP", nargs="+", metavar="RESULT"),
+    json_option("print JSON, with every problem whose score changed"),
+)
+def run(options: Options) -> None:
     from groupwise.config import ConfigError
     from groupwise.evals.compare import compare, read_side
 
@@ -40,7 +38,6 @@ def run(options: argparse.Namespace) -> int:
             _show(comparison)
     if len(comparisons) > 1 and not options.json:
         say(f"{len(comparisons)} comparisons: the more there are, the likelier one is to look clear by chance.")
-    return 0
 
 
 def _show(found: Comparison) -> None:

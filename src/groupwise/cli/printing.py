@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.table import Column
+    from rich.text import Text
 
 
 def say(text: str, *, indent: str = "", to: TextIO | None = None) -> None:
@@ -41,7 +45,9 @@ def print_json(value: Any) -> None:
     print(json.dumps(value), flush=True)
 
 
-def print_table(columns: Sequence[str], sections: Iterable[Iterable[Sequence[str]]]) -> None:
+def print_table(
+    columns: Iterable[str | Column], sections: Iterable[Iterable[Iterable[str | Text]]], title: str | None = None
+) -> None:
     """Print a table with a rule between its sections; cells wrap at spaces where they have to."""
     from rich.console import Console
     from rich.table import Table
@@ -49,13 +55,13 @@ def print_table(columns: Sequence[str], sections: Iterable[Iterable[Sequence[str
 
     from groupwise.base.harmless import printable
 
-    table = Table(*columns)
+    table = Table(*columns, title=title, title_justify="left")
     for rows in sections:
         table.add_section()
         for row in rows:
             # Text, not a string: rich would read [brackets] as markup.
-            table.add_row(*(Text(printable(cell)) for cell in row))
-    Console().print(table)
+            table.add_row(*(Text(printable(cell)) if isinstance(cell, str) else cell for cell in row))
+    Console(highlight=False).print(table)
 
 
 def counted(number: int, noun: str) -> str:
