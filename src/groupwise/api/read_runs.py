@@ -34,18 +34,17 @@ def report(sources: Source | Iterable[Source], path: str | Path | None = None) -
 
 
 def diagnose(run: Run | str | Path) -> tuple[Finding, ...]:
-    """What is wrong with a run, what that means, and which key to change; the worst first."""
+    """Return what is wrong with a run, what it means, and which recipe key to change; the worst first."""
     from groupwise.doctor import examine, read_charts
 
     return examine(read_charts(run if isinstance(run, Run) else Run(Path(run))))
 
 
 def compare(first: Source, second: Source) -> Comparison:
-    """Compare two evaluations of the same problems, paired by problem. A run counts with its newest evaluation."""
-    from groupwise.evals.compare import compare as paired
-    from groupwise.evals.compare import read_side
+    """Compare two evaluations of the same problems, paired by problem. A run stands for its newest evaluation."""
+    from groupwise.evals import compare
 
-    return paired(read_side(str(_folder(first))), read_side(str(_folder(second))))
+    return compare.compare(*(compare.read_side(str(_folder(side))) for side in (first, second)))
 
 
 def plan(
@@ -70,14 +69,9 @@ def plan(
     chosen = this_gpu()[0] if gpu == "this" else find_gpu(gpu)
     if memory_gib is not None:
         chosen = replace(chosen, memory_gib=memory_gib, taken_gib=0.0)
-    return make_plan(
-        recipe,
-        find_shape(recipe.model),
-        chosen,
-        prompt_tokens=USUAL_TOKENS if prompt_tokens is None else prompt_tokens,
-        mean_tokens=mean_tokens,
-        ranks=ranks,
-    )
+    tokens = USUAL_TOKENS if prompt_tokens is None else prompt_tokens
+    shape = find_shape(recipe.model)
+    return make_plan(recipe, shape, chosen, prompt_tokens=tokens, mean_tokens=mean_tokens, ranks=ranks)
 
 
 def _folder(source: Source) -> Path:

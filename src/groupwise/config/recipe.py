@@ -47,10 +47,13 @@ def find_shipped(given: str, folder: Path, kind: str) -> Path:
     return known[given]
 
 
-def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
-    """Read, override and validate a recipe. Paths in it are relative to the working directory."""
+def load_recipe(path: Path, overrides: Iterable[str] = (), settings: Mapping[str, Any] | None = None) -> Recipe:
+    """Read, override and validate a recipe. Paths in it are relative to the working directory.
+
+    Overrides are texts such as "seed=1"; settings are dotted keys with their values.
+    """
     hint = "`groupwise recipes` lists the ones that come with groupwise"
-    return parse_recipe(read_text(path, "recipe", hint), overrides, origin=str(path))
+    return parse_recipe(read_text(path, "recipe", hint), overrides, settings, str(path))
 
 
 def read_text(path: Path, kind: str, hint: str) -> str:
@@ -70,10 +73,14 @@ def parse_toml(text: str, origin: str) -> dict[str, Any]:
         raise ConfigError(f"{origin} is not valid TOML: {error}") from None
 
 
-def parse_recipe(text: str, overrides: Iterable[str] = (), origin: str = "recipe") -> Recipe:
+def parse_recipe(
+    text: str, overrides: Iterable[str] = (), settings: Mapping[str, Any] | None = None, origin: str = "recipe"
+) -> Recipe:
     table = parse_toml(text, origin)
     for override in overrides:
         apply_override(table, override)
+    for key, value in (settings or {}).items():
+        set_key(table, key, value)
     return make_recipe(table)
 
 
