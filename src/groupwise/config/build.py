@@ -98,51 +98,35 @@ def _join(where: str, key: str) -> str:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
-    origin = typing.get_origin(hint)
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        options = tuple(option for option in options if option is not type(None))
         if value is None:
             return None
         if len(options) == 1:
             return _convert(options[0], value, where)
         for option in options:
-            if isinstance(option, type) and type(value) is option:
-                return value
-            if typing.get_origin(option) is Literal and value in typing.get_args(option):
+            if type(value) is option or (typing.get_origin(option) is Literal and value in typing.get_args(option)):
                 return value
             if isinstance(value, Mapping) and isinstance(typing.get_origin(option), type):
                 return _convert(option, value, where)
-        raise _wrong(hint, value, where)
-    if origin is Literal:
-        choices = typing.get_args(hint)
-        if value not in choices:
-            raise ConfigError(f"{where} = {value!r}: {nearest(str(value), [str(c) for c in choices])}")
+    elif origin is Literal:
+        if value not in options:
+            raise ConfigError(f"{where} = {value!r}: {nearest(str(value), map(str, options))}")
         return value
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise _wrong(hint, value, where)
-        item = typing.get_args(hint)[0]
-        return tuple(_convert(item, entry, f"{where}.{index}") for index, entry in enumerate(value))
-    if origin is not None and issubclass(origin, Mapping):
-        if not isinstance(value, Mapping):
-            raise _wrong(hint, value, where)
-        item = typing.get_args(hint)[1]
-        return {str(key): _convert(item, entry, f"{where}.{key}") for key, entry in value.items()}
-    if hint is Any:
-        return value
-    if dataclasses.is_dataclass(hint):
+    elif origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_convert(options[0], entry, f"{where}.{index}") for index, entry in enumerate(value))
+    elif origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
+        return {str(key): _convert(options[1], entry, f"{where}.{key}") for key, entry in value.items()}
+    elif dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, where)
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         if isinstance(value, int) and abs(value) > sys.float_info.max:
             raise ConfigError(f"{where}: too large for a number")
         return float(value)
-    if isinstance(hint, type) and type(value) is hint:
+    elif hint is Any or type(value) is hint:
         return value
-    raise _wrong(hint, value, where)
-
-
-def _wrong(hint: Any, value: Any, where: str) -> ConfigError:
-    return ConfigError(f"{where} = {value!r}: expected {_describe(hint)}, got {type(value).__name__}")
+    raise ConfigError(f"{where} = {value!r}: expected {_describe(hint)}, got {type(value).__name__}")
 
 
 def _describe(hint: Any) -> str:

@@ -10,7 +10,6 @@ import dataclasses
 import datetime
 import hashlib
 import json
-import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -250,19 +249,13 @@ def _dump_key(key: str) -> str:
 
 
 def _dump_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, float):
-        if math.isinf(value):
-            return "inf" if value > 0 else "-inf"
         return repr(value)
-    if isinstance(value, int):
-        return str(value)
     if isinstance(value, list):
         return "[" + ", ".join(_dump_value(item) for item in value) + "]"
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_dump_key(key)} = {_dump_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
-    # TOML's basic strings take JSON's escapes, except surrogate pairs; and TOML refuses a bare DEL.
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    # TOML writes booleans, integers and strings like JSON, except for surrogate pairs and a bare DEL in strings.
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")

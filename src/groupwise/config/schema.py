@@ -43,16 +43,14 @@ class ModelConfig:
     lora: LoraConfig | None = None
     """Train LoRA adapters instead of all weights."""
     quantization: Literal["none", "4bit", "8bit"] = "none"
-    """Quantize the frozen weights of all linear layers except the head: 4 bit (NF4, bitsandbytes) or 8 bit (int8).
-    Requires lora."""
+    """Quantize all frozen linear weights but the head's: 4 bit (NF4, bitsandbytes) or 8 bit (int8). Requires lora."""
     ema_decay: float = 0.0
     """Decay per update of a moving average of the weights; 0: no average."""
     chat_template_options: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the model's chat template, such as `enable_thinking = false` for Qwen3. An exported model keeps
     them in its template."""
     tiny: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of a `tiny-…` model: hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, and
-    context_tokens."""
+    """Sizes of a tiny-… model: hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, context_tokens."""
 
     def __post_init__(self) -> None:
         given = self.gradient_checkpointing
@@ -125,8 +123,7 @@ class EngineConfig:
     `vllm`: vLLM, installed or served, with its own copy of the weights, updated every step; see
     docs/how-to/vllm.md."""
     max_batch_rollouts: int = 256
-    """Maximum number of rollouts that decode at once. It affects memory; completions do not depend on it, except by
-    rounding."""
+    """Maximum number of rollouts that decode at once. It affects memory, and completions only by rounding."""
     cache_tokens: int = 0
     """`native`: size of the cache in tokens. 0: enough for max_batch_rollouts, if memory allows."""
     memory_share: float = 0.0

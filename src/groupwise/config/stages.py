@@ -63,8 +63,7 @@ class OptimizerConfig:
     max_grad_norm: float = 1.0
     """Clip the gradient to this norm. inf: off."""
     moments: Literal["fp32", "8bit"] = "fp32"
-    """Precision of AdamW's two moments: fp32 takes 8 bytes per trained weight, 8bit takes 2. The update itself is
-    computed in fp32."""
+    """Precision of AdamW's moments: 8 (fp32) or 2 (8bit) bytes per trained weight. Updates are computed in fp32."""
     offload: bool = False
     """Keep fp32 weights and moments in host memory, and run the optimizer step there: slower, with less GPU memory."""
 
@@ -78,17 +77,15 @@ class OptimizerConfig:
 
 
 AdvantageRule = Literal["group_mean_std", "group_mean", "leave_one_out", "batch_mean_std", "group_mean_batch_std"]
-Surrogate = Literal["clipped", "sequence_clipped", "cispo", "policy_gradient"]
-WeightRule = Literal["sequence_mean", "token_mean", "sequence_sum", "constant"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossConfig:
     advantage: AdvantageRule = "group_mean_std"
     """How a rollout's reward is compared with the others'."""
-    surrogate: Surrogate = "clipped"
+    surrogate: Literal["clipped", "sequence_clipped", "cispo", "policy_gradient"] = "clipped"
     """Objective as a function of the probability ratio."""
-    weights: WeightRule = "sequence_mean"
+    weights: Literal["sequence_mean", "token_mean", "sequence_sum", "constant"] = "sequence_mean"
     """How tokens are averaged: per completion, over all tokens, summed, or divided by a constant length."""
     clip_low: float = 0.2
     """Clip the ratio below 1 − clip_low. inf: off."""
@@ -121,16 +118,13 @@ class KlConfig:
     place: Literal["loss", "reward"] = "loss"
     """Add the KL to the loss, or subtract it from the reward before advantages are computed."""
     schedule: Literal["constant", "warmup", "anneal", "target"] = "constant"
-    """Schedule of the coefficient: constant; rising from 0 (`warmup`); falling to 0 (`anneal`); adapted to keep the KL
-    near `target`."""
+    """The coefficient is constant, rises from 0 (`warmup`), falls to 0 (`anneal`) or keeps the KL near `target`."""
     schedule_steps: int = 100
-    """Length of the warm-up or the annealing. For `target`: number of steps in which the coefficient can grow by a
-    factor of e."""
+    """Steps of the warm-up or annealing. For `target`: steps in which the coefficient can grow by a factor of e."""
     target: float = 0.05
     """For schedule = "target": desired KL per token, by the chosen estimator."""
     offload_reference: bool = False
-    """Keep the reference in host memory and move it to the GPU only for its forward pass, in the policy's place. It
-    affects only memory."""
+    """Keep the reference in host memory and swap it with the policy for its forward pass. Affects only memory."""
 
     def __post_init__(self) -> None:
         require_at_least(0, self, "coefficient")
@@ -240,8 +234,7 @@ class RlStage:
     epochs_per_batch: int = 1
     """Number of passes over each batch of rollouts."""
     microbatch_tokens: int = 16384
-    """Maximum number of tokens, with padding, that go through the model at once in an update. It affects only
-    memory."""
+    """Maximum number of tokens, padding included, in one pass of an update. It affects only memory."""
     max_rollouts_per_problem: int = 0
     """Adaptive group size: a group with no signal gets more rollouts, up to this many. 0: off."""
     refill_rounds: int = 0
@@ -264,6 +257,7 @@ class RlStage:
     def __post_init__(self) -> None:
         require_at_least(1, self, "steps", "problems_per_step", "epochs_per_batch", "microbatch_tokens")
         require_at_least(1, self, "rollouts_per_problem")
+        require_at_least(0, self, "refill_rounds")
         self._check_group_size()
         require(
             not self.reward.normalize_parts or self.loss.advantage != "batch_mean_std",
@@ -288,9 +282,8 @@ class RlStage:
 
     def _check_group_size(self) -> None:
         size, cap = self.rollouts_per_problem, self.max_rollouts_per_problem
-        needs_group = self.loss.advantage != "batch_mean_std"
         require(
-            size >= 2 or not needs_group,
+            size >= 2 or self.loss.advantage == "batch_mean_std",
             f"rollouts_per_problem = {size}: loss.advantage = {self.loss.advantage!r} compares a rollout with its "
             'group, and a group of 1 cannot be compared; use at least 2 (8 is usual), or advantage = "batch_mean_std"',
         )
@@ -299,7 +292,6 @@ class RlStage:
             f"max_rollouts_per_problem = {cap}: groups grow by rollouts_per_problem = {size} at a time, so the cap "
             f"must be a larger multiple of it, such as {2 * size}; 0 is off",
         )
-        require_at_least(0, self, "refill_rounds")
 
     @property
     def updates_per_step(self) -> int:
@@ -356,13 +348,8 @@ class SftStage:
             f'source = {self.source!r} and file = {self.file!r}: source = "file" needs a file, and only it does',
         )
 
-    @property
-    def uses_reference(self) -> bool:
-        return False
-
-    @property
-    def offloads_reference(self) -> bool:
-        return False
+    uses_reference = False
+    offloads_reference = False
 
 
 Stage = RlStage | SftStage
