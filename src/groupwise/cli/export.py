@@ -21,6 +21,6 @@ from groupwise.cli.printing import say
     argument("--ema", "export the moving average of the weights", default=False),
 )
 def run(options: Options) -> None:
-    from groupwise.api.use_models import export
+    from groupwise.api.use_runs import export
 
     say(f"Wrote {export(options.source, options.out, checkpoint=options.checkpoint, use_ema=options.ema)}")
