@@ -1,21 +1,24 @@
 """Builds frozen dataclasses from tables of plain values; every error names the key, the value and the fix.
 
 `build` knows the types that recipes use: str, int, float, bool, Literal, unions of these, tuples, mappings and nested
-dataclasses. A dataclass may define `__post_init__` and raise `ConfigError` for invalid combinations. The same function
-builds tasks: a task is a dataclass, and its fields are the keys of `[task.options]`.
+dataclasses. A dataclass may raise a `ConfigError` in `__post_init__`; a `Config` does so for numbers outside of their
+limits. The same function builds tasks: a task is a dataclass, and its fields are the keys of `[task.options]`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import math
 import sys
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 T = TypeVar("T")
+type_hints: Callable[..., dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 class ConfigError(ValueError):
@@ -35,10 +38,51 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def require_at_least(limit: float, config: object, *keys: str) -> None:
-    for key in keys:
-        value = getattr(config, key)
-        require(value >= limit, f"{key} = {value}: must {f'be at least {limit}' if limit else 'not be negative'}")
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """The values that a number in a recipe may have: `x: Annotated[float, Within("[0, 1)")]`."""
+
+    interval: str
+    """As in mathematics: "[0, 1)" includes 0 but not 1."""
+    hint: str = ""
+    """What to write instead, for the message."""
+
+    def check(self, key: str, value: float) -> None:
+        low, high = map(float, self.interval[1:-1].split(","))
+        has_low, has_high = self.interval[0] == "[", self.interval[-1] == "]"
+        if self.interval == "[0, inf]":
+            expected = "not be negative"
+        elif math.isinf(low):
+            expected = "be finite"
+        elif math.isinf(high):
+            expected = f"be at least {low:g}" if has_low else f"be above {low:g}"
+        else:
+            expected = f"be in {self.interval}"
+        is_inside = low < value < high or (has_low and value == low) or (has_high and value == high)
+        require(is_inside, f"{key} = {value}: must {expected}{self.hint and f'; {self.hint}'}")
+
+
+NotNegative = Annotated[float, Within("[0, inf]")]
+Positive = Annotated[float, Within("(0, inf]")]
+Finite = Annotated[float, Within("(-inf, inf)")]
+Share = Annotated[float, Within("[0, 1]")]
+Count = Annotated[int, Within("[1, inf]")]
+CountOrZero = Annotated[int, Within("[0, inf]")]
+
+
+class Config:
+    """The base of the tables of a recipe, which are frozen dataclasses."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for key, hint in type_hints(type(self), include_extras=True).items():
+            for limit in getattr(hint, "__metadata__", ()):
+                limit.check(key, getattr(self, key))
+        self.check()
+
+    def check(self) -> None:
+        """Refuse values that do not go together. Each number is known to be within its limits."""
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
@@ -55,7 +99,7 @@ def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     """Make `cls` from `table`. `where` is the dotted name of the table, for messages ("" for the whole recipe)."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where or 'recipe'}: expected a table, got {table!r}")
-    hints = typing.get_type_hints(cls)
+    hints = type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in table:
         if key not in fields:
@@ -86,7 +130,7 @@ def to_table(value: Any) -> Any:
 
 def key_paths(cls: type[Any], where: str) -> Iterator[str]:
     """Yield the dotted name of every key of a dataclass and of those nested in it."""
-    for name, hint in typing.get_type_hints(cls).items():
+    for name, hint in type_hints(cls).items():
         yield _join(where, name)
         for option in (hint, *typing.get_args(hint)):
             if dataclasses.is_dataclass(option):
