@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.table import Column
 from rich.text import Text
 
-from groupwise.base.durations import duration
 from groupwise.base.harmless import printable
+from groupwise.base.text_layout import duration
 from groupwise.cli.printing import print_table, say
 from groupwise.runs.reader import Run
 from groupwise.types import EvalRecord, ScoredGroup

@@ -19,7 +19,7 @@ from groupwise.cli.printing import print_json, print_table
     json_option(),
 )
 def run(options: Options) -> None:
-    from groupwise.base.durations import duration
+    from groupwise.base.text_layout import duration
     from groupwise.config import ConfigError
     from groupwise.evals.reach import time_to_scores
 

@@ -141,7 +141,7 @@ def _show_arms(sweep: Sweep, arms: Sequence[Arm], options: Options) -> int:
 
 
 def _plan_words(plan: ArmPlan | str) -> str:
-    from groupwise.base.durations import duration
+    from groupwise.base.text_layout import duration
 
     if isinstance(plan, str):
         return ""
@@ -150,7 +150,7 @@ def _plan_words(plan: ArmPlan | str) -> str:
 
 
 def _print_total(sweep: Sweep, plans: Sequence[ArmPlan | str]) -> None:
-    from groupwise.base.durations import duration
+    from groupwise.base.text_layout import duration
 
     reasons = list(dict.fromkeys(plan for plan in plans if isinstance(plan, str)))
     for reason in reasons[:3]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from groupwise.base.dotted_keys import dotted_items
 from groupwise.base.harmless import printable
+from groupwise.base.json_values import dotted_items
 from groupwise.config import ConfigError, Recipe, fingerprint, make_recipe, to_table
 from groupwise.runs import layout
 from groupwise.runs.files import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.base.durations import duration
+from groupwise.base.text_layout import duration
 from groupwise.sweeps.arm_scores import ArmScore, KnobScores
 from groupwise.sweeps.findings import KnobFindings
 from groupwise.sweeps.findings_effects import steps_words
