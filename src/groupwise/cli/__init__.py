@@ -1,4 +1,4 @@
-"""The `groupwise` command. Each command imports what it needs when it runs, which keeps `--help` instant."""
+"""The `groupwise` command. What is slow to import is imported by the command that needs it, so `--help` is instant."""
 
 from __future__ import annotations
 

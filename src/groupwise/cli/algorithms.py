@@ -7,15 +7,14 @@ Examples:
 
 from __future__ import annotations
 
+from groupwise.base.json_values import plain
 from groupwise.cli.arguments import Options, json_option, takes
 from groupwise.cli.printing import print_json, say_list
+from groupwise.config import ALGORITHMS, SUMMARIES
 
 
 @takes(json_option("print JSON, with the recipe keys that each algorithm sets"))
 def run(options: Options) -> None:
-    from groupwise.base.json_values import plain
-    from groupwise.config import ALGORITHMS, SUMMARIES
-
     if options.json:
         rows = [(name, summary, plain(ALGORITHMS.get(name, {}), str)) for name, summary in SUMMARIES.items()]
         print_json([{"name": name, "summary": summary, "sets": sets} for name, summary, sets in rows])

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from groupwise.config import ConfigError, VerifierConfig, apply_override, nearest
+
 Options = argparse.Namespace
 """The values of a command's arguments."""
 Argument = tuple[str, dict[str, Any]]
@@ -64,7 +66,6 @@ SCORING_OPTIONS = (
 
 def scoring_arguments(options: Options) -> tuple[Any, dict[str, Any]]:
     """Return the task that SCORING_OPTIONS describe, and the keyword arguments `workers` and `limits`."""
-    from groupwise.config import VerifierConfig
     from groupwise.tasks import make_task
     from groupwise.workers import Limits
 
@@ -77,8 +78,6 @@ def scoring_arguments(options: Options) -> tuple[Any, dict[str, Any]]:
 
 def table_of(settings: Iterable[str]) -> dict[str, Any]:
     """Return the table that settings such as `key=value` make."""
-    from groupwise.config import apply_override
-
     table: dict[str, Any] = {}
     for setting in settings:
         apply_override(table, setting)
@@ -87,8 +86,6 @@ def table_of(settings: Iterable[str]) -> dict[str, Any]:
 
 def parse_numbers(text: str, option: str, example: str, kind: Callable[[str], Number]) -> list[Number]:
     """Parse comma-separated numbers."""
-    from groupwise.config import ConfigError
-
     try:
         return [kind(part) for part in text.split(",")]
     except ValueError:
@@ -138,7 +135,5 @@ class CommandParser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
-            from groupwise.config import nearest
-
             raise argparse.ArgumentError(None, f"no command {value!r}; {nearest(value, action.choices)}")
         super()._check_value(action, value)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from groupwise.base.json_values import plain
 from groupwise.cli.arguments import (
     RECIPE,
     TASK,
@@ -22,6 +23,7 @@ from groupwise.cli.arguments import (
     task_option,
 )
 from groupwise.cli.printing import print_json
+from groupwise.config import find_recipe, load_recipe
 
 SHAPE = "a shape (qwen2.5-1.5b, smollm2-135m), or a model path"
 
@@ -74,7 +76,6 @@ def run_step(options: Options) -> None:
       groupwise bench step gsm8k --json > step.json
     """
     from groupwise.api.watchers import quiet_libraries
-    from groupwise.config import find_recipe, load_recipe
 
     # Read before torch is imported, so that a typo is reported at once.
     recipe = load_recipe(find_recipe(options.recipe), options.settings)
@@ -155,8 +156,6 @@ def _work(kind: type[Work], options: Options) -> Work:
 
 
 def _print_timing(timing: Any, options: Options) -> None:
-    from groupwise.base.json_values import plain
-
     if options.json:
         print_json(plain(timing.to_json() if hasattr(timing, "to_json") else timing))
     else:

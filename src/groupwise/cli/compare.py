@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from groupwise.base.harmless import printable
 from groupwise.cli.arguments import Options, argument, json_option, takes
 from groupwise.cli.printing import print_json, say
+from groupwise.config import ConfigError
 
 if TYPE_CHECKING:
     from groupwise.evals.compare import Comparison
@@ -24,7 +26,6 @@ NUM_SHOWN = 5
     json_option("print JSON, with every problem whose score changed"),
 )
 def run(options: Options) -> None:
-    from groupwise.config import ConfigError
     from groupwise.evals.compare import compare, read_side
 
     if len(options.sides) < 2:
@@ -41,7 +42,6 @@ def run(options: Options) -> None:
 
 
 def _show(found: Comparison) -> None:
-    from groupwise.base.harmless import printable
     from groupwise.runs.results import say_value
 
     say(f"{found.verdict}.")

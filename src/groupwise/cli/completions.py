@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from groupwise.cli.arguments import Options, argument, takes
+from groupwise.config import RECIPES
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -48,7 +49,6 @@ def run(options: Options) -> None:
 
 def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Place]:
     """Yield the place after each command, and first the place after `groupwise` itself."""
-    from groupwise.config import RECIPES
     from groupwise.sweeps.spec import SWEEPS
 
     folders = {"recipe": RECIPES, "sweep": SWEEPS}

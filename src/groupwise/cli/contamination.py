@@ -7,6 +7,7 @@ Examples:
 
 from __future__ import annotations
 
+from groupwise.base.harmless import printable
 from groupwise.cli.arguments import TASK, Options, argument, json_option, takes, task_option
 from groupwise.cli.printing import print_json, say
 
@@ -21,7 +22,6 @@ NUM_SHOWN = 10
     json_option(),
 )
 def run(options: Options) -> None:
-    from groupwise.base.harmless import printable
     from groupwise.evals.contamination import find_contamination
     from groupwise.evals.questions import task_name, task_options
     from groupwise.tasks import make_task

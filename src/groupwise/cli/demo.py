@@ -12,6 +12,7 @@ from pathlib import Path
 
 from groupwise.cli.arguments import Options, argument, takes
 from groupwise.cli.printing import say
+from groupwise.config import find_recipe, load_recipe
 
 
 @takes(
@@ -20,7 +21,6 @@ from groupwise.cli.printing import say
 )
 def run(options: Options) -> int:
     from groupwise.cli.train import train_here
-    from groupwise.config import find_recipe, load_recipe
     from groupwise.training.request import RunRequest
 
     recipe = load_recipe(find_recipe("demo"), [f"seed={options.seed}"])

@@ -14,8 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from groupwise.base.signals import StopControl
 from groupwise.cli.arguments import TASK, Options, argument, json_option, parse_numbers, table_of, takes, task_option
 from groupwise.cli.printing import print_json, print_table, say
+from groupwise.config import ConfigError
 
 if TYPE_CHECKING:
     from groupwise.evals.evaluate import ProgressCallback
@@ -49,7 +51,6 @@ if TYPE_CHECKING:
 )
 def run(options: Options) -> int:
     from groupwise.api.watchers import quiet_libraries
-    from groupwise.base.signals import StopControl
     from groupwise.evals.evaluate import evaluate, make_engine
     from groupwise.evals.questions import check_task
     from groupwise.evals.subject import open_subject
@@ -79,7 +80,6 @@ def run(options: Options) -> int:
 
 
 def _questions(options: Options, ks: tuple[int, ...], subject: Any) -> list[Questions]:
-    from groupwise.config import ConfigError
     from groupwise.evals.questions import Questions, task_options
 
     tasks = options.task or ([subject.recipe.task.name] if subject.recipe else [])
@@ -143,8 +143,6 @@ def _show(task: str, result: Result, folder: Path) -> None:
 
 
 def _template_options(given: list[str]) -> dict[str, Any]:
-    from groupwise.config import ConfigError
-
     for option in given:
         if "=" not in option:
             raise ConfigError(f"--chat-template-option {option}: write name=value, for example enable_thinking=false")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from groupwise.cli.arguments import Options, argument, takes
 from groupwise.cli.printing import say, say_commands
+from groupwise.config import ConfigError
 
 TASK = '''"""The task {name}: its problems, and how completions are scored."""
 
@@ -131,8 +132,6 @@ optimizer = {{ learning_rate = 1e-4 }}
 )
 def run(options: Options) -> None:
     """Write all files, or none if one of them exists."""
-    from groupwise.config import ConfigError
-
     texts = files_of(options.task)
     paths = [options.folder / name for name in texts]
     for path in paths:
@@ -149,7 +148,6 @@ def run(options: Options) -> None:
 
 def files_of(name: str) -> dict[str, str]:
     """Return the text of each file by name: the module, its test, the recipe."""
-    from groupwise.config import ConfigError
     from groupwise.tasks import TASKS
 
     module = name.replace("-", "_")

@@ -13,11 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from groupwise.base.hub import hub_or_cache
 from groupwise.cli.arguments import RECIPE, Options, argument, json_option, set_option, takes
 from groupwise.cli.printing import print_json, say
+from groupwise.config import ConfigError, Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:
-    from groupwise.config import Recipe
     from groupwise.planner.gpus import Gpu
     from groupwise.planner.make_plan import Plan
     from groupwise.planner.timing import Speed
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 )
 def run(options: Options) -> int:
     from groupwise.api.watchers import quiet_libraries
-    from groupwise.base.hub import hub_or_cache
-    from groupwise.config import find_recipe, load_recipe
     from groupwise.planner.against import read_measured
 
     recipe = load_recipe(find_recipe(options.recipe), options.settings)
@@ -65,7 +64,6 @@ def run(options: Options) -> int:
 
 
 def _prompt_tokens(given: str | None, recipe: Recipe) -> int:
-    from groupwise.config import ConfigError
     from groupwise.planner.prompts import USUAL_TOKENS, mean_prompt_tokens
 
     if given is None:
@@ -79,7 +77,6 @@ def _prompt_tokens(given: str | None, recipe: Recipe) -> int:
 
 def _gpu_and_speed(options: Options, device: str | None) -> tuple[Gpu, Speed | None]:
     """Return the GPU to plan for and, if it was measured, its speed."""
-    from groupwise.config import ConfigError
     from groupwise.planner.gpus import find_gpu, gpu_of_device, this_gpu
     from groupwise.planner.measure import calibration_path, known_speed, measure
 
@@ -103,7 +100,6 @@ def _gpu_and_speed(options: Options, device: str | None) -> tuple[Gpu, Speed | N
 
 
 def _print_comparison(plan: Plan, measured: dict[str, object], options: Options) -> int:
-    from groupwise.config import ConfigError
     from groupwise.planner.against import compare, comparison_table
 
     stage = next((stage for stage in plan.stages if stage.name == measured["stage"]), None)

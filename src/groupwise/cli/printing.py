@@ -10,6 +10,9 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TextIO
 
+from groupwise.base.harmless import printable
+from groupwise.base.text_layout import wrapped
+
 if TYPE_CHECKING:
     from rich.table import Column
     from rich.text import Text
@@ -17,9 +20,6 @@ if TYPE_CHECKING:
 
 def say(text: str, *, indent: str = "", to: TextIO | None = None) -> None:
     """Print text. A terminal gets it wrapped at spaces, with `indent` before continuation lines."""
-    from groupwise.base.harmless import printable
-    from groupwise.base.text_layout import wrapped
-
     stream = to or sys.stdout
     width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
     for line in printable(text, keep_newlines=True).splitlines():
@@ -52,8 +52,6 @@ def print_table(
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
-
-    from groupwise.base.harmless import printable
 
     table = Table(*columns, title=title, title_justify="left")
     for rows in sections:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from groupwise.base.text_layout import duration
 from groupwise.cli.arguments import Options, argument, json_option, parse_numbers, takes
 from groupwise.cli.printing import print_json, print_table
+from groupwise.config import ConfigError
 
 
 @takes(
@@ -19,8 +21,6 @@ from groupwise.cli.printing import print_json, print_table
     json_option(),
 )
 def run(options: Options) -> None:
-    from groupwise.base.text_layout import duration
-    from groupwise.config import ConfigError
     from groupwise.evals.reach import time_to_scores
 
     scores = parse_numbers(options.scores, "--scores", "0.3,0.4", float)

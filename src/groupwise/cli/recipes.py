@@ -7,15 +7,14 @@ Examples:
 
 from __future__ import annotations
 
+from groupwise.base.json_values import plain
 from groupwise.cli.arguments import Options, argument, json_option, takes
 from groupwise.cli.printing import print_json, say_list
+from groupwise.config import RECIPES, find_recipe, load_recipe, to_table
 
 
 @takes(argument("name", "the recipe to print, as TOML", nargs="?"), json_option())
 def run(options: Options) -> None:
-    from groupwise.base.json_values import plain
-    from groupwise.config import RECIPES, find_recipe, load_recipe, to_table
-
     if options.name is not None:
         path = find_recipe(options.name)
         if options.json:

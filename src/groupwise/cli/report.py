@@ -11,6 +11,7 @@ from pathlib import Path
 
 from groupwise.cli.arguments import Options, argument, takes
 from groupwise.cli.printing import say
+from groupwise.config import ConfigError
 
 
 @takes(
@@ -20,7 +21,6 @@ from groupwise.cli.printing import say
     argument("--csv", "also write the data of each chart as CSV", type=Path, metavar="FOLDER"),
 )
 def run(options: Options) -> None:
-    from groupwise.config import ConfigError
     from groupwise.web.report.report import PAGE, make_report, write_report
 
     path = options.paths[0] / PAGE if options.out is None else options.out

@@ -7,8 +7,10 @@ Examples:
 
 from __future__ import annotations
 
+from groupwise.base.harmless import printable
 from groupwise.cli.arguments import TASK, Options, argument, json_option, takes
 from groupwise.cli.printing import print_json, say
+from groupwise.config import ConfigError
 
 
 @takes(
@@ -28,8 +30,6 @@ def run(options: Options) -> None:
     import json
 
     from groupwise.api.watchers import quiet_libraries
-    from groupwise.base.harmless import printable
-    from groupwise.config import ConfigError
     from groupwise.evals.sample import choose, judge, sample
     from groupwise.tasks import make_task
 

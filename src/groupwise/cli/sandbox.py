@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from groupwise.base.harmless import printable
 from groupwise.cli.arguments import Options, argument, json_option, takes
 from groupwise.cli.printing import print_json, say
+from groupwise.config import ConfigError
 
 
 @takes(
@@ -30,8 +32,6 @@ def run_program(options: Options) -> None:
     """
     from dataclasses import asdict
 
-    from groupwise.base.harmless import printable
-    from groupwise.config import ConfigError
     from groupwise.sandbox import ProgramLimits, Sandbox
 
     texts = []

@@ -14,8 +14,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from groupwise.base.text_layout import duration
 from groupwise.cli.arguments import Options, argument, json_option, set_option, takes
 from groupwise.cli.printing import counted, print_json, say
+from groupwise.config import ConfigError, nearest
 
 if TYPE_CHECKING:
     from groupwise.sweeps.machine import ArmPlan
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     json_option(),
 )
 def run(options: Options) -> int:
-    from groupwise.config import ConfigError
     from groupwise.sweeps.arms import resolve
     from groupwise.sweeps.spec import check_jobs, find_sweep, load_spec
 
@@ -69,8 +70,6 @@ def run(options: Options) -> int:
 
 
 def _chosen(sweep: Sweep, names: Sequence[str] | None, spec: SweepSpec) -> list[Arm]:
-    from groupwise.config import ConfigError, nearest
-
     if names is None:
         return list(sweep.arms)
     if spec.search is not None:
@@ -141,8 +140,6 @@ def _show_arms(sweep: Sweep, arms: Sequence[Arm], options: Options) -> int:
 
 
 def _plan_words(plan: ArmPlan | str) -> str:
-    from groupwise.base.text_layout import duration
-
     if isinstance(plan, str):
         return ""
     fits = "" if plan.fits else " does not fit"
@@ -150,8 +147,6 @@ def _plan_words(plan: ArmPlan | str) -> str:
 
 
 def _print_total(sweep: Sweep, plans: Sequence[ArmPlan | str]) -> None:
-    from groupwise.base.text_layout import duration
-
     reasons = list(dict.fromkeys(plan for plan in plans if isinstance(plan, str)))
     for reason in reasons[:3]:
         say(f"No plan: {reason}")

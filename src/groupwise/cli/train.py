@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from groupwise.cli.arguments import RECIPE, Options, argument, set_option, takes
 from groupwise.cli.printing import say, say_commands
+from groupwise.config import ConfigError, find_recipe, load_recipe
 
 if TYPE_CHECKING:
     from groupwise.training.request import RunRequest
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     argument("--ray-address", "the cluster (default: RAY_ADDRESS, or a new one here)", metavar="HOST:PORT"),
 )
 def run(options: Options) -> int:
-    from groupwise.config import ConfigError, find_recipe, load_recipe
-
     is_resumed = options.resume is not None
     if (options.recipe is None) != is_resumed:
         raise ConfigError("train: give either a recipe or --resume RUN")

@@ -7,6 +7,7 @@ Examples:
 
 from __future__ import annotations
 
+from groupwise.base.harmless import printable
 from groupwise.cli.arguments import SCORING_OPTIONS, TASK, Options, argument, json_option, scoring_arguments, takes
 from groupwise.cli.printing import print_json, say
 
@@ -21,7 +22,6 @@ NUM_SHOWN = 50
     json_option(),
 )
 def run(options: Options) -> int:
-    from groupwise.base.harmless import printable
     from groupwise.scoring.validate import validate
 
     task, how = scoring_arguments(options)

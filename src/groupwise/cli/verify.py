@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from groupwise.base.harmless import printable
 from groupwise.cli.arguments import SCORING_OPTIONS, TASK, Options, argument, json_option, scoring_arguments, takes
 from groupwise.cli.printing import print_json, say
 
@@ -22,7 +23,6 @@ from groupwise.cli.printing import print_json, say
     json_option("print a JSON line per completion instead of a summary"),
 )
 def run(options: Options) -> int:
-    from groupwise.base.harmless import printable
     from groupwise.scoring.scorer import load_process_scorer
     from groupwise.scoring.verify import VerifySummary, verify_file
 

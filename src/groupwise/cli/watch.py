@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from groupwise.cli.arguments import Options, argument, json_option, takes
 from groupwise.cli.printing import counted, print_json, say
+from groupwise.config import ConfigError
 
 if TYPE_CHECKING:
     from groupwise.web.dashboard.loopback_server import DashboardServer
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 )
 def run(options: Options) -> None:
     """Serve until Ctrl-C, which is a normal end."""
-    from groupwise.config import ConfigError
     from groupwise.web.dashboard.library import Library
     from groupwise.web.dashboard.loopback_server import DashboardServer
     from groupwise.web.dashboard.watch_page import PAGE
