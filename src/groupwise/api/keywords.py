@@ -59,7 +59,7 @@ def named_task(task: Any, options: Mapping[str, Any] | None) -> tuple[str, dict[
     if isinstance(task, str):
         return task, dict(options or {}), None
     if options:
-        raise ConfigError("task_options: go with the name of a task; a task object has its options already")
+        raise ConfigError("task_options: need the name of a task; a task object has its own")
     name = name_of(type(task))
     return name, to_table(task), (task if name.startswith(f"{LOCAL}:") else None)
 
@@ -139,4 +139,4 @@ def _line(row: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(row), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"data: a row holds a value that JSON has no form for ({error}): {row!r:.80}") from None
+        raise ConfigError(f"data: a row has a value that JSON cannot represent ({error}): {row!r:.80}") from None

@@ -132,10 +132,12 @@ def resume(
 def _whole_recipe(given: Any, settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> Recipe:
     for keyword, value in keywords.items():
         if value is not None:
-            raise ConfigError(f"train: {keyword}= goes with a model and data= or task=; a recipe says it itself")
+            raise ConfigError(f"train: {keyword}= needs a model with data= or task=; a recipe has its own")
     if isinstance(given, Recipe):
         if settings:
-            raise ConfigError("train: settings= goes with a name; change a Recipe with load_recipe(name, settings)")
+            raise ConfigError(
+                "train: settings= needs a recipe by name; change a Recipe with load_recipe(name, settings)"
+            )
         return given
     if isinstance(given, Mapping):
         raise ConfigError("train: a model needs data= (rows with a prompt) or task= (a task's name)")
@@ -152,7 +154,7 @@ def _write_data(directory: Path, files: Mapping[str, str]) -> None:
     """Write rows in memory where the recipe expects them, unless there is a run already."""
     if files and (directory / layout.RECIPE).exists():
         raise ConfigError(
-            f"{directory} holds a run already; continue it with groupwise.resume({str(directory)!r}), read it with "
+            f"{directory} has a run already; continue it with groupwise.resume({str(directory)!r}), read it with "
             f"groupwise.Run({str(directory)!r}), or give another run_dir"
         )
     for file, text in files.items():

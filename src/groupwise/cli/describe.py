@@ -148,7 +148,7 @@ def _algorithms_page() -> str:
 
 def _metrics_page() -> str:
     rows = [(f"`{metric.name}{'…' * metric.is_family}`", metric.unit, metric.meaning) for metric in METRICS.values()]
-    heading = "# Metrics\n\nEach line of `metrics.jsonl` holds the metrics of one step.\n\n"
+    heading = "# Metrics\n\nEach line of `metrics.jsonl` has the metrics of one step.\n\n"
     return heading + _table(("metric", "unit", "meaning"), rows)
 
 

@@ -44,7 +44,7 @@ def run(options: Options) -> int:
     if options.ray and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("train --ray: starts the ranks itself; leave torchrun out")
     if not options.ray and (options.ray_ranks is not None or options.ray_address is not None):
-        raise ConfigError("train --ray-ranks, --ray-address: go with --ray")
+        raise ConfigError("train --ray-ranks, --ray-address: need --ray")
     if not is_resumed:
         # Read before torch is imported, so that a typo is reported at once.
         recipe = load_recipe(find_recipe(options.recipe), options.settings)

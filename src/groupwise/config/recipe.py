@@ -99,7 +99,6 @@ def make_recipe(table: Mapping[str, Any]) -> Recipe:
         if not (places := _places_of(error, stages)):
             raise
         raise UnknownKey(error.where, error.key, f"did you mean {' or '.join(map(repr, places))}?") from None
-    _check_name(recipe.name)
     return dataclasses.replace(recipe, stages=_with_unique_names(recipe.stages))
 
 
@@ -118,14 +117,14 @@ def _make_stage(table: Any, index: int, engine_defaults: Mapping[str, Any]) -> R
     where = f"stages.{index}"
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: expected a table, got {table!r}")
-    algorithm = table.get("algorithm")
-    if algorithm is None:
-        raise ConfigError(f"{where}.algorithm: missing; set it to one of {', '.join([*ALGORITHMS, 'sft'])}")
-    algorithm = str(algorithm)
+    known = [*ALGORITHMS, "sft"]
+    if table.get("algorithm") is None:
+        raise ConfigError(f"{where}.algorithm: missing; set it to one of {', '.join(known)}")
+    algorithm = str(table["algorithm"])
+    if algorithm not in known:
+        raise ConfigError(f"{where}.algorithm = {algorithm!r}: {nearest(algorithm, known)}")
     if algorithm == "sft":
         return build(SftStage, table, where)
-    if algorithm not in ALGORITHMS:
-        raise ConfigError(f"{where}.algorithm = {algorithm!r}: {nearest(algorithm, [*ALGORITHMS, 'sft'])}")
     return build(RlStage, _merge(_merge(engine_defaults, ALGORITHMS[algorithm]), table), where)
 
 
@@ -151,11 +150,6 @@ def _merge(defaults: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, A
         else:
             merged[key] = value
     return merged
-
-
-def _check_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,48}", name) or name.startswith("."):
-        raise ConfigError(f"name = {name!r}: use 1 to 48 letters, digits, '.', '_' or '-', and no '.' at the start")
 
 
 def apply_override(table: dict[str, Any], override: str) -> None:

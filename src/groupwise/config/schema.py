@@ -256,6 +256,10 @@ class Recipe(Config):
 
     def check(self) -> None:
         require(
+            re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,47}", self.name) is not None,
+            f"name = {self.name!r}: use 1 to 48 letters, digits, '.', '_' or '-', and no '.' at the start",
+        )
+        require(
             not self.evaluation.use_ema or self.model.ema_decay > 0,
             "evaluation.use_ema = true needs an average, but model.ema_decay = 0 keeps none; set it to 0.99",
         )
