@@ -218,18 +218,13 @@ def dump_toml(table: Mapping[str, Any]) -> str:
 
 
 def _dump_table(table: Mapping[str, Any], where: str, lines: list[str]) -> None:
-    nested = {key: value for key, value in table.items() if _is_table(value)}
+    lines.extend(f"{_dump_key(key)} = {_dump_value(value)}" for key, value in table.items() if not _is_table(value))
     for key, value in table.items():
-        if key not in nested:
-            lines.append(f"{_dump_key(key)} = {_dump_value(value)}")
-    for key, value in nested.items():
-        path = f"{where}.{_dump_key(key)}" if where else _dump_key(key)
-        if isinstance(value, Mapping):
-            lines.extend(["", f"[{path}]"])
-            _dump_table(value, path, lines)
-        else:
-            for entry in value:
-                lines.extend(["", f"[[{path}]]"])
+        if _is_table(value):
+            path = f"{where}.{_dump_key(key)}" if where else _dump_key(key)
+            is_single = isinstance(value, Mapping)
+            for entry in [value] if is_single else value:
+                lines.extend(["", f"[{path}]" if is_single else f"[[{path}]]"])
                 _dump_table(entry, path, lines)
 
 
