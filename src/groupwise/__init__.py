@@ -17,16 +17,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from groupwise.api.read_runs import compare as compare
-    from groupwise.api.read_runs import diagnose as diagnose
-    from groupwise.api.read_runs import plan as plan
-    from groupwise.api.read_runs import report as report
     from groupwise.api.train_runs import load_recipe as load_recipe
     from groupwise.api.train_runs import resume as resume
     from groupwise.api.train_runs import train as train
-    from groupwise.api.use_models import evaluate as evaluate
-    from groupwise.api.use_models import export as export
-    from groupwise.api.use_models import sample as sample
+    from groupwise.api.use_runs import compare as compare
+    from groupwise.api.use_runs import diagnose as diagnose
+    from groupwise.api.use_runs import evaluate as evaluate
+    from groupwise.api.use_runs import export as export
+    from groupwise.api.use_runs import plan as plan
+    from groupwise.api.use_runs import report as report
+    from groupwise.api.use_runs import sample as sample
     from groupwise.config import ConfigError as ConfigError
     from groupwise.config import Recipe as Recipe
     from groupwise.rewards.extract import final_answer as final_answer
@@ -47,8 +47,7 @@ __version__ = "0.1.0"
 
 _PLACES = {
     "groupwise.api.train_runs": ("load_recipe", "resume", "train"),
-    "groupwise.api.use_models": ("evaluate", "export", "sample"),
-    "groupwise.api.read_runs": ("compare", "diagnose", "plan", "report"),
+    "groupwise.api.use_runs": ("compare", "diagnose", "evaluate", "export", "plan", "report", "sample"),
     "groupwise.runs.reader": ("Run",),
     "groupwise.config": ("ConfigError", "Recipe"),
     "groupwise.types": ("Message", "Problem", "Score", "Verdict"),

@@ -2,10 +2,9 @@
 
     Problem ─▶ Prompt ─▶ Group[Rollout × G] ─▶ ScoredGroup(Score, advantage) ─▶ UpdateStats ─▶ StepRecord
 
-Every record is frozen: a stage makes a new one and never edits the one before. A reward stays a reward; an advantage
-is another field. Nothing here imports torch, so whatever reads a run directory can use these records.
+Records are frozen, and made without torch, so that readers of run directories can use them.
 
-Four names for logprobs, by who computed them: `logprobs` (the trainer now, with gradient), `old_logprobs` (the trainer
+Logprobs are named after who computed them: `logprobs` (the trainer now, with gradient), `old_logprobs` (the trainer
 before the update), `rollout_logprobs` (the engine, while sampling) and `ref_logprobs` (the reference policy).
 """
 
@@ -55,7 +54,7 @@ class Demonstration:
     problem: Problem
     completion: str
     token_ids: tuple[int, ...] = ()
-    """Of a completion that was sampled: exactly its tokens. Empty for a text that is still to be encoded."""
+    """Tokens of a completion that was sampled. Empty: the text has to be encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Rollout:
     token_ids: tuple[int, ...]
     """The completion alone, with its stop token where one was sampled."""
     rollout_logprobs: tuple[float, ...]
-    """Of each sampled token under the very distribution it was drawn from (temperature and truncation included)."""
+    """Of each token, under the distribution that it was sampled from, with temperature and truncation."""
     text: str
     """Decoded without special tokens."""
     finish: Finish
@@ -91,7 +90,7 @@ class Rollout:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The rollouts of one prompt: they are compared with each other, never with other prompts' rollouts."""
+    """The rollouts of one prompt, which are compared with each other."""
 
     prompt: Prompt
     rollouts: tuple[Rollout, ...]
@@ -105,14 +104,14 @@ class Verdict(StrEnum):
     UNPARSED = "unparsed"
     """No answer could be found in the completion."""
     ERROR = "error"
-    """We failed (a verifier raised or died). Never a wrong answer: left out of the mean and the loss."""
+    """The verifier raised or died. This is not a wrong answer: it is left out of the mean and the loss."""
     TIMED_OUT = "timed_out"
-    """We failed by running out of time: an error of its own kind, counted apart."""
+    """The verifier ran out of time: an error that is counted separately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a verifier says of one completion."""
+    """What a verifier says about one completion."""
 
     reward: float
     verdict: Verdict
@@ -123,11 +122,11 @@ class Score:
     detail: str = ""
     """For people: what was extracted, or why the verifier failed."""
     process: float | None = None
-    """How sound the reasoning is, from 0 to 1, where a process scorer was asked for and had something to judge."""
+    """Score of the reasoning, from 0 to 1. None without a process scorer, or if it had nothing to judge."""
 
     @property
     def is_error(self) -> bool:
-        """Whether the verifier failed, so that this says nothing of the completion."""
+        """Whether the verifier failed, so that the score says nothing about the completion."""
         return self.verdict in (Verdict.ERROR, Verdict.TIMED_OUT)
 
 
@@ -142,23 +141,21 @@ class ScoredGroup:
     advantages: tuple[float, ...]
     """One per rollout; 0.0 for a rollout whose score is an error."""
     has_signal: bool
-    """Whether the rewards differ. Asked of the rewards themselves, not of rounded advantages."""
+    """Whether the rewards differ; read from the rewards, because advantages are rounded."""
 
     @property
     def pass_rate(self) -> float | None:
-        """Share of correct rollouts among those that could be judged; None when none could."""
-        judged = [score for score in self.scores if not score.is_error]
-        if not judged:
-            return None
-        return sum(score.verdict is Verdict.CORRECT for score in judged) / len(judged)
+        """Share of correct rollouts among those that could be judged; None if none could."""
+        judged = [score.verdict is Verdict.CORRECT for score in self.scores if not score.is_error]
+        return sum(judged) / len(judged) if judged else None
 
 
 @dataclass(frozen=True, slots=True)
 class TokenTrace:
-    """What a step did to the tokens of one rollout; a number for each."""
+    """What a step did to each token of one rollout."""
 
     pieces: tuple[str, ...]
-    """The text of each token. A character that takes several tokens stands with the first of them."""
+    """The text of each token. A character of several tokens is with the first of them."""
     logprobs: tuple[float, ...]
     """Under the policy before the step's updates."""
     ratios: tuple[float, ...]
@@ -183,7 +180,7 @@ class UpdateStats:
     loss: float
     grad_norm: float
     is_finite: bool
-    """False: the update was skipped and the weights are what they were."""
+    """False: the update was skipped."""
     learning_rate: float
     num_tokens: int
     """Completion tokens with a non-zero weight."""
@@ -229,7 +226,7 @@ class EvalRecord:
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How an engine draws tokens. The defaults sample from the policy itself."""
+    """How an engine samples tokens. The defaults sample from the policy itself."""
 
     max_new_tokens: int
     temperature: float = 1.0

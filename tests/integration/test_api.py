@@ -94,7 +94,7 @@ def test_a_model_without_a_task_is_no_recipe() -> None:
         gw.train("some/model")
     with pytest.raises(gw.ConfigError, match=r"either data= .* or task="):
         gw.train(MODEL, data=ROWS, task="countdown")
-    with pytest.raises(gw.ConfigError, match="reward= goes with a model"):
+    with pytest.raises(gw.ConfigError, match="reward= needs a model"):
         gw.train("demo", reward=even)
 
 
@@ -103,12 +103,12 @@ def test_rows_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         train(tmp_path / "run", data=[{"prompt": "a"}, "b"])
     with pytest.raises(gw.ConfigError, match="too few to hold out"):
         train(tmp_path / "run", data=ROWS[:1])
-    with pytest.raises(gw.ConfigError, match="a row holds a value that JSON has no form for"):
+    with pytest.raises(gw.ConfigError, match="a row has a value that JSON cannot represent"):
         train(tmp_path / "run", data=[{"prompt": "a", "x": {1}}, {"prompt": "b", "x": {2}}])
 
 
 def test_a_run_directory_is_used_once(run: gw.Run) -> None:
-    with pytest.raises(gw.ConfigError, match=r"holds a run already; continue it with groupwise\.resume"):
+    with pytest.raises(gw.ConfigError, match=r"has a run already; continue it with groupwise\.resume"):
         train(run.path)
 
 

@@ -1,10 +1,10 @@
-"""Build a recipe from keywords: `train(model, data=…, reward=function)` and what its arguments may be."""
+"""Build a recipe from the keywords of `train(model, data=…, reward=function)`, and what these may be."""
 
 from __future__ import annotations
 
-import hashlib
+import copy
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,23 @@ from groupwise.tasks.rows import share_of
 from groupwise.tasks.task import Task
 
 MAX_HELD_OUT = 200
-"""The most rows that are held out of rows passed as objects; otherwise a tenth, and at least one."""
+"""Rows in memory: a tenth is held out, at least one row and at most this many."""
 
 Rows = Iterable[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Given:
-    """What cannot stand in a recipe: functions and a task that cannot be imported, and rows that are in memory."""
+    """What a recipe cannot say: functions and a task that cannot be imported, and rows in memory."""
 
     rewards: Mapping[str, Reward] = field(default_factory=dict)
     task: Task | None = None
     files: Mapping[str, str] = field(default_factory=dict)
-    """File name → text, for the run directory's folder of data."""
+    """File name → text, for the data folder of the run directory."""
 
 
 def named_rewards(reward: Any, where: str = "train") -> tuple[str | dict[str, float] | None, dict[str, Reward]]:
-    """Reward functions as a recipe names them, and those that cannot be imported by their name.
+    """Return reward functions as a recipe names them, and those that cannot be imported by their name.
 
     `reward` is a function, "module:function", or a dict of these to their weights.
     """
@@ -55,79 +55,49 @@ def named_rewards(reward: Any, where: str = "train") -> tuple[str | dict[str, fl
 
 
 def named_task(task: Any, options: Mapping[str, Any] | None) -> tuple[str, dict[str, Any], Task | None]:
-    """A task's name and options as a recipe has them, and the task itself where it cannot be imported."""
+    """Return a task's name and options as in a recipe, and the task itself if it cannot be imported."""
     if isinstance(task, str):
         return task, dict(options or {}), None
     if options:
-        raise ConfigError("task_options: go with the name of a task; a task object has its options already")
+        raise ConfigError("task_options: need the name of a task; a task object has its own")
     name = name_of(type(task))
     return name, to_table(task), (task if name.startswith(f"{LOCAL}:") else None)
 
 
 def recipe_of_keywords(
-    model: str | Path | Mapping[str, Any],
+    table: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    folder: Path,
     *,
     data: str | Path | Rows | None,
     held_out: str | Path | Rows | float | None,
     reward: Any,
     task: Any,
     task_options: Mapping[str, Any] | None,
-    name: str,
-    seed: int,
-    stage: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    data_folder: Callable[[str], Path],
 ) -> tuple[Recipe, Given]:
-    """The recipe, and what it takes besides. `data_folder` says where rows in memory will be, from their hash."""
+    """Return the recipe, and what it needs besides. `table` is the recipe without its task; rows in memory are read
+    from `folder` when it runs."""
     reward_names, rewards = named_rewards(reward)
     given_task: Task | None = None
     files: dict[str, str] = {}
-    if data is not None:
-        if task is not None and task != "jsonl":
-            raise ConfigError("train: give either data= (rows with a prompt) or task=, not both")
-        options, files = _data_options(data, held_out, data_folder)
-        task_name, options = "jsonl", {**options, **(task_options or {})}
+    if data is None:
+        name, options, given_task = named_task(task, task_options)
+    elif task is not None and task != "jsonl":
+        raise ConfigError("train: give either data= (rows with a prompt) or task=, not both")
     else:
-        task_name, options, given_task = named_task(task, task_options)
-    table: dict[str, Any] = {
-        "name": name,
-        "seed": seed,
-        "model": dict(model) if isinstance(model, Mapping) else {"path": str(model)},
-        "task": {"name": task_name, "options": options} | ({"reward": reward_names} if reward_names else {}),
-        "stages": [dict(stage)],
-    }
+        options, files = _data_options(data, held_out, folder)
+        name, options = "jsonl", {**options, **(task_options or {})}
+    made = copy.deepcopy(dict(table))
+    made["task"] = {"name": name, "options": options} | ({"reward": reward_names} if reward_names else {})
     for key, value in settings.items():
-        set_key(table, key, value)
-    return make_recipe(table), Given(rewards, given_task, files)
+        set_key(made, key, value)
+    return make_recipe(made), Given(rewards, given_task, files)
 
 
-def _data_options(
-    data: str | Path | Rows, held_out: str | Path | Rows | float | None, data_folder: Callable[[str], Path]
-) -> tuple[dict[str, Any], dict[str, str]]:
-    """The options of the task `jsonl`, and the files that it will read."""
-    if isinstance(data, (str, Path)):
-        if held_out is None or isinstance(held_out, float):
-            return {"train": str(data), "held_out_share": 0.1 if held_out is None else held_out}, {}
-        if isinstance(held_out, (str, Path)):
-            return {"train": str(data), "held_out": str(held_out)}, {}
-        rows = _as_rows(held_out, "held_out")
-        files = {"held_out.jsonl": _as_jsonl(rows)}
-        return {"train": str(data), "held_out": str(data_folder(_hash(files)) / "held_out.jsonl")}, files
-    rows = _as_rows(data, "data")
-    if held_out is None or isinstance(held_out, float):
-        rows, kept = _split(rows, held_out)
-        files = {"train.jsonl": _as_jsonl(rows), "held_out.jsonl": _as_jsonl(kept)}
-    elif isinstance(held_out, (str, Path)):
-        files = {"train.jsonl": _as_jsonl(rows)}
-        return {"train": str(data_folder(_hash(files)) / "train.jsonl"), "held_out": str(held_out)}, files
-    else:
-        files = {"train.jsonl": _as_jsonl(rows), "held_out.jsonl": _as_jsonl(_as_rows(held_out, "held_out"))}
-    folder = data_folder(_hash(files))
-    return {"train": str(folder / "train.jsonl"), "held_out": str(folder / "held_out.jsonl")}, files
-
-
-def _as_rows(data: Any, where: str) -> list[Mapping[str, Any]]:
-    """Rows of a list of dicts, a `datasets.Dataset`, or a pandas frame."""
+def as_rows(data: Any, where: str) -> Any:
+    """Return the rows of a list of dicts, a `datasets.Dataset` or a pandas frame as a list; all else unchanged."""
+    if data is None or isinstance(data, (str, Path, float)):
+        return data
     if hasattr(data, "to_dict") and hasattr(data, "columns") and not hasattr(data, "to_list"):
         data = data.to_dict("records")
     rows = list(data)
@@ -137,8 +107,25 @@ def _as_rows(data: Any, where: str) -> list[Mapping[str, Any]]:
     return rows
 
 
+def _data_options(data: Any, held_out: Any, folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the options of the task `jsonl`, and the text of the files in `folder` that it will read."""
+    if held_out is None or isinstance(held_out, float):
+        if isinstance(data, (str, Path)):
+            return {"train": str(data), "held_out_share": 0.1 if held_out is None else held_out}, {}
+        data, held_out = _split(data, held_out)
+    options: dict[str, Any] = {}
+    files: dict[str, str] = {}
+    for part, rows in (("train", data), ("held_out", held_out)):
+        if isinstance(rows, (str, Path)):
+            options[part] = str(rows)
+        else:
+            options[part] = str(folder / f"{part}.jsonl")
+            files[f"{part}.jsonl"] = "".join(f"{_line(row)}\n" for row in rows)
+    return options, files
+
+
 def _split(rows: Sequence[Mapping[str, Any]], share: float | None) -> tuple[list[Any], list[Any]]:
-    """Hold out some rows, chosen by a hash of their content, so that the order of the rows does not matter."""
+    """Hold out some rows, chosen by a hash of their content, whatever their order."""
     wanted = min(MAX_HELD_OUT, max(1, len(rows) // 10)) if share is None else max(1, round(share * len(rows)))
     if wanted >= len(rows):
         raise ConfigError(
@@ -148,16 +135,8 @@ def _split(rows: Sequence[Mapping[str, Any]], share: float | None) -> tuple[list
     return [row for row in rows if id(row) not in chosen], [row for row in rows if id(row) in chosen]
 
 
-def _as_jsonl(rows: Sequence[Mapping[str, Any]]) -> str:
-    return "".join(f"{_line(row)}\n" for row in rows)
-
-
 def _line(row: Mapping[str, Any]) -> str:
     try:
         return json.dumps(dict(row), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"data: a row holds a value that JSON has no form for ({error}): {row!r:.80}") from None
-
-
-def _hash(files: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()[:8]
+        raise ConfigError(f"data: a row has a value that JSON cannot represent ({error}): {row!r:.80}") from None

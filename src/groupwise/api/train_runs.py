@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from groupwise.api.keywords import Given, Rows, named_rewards, recipe_of_keywords
-from groupwise.config import ConfigError, Recipe, find_recipe, fingerprint, make_recipe, set_key, to_table
-from groupwise.config.recipe import parse_toml, read_text
+from groupwise import config
+from groupwise.api.keywords import Given, Rows, as_rows, named_rewards, recipe_of_keywords
+from groupwise.config import ConfigError, Recipe, find_recipe, to_table
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
 from groupwise.runs.sinks import Sink
@@ -21,11 +22,7 @@ def load_recipe(name: str | Path, settings: Mapping[str, Any] | None = None) -> 
 
     `settings` overrides keys by their dotted names, as in `{"seed": 1, "stages.0.steps": 50}`.
     """
-    path = find_recipe(str(name))
-    table = parse_toml(read_text(path, "recipe", "`groupwise recipes` lists the ones that ship"), str(path))
-    for key, value in (settings or {}).items():
-        set_key(table, key, value)
-    return make_recipe(table)
+    return config.load_recipe(find_recipe(str(name)), settings=settings)
 
 
 def train(
@@ -64,41 +61,38 @@ def train(
     `settings` sets any other key of a recipe by its dotted name, as in `{"stages.0.kl.coefficient": 0.0}`. The run
     directory is `run_dir`, or `runs/NAME-HASH`. A run that is interrupted is saved; continue it with `resume`.
     """
+    given_data: dict[str, Any] = {
+        "data": as_rows(data, "data"),
+        "held_out": as_rows(held_out, "held_out"),
+        "reward": reward,
+        "task": task,
+        "task_options": task_options,
+    }
     if isinstance(recipe_or_model, Recipe) or (data is None and task is None):
-        keywords = {"data": data, "held_out": held_out, "reward": reward, "task": task, "task_options": task_options}
-        recipe, given = _whole_recipe(recipe_or_model, settings, keywords), Given()
-        directory = Path(run_dir) if run_dir is not None else Path("runs") / f"{recipe.name}-{fingerprint(recipe)[:8]}"
+        from groupwise.training.pipeline import default_run_dir
+
+        recipe, given = _whole_recipe(recipe_or_model, settings, given_data), Given()
+        directory = default_run_dir(recipe) if run_dir is None else Path(run_dir)
     else:
-        optimizer = {} if learning_rate is None else {"learning_rate": learning_rate}
         stage = {
             "algorithm": algorithm,
             "steps": steps,
             "problems_per_step": problems_per_step,
             "rollouts_per_problem": rollouts_per_problem,
             "sampling": {"max_new_tokens": max_new_tokens},
-            "optimizer": optimizer,
+            "optimizer": {} if learning_rate is None else {"learning_rate": learning_rate},
         }
-        keywords = {"data": data, "held_out": held_out, "reward": reward, "task": task, "task_options": task_options}
-
-        def build(folder: Path) -> tuple[Recipe, Given]:
-            return recipe_of_keywords(
-                recipe_or_model,
-                **keywords,
-                name=name,
-                seed=seed,
-                stage=stage,
-                settings=settings or {},
-                data_folder=lambda digest: folder / layout.DATA,
-            )
-
+        model = recipe_or_model if isinstance(recipe_or_model, Mapping) else {"path": str(recipe_or_model)}
+        table = {"name": name, "seed": seed, "model": model, "stages": [stage]}
+        build = partial(recipe_of_keywords, table, settings or {})
         if run_dir is None:
             # The recipe names files in the run directory, and the directory is named after the recipe.
-            recipe, given = build(Path("RUN"))
+            recipe, given = build(Path("RUN") / layout.DATA, **given_data)
             content = json.dumps([to_table(recipe), sorted(given.files.items())], sort_keys=True, default=str)
             run_dir = Path("runs") / f"{name}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
         directory = Path(run_dir)
-        recipe, given = build(directory)
-        _write_data(directory, given)
+        recipe, given = build(directory / layout.DATA, **given_data)
+        _write_data(directory, given.files)
     _carry_out(recipe, directory, given, progress, sinks, memory_gib=memory_gib)
     return Run(directory)
 
@@ -138,10 +132,12 @@ def resume(
 def _whole_recipe(given: Any, settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> Recipe:
     for keyword, value in keywords.items():
         if value is not None:
-            raise ConfigError(f"train: {keyword}= goes with a model and data= or task=; a recipe says it itself")
+            raise ConfigError(f"train: {keyword}= needs a model with data= or task=; a recipe has its own")
     if isinstance(given, Recipe):
         if settings:
-            raise ConfigError("train: settings= goes with a name; change a Recipe with load_recipe(name, settings)")
+            raise ConfigError(
+                "train: settings= needs a recipe by name; change a Recipe with load_recipe(name, settings)"
+            )
         return given
     if isinstance(given, Mapping):
         raise ConfigError("train: a model needs data= (rows with a prompt) or task= (a task's name)")
@@ -154,19 +150,17 @@ def _whole_recipe(given: Any, settings: Mapping[str, Any] | None, keywords: Mapp
     return load_recipe(path, settings)
 
 
-def _write_data(directory: Path, given: Given) -> None:
-    """Write rows that are in memory where the recipe says they are. A run that is there already is refused first."""
-    if not given.files:
-        return
-    if (directory / layout.RECIPE).exists():
+def _write_data(directory: Path, files: Mapping[str, str]) -> None:
+    """Write rows in memory where the recipe expects them, unless there is a run already."""
+    if files and (directory / layout.RECIPE).exists():
         raise ConfigError(
-            f"{directory} holds a run already; continue it with groupwise.resume({str(directory)!r}), read it with "
+            f"{directory} has a run already; continue it with groupwise.resume({str(directory)!r}), read it with "
             f"groupwise.Run({str(directory)!r}), or give another run_dir"
         )
-    folder = directory / layout.DATA
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, text in given.files.items():
-        (folder / file).write_text(text, encoding="utf-8")
+    for file, text in files.items():
+        path = directory / layout.DATA / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def _carry_out(

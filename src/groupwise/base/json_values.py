@@ -1,11 +1,11 @@
-"""Values that JSON can hold: the one place that says what becomes of NaN, infinities, dataclasses and other types."""
+"""Plain values: what JSON holds instead of NaN, infinities and other types, and nested tables by dotted keys."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 import numbers
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 
@@ -24,10 +24,9 @@ def finite_or_name(value: float) -> float | str:
 
 
 def plain(value: Any, number: Callable[[float], Any] = finite_or_none) -> Any:
-    """Return `value` as JSON can hold it: copied, dataclasses as objects, sets as lists, unknown types as their text.
+    """Return a copy that JSON can hold: dataclasses as objects, sets as lists, unknown types as their text.
 
-    `number` says what becomes of each float: null where it is not finite, unless told otherwise (`str` writes what
-    TOML writes: "inf", "nan").
+    `number` converts floats that are not finite: to null by default, and with `str` to what TOML writes ("inf", "nan").
     """
     if value is None or isinstance(value, (str, bool)):
         return value
@@ -42,3 +41,12 @@ def plain(value: Any, number: Callable[[float], Any] = finite_or_none) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item, number) for item in value]
     return str(value)
+
+
+def dotted_items(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield pairs as `--set` takes them: ("a.b", 3) for {"a": {"b": 3}}. An empty table is a value."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            yield from dotted_items(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -18,8 +18,20 @@ class Screen:
         """`stream` is stderr by default. With `is_kept` the last picture stays at the end."""
         self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._live: Any = None
-        if _is_terminal(self._stream):
-            self._start(is_kept)
+        if not _is_terminal(self._stream):
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        # Other output goes above the picture, but only from a stream that is the terminal: `> file` stays a file.
+        self._live = Live(
+            console=Console(file=self._stream, highlight=False, markup=False, emoji=False),
+            auto_refresh=False,
+            transient=not is_kept,
+            redirect_stdout=_is_terminal(sys.stdout),
+            redirect_stderr=_is_terminal(sys.stderr),
+        )
+        self._guard(self._live.start)
 
     @property
     def is_live(self) -> bool:
@@ -57,20 +69,6 @@ class Screen:
         if self._live is not None:
             live, self._live = self._live, None
             self._guard(live.stop)
-
-    def _start(self, is_kept: bool) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        # Other output goes above the picture, but only from a stream that is the terminal: `> file` stays a file.
-        self._live = Live(
-            console=Console(file=self._stream, highlight=False, markup=False, emoji=False),
-            auto_refresh=False,
-            transient=not is_kept,
-            redirect_stdout=_is_terminal(sys.stdout),
-            redirect_stderr=_is_terminal(sys.stderr),
-        )
-        self._guard(self._live.start)
 
     def _guard(self, action: Callable[[], None]) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Plain text laid out for people: paragraphs wrapped at words, and tables with aligned columns."""
+"""Plain text for people: paragraphs wrapped at words, tables with aligned columns, durations."""
 
 from __future__ import annotations
 
@@ -41,3 +41,17 @@ def aligned(rows: Iterable[Sequence[str]], *, has_notes: bool = False) -> list[s
         is_left = index == 0 or (has_notes and index == len(rows[0]) - 1)
         columns.append([cell.ljust(width) if is_left else cell.rjust(width) for cell in column])
     return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+
+
+def duration(seconds: float) -> str:
+    """Return `seconds` in its two largest units: 45s, 3m20s, 2h05m, 3d04h; "?" when it is not finite."""
+    if not seconds < float("inf"):
+        return "?"
+    whole = round(max(0.0, seconds))
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"

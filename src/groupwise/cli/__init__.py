@@ -1,14 +1,13 @@
-"""The `groupwise` command. Each command imports what it needs when it runs, which keeps `--help` instant."""
+"""The `groupwise` command. What is slow to import is imported by the command that needs it, so `--help` is instant."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from groupwise.cli.arguments import CommandParser, add_command
+from groupwise.cli.arguments import CommandParser
 from groupwise.cli.printing import say
 
 COMMANDS = (
@@ -18,8 +17,8 @@ COMMANDS = (
 )  # fmt: skip
 """The commands in the order of `--help`, each a module of this package.
 
-Its docstring is the help, `add_options(parser)` declares the arguments, and `run(options)` returns the exit status. A
-command that contains commands has a function for each of them instead.
+Its docstring is the help. `@takes` declares the arguments of its function `run`, which returns the exit status: None
+is 0. A command that contains commands has a function for each of them, in `COMMANDS`.
 """
 
 
@@ -33,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Keeps the progress bars of libraries out of logs; tqdm reads it when it is imported.
         os.environ.setdefault("TQDM_DISABLE", "1")
     try:
-        status = int(options.run(options))
+        status = int(options.run(options) or 0)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -51,13 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2 if isinstance(error, ValueError) else 1
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> CommandParser:
     from groupwise import __version__
 
     parser = CommandParser(prog="groupwise", description="Teach a language model to reason, and prove it.")
     parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        module = import_module(f"groupwise.cli.{name}")
-        module.add_options(add_command(commands, name, module.__doc__, getattr(module, "run", None)))
+    parser.add_commands((name, import_module(f"groupwise.cli.{name}")) for name in COMMANDS)
     return parser

@@ -1,29 +1,95 @@
-"""Arguments that several commands share, and a parser that suggests what was meant."""
+"""How commands declare their arguments, the arguments that several commands share, and the parser of all commands."""
 
 from __future__ import annotations
 
 import argparse
 import inspect
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
+
+from groupwise.config import ConfigError, VerifierConfig, apply_override, nearest
+
+Options = argparse.Namespace
+"""The values of a command's arguments."""
+Argument = tuple[str, dict[str, Any]]
+Command = Callable[[Options], int | None]
+Number = TypeVar("Number", int, float)
 
 RECIPE = "a TOML file, or a name from `groupwise recipes`"
 TASK = "a name from `groupwise tasks`, or module:Class"
 
-Commands = argparse._SubParsersAction  # what `add_subparsers` returns
-Number = TypeVar("Number", int, float)
+
+def takes(*arguments: Argument) -> Callable[[Command], Command]:
+    """Declare the arguments of the command that the decorated function runs."""
+
+    def declare(command: Command) -> Command:
+        command.arguments = arguments  # type: ignore[attr-defined]
+        return command
+
+    return declare
 
 
-class CommandParser(argparse.ArgumentParser):
-    """An argument parser that answers a mistyped command with the nearest one."""
+def argument(name: str, meaning: str, *, default: Any = None, **settings: Any) -> Argument:
+    """Describe an argument. Its default says what it takes: False makes a flag, [] lets it be given several times, and
+    a number or path is parsed as one. Other settings are those of `argparse.ArgumentParser.add_argument`."""
+    if default is False:
+        settings.setdefault("action", "store_true")
+    elif default == []:
+        settings["action"] = "append"
+    elif default is not None:
+        settings["type"] = Path if isinstance(default, Path) else type(default)
+    return name, settings | {"help": meaning, "default": default}
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if isinstance(action, Commands) and value not in action.choices:
-            from groupwise.config import nearest
 
-            raise argparse.ArgumentError(None, f"no command {value!r}; {nearest(value, action.choices)}")
-        super()._check_value(action, value)
+def json_option(meaning: str = "print JSON instead of text") -> Argument:
+    return argument("--json", meaning, default=False)
+
+
+def set_option(meaning: str = "override a recipe key; repeatable", metavar: str = "a.b=c") -> Argument:
+    return argument("--set", meaning, default=[], metavar=metavar, dest="settings")
+
+
+def task_option(meaning: str = "set a task option; repeatable") -> Argument:
+    return set_option(meaning, "key=value")
+
+
+SCORING_OPTIONS = (
+    task_option(),
+    argument("--workers", "number of scoring processes", default=2),
+    argument("--seconds", "CPU time limit per completion", default=5.0),
+    argument("--memory-mb", "memory limit per completion, in MB", default=4096),
+)
+"""Arguments of `validate` and `verify`: the task's options, and limits for its verifier."""
+
+
+def scoring_arguments(options: Options) -> tuple[Any, dict[str, Any]]:
+    """Return the task that SCORING_OPTIONS describe, and the keyword arguments `workers` and `limits`."""
+    from groupwise.tasks import make_task
+    from groupwise.workers import Limits
+
+    # The recipe's own config checks the values.
+    given = {key: getattr(options, key) for key in ("workers", "seconds", "memory_mb")}
+    config = VerifierConfig(**given, wall_seconds=max(60.0, 2 * options.seconds))
+    limits = Limits(config.seconds, config.wall_seconds, config.memory_mb)
+    return make_task(options.task, table_of(options.settings)), {"workers": options.workers, "limits": limits}
+
+
+def table_of(settings: Iterable[str]) -> dict[str, Any]:
+    """Return the table that settings such as `key=value` make."""
+    table: dict[str, Any] = {}
+    for setting in settings:
+        apply_override(table, setting)
+    return table
+
+
+def parse_numbers(text: str, option: str, example: str, kind: Callable[[str], Number]) -> list[Number]:
+    """Parse comma-separated numbers."""
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{option} {text!r}: expected numbers, as in {example}") from None
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -40,67 +106,34 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)
 
 
-def add_command(
-    commands: Commands[Any], name: str, doc: str | None, run: Callable[[argparse.Namespace], int] | None = None
-) -> argparse.ArgumentParser:
-    """Add a command whose help is the docstring `doc`: a summary, then "Examples:" and one command per line."""
-    summary, _, examples = inspect.cleandoc(doc or "").partition("\n\nExamples:\n")
-    first_line = summary.partition("\n")[0].rstrip(".")
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=first_line[:1].lower() + first_line[1:],
-        description=summary,
-        epilog=f"examples:\n{examples}" if examples else None,
-        formatter_class=HelpFormatter,
-    )
-    if run is not None:
-        parser.set_defaults(run=run)
-    return parser
+class CommandParser(argparse.ArgumentParser):
+    """A parser with commands, which answers a mistyped one with the nearest."""
 
+    def add_commands(self, commands: Iterable[tuple[str, Any]]) -> None:
+        """Add commands: a module with `run`, a module with `COMMANDS` of its own, or a function.
 
-def add_json(parser: argparse.ArgumentParser, meaning: str = "print JSON instead of text") -> None:
-    parser.add_argument("--json", action="store_true", help=meaning)
+        The docstring is the help: a summary, then "Examples:" and one example per line.
+        """
+        parsers = self.add_subparsers(required=True, metavar="COMMAND")
+        for name, command in commands:
+            summary, _, examples = inspect.cleandoc(command.__doc__).partition("\n\nExamples:\n")
+            first_line = summary.partition("\n")[0].rstrip(".")
+            parser = parsers.add_parser(
+                name,
+                help=first_line[0].lower() + first_line[1:],
+                description=summary,
+                epilog=f"examples:\n{examples}",
+                formatter_class=HelpFormatter,
+            )
+            if hasattr(command, "COMMANDS"):
+                parser.add_commands(command.COMMANDS.items())
+                continue
+            run = getattr(command, "run", command)
+            parser.set_defaults(run=run)
+            for option, settings in getattr(run, "arguments", ()):
+                parser.add_argument(option, **settings)
 
-
-def add_overrides(parser: argparse.ArgumentParser, meaning: str = "override a recipe key; repeatable") -> None:
-    parser.add_argument("--set", action="append", default=[], metavar="a.b=c", dest="overrides", help=meaning)
-
-
-def add_task_options(parser: argparse.ArgumentParser, meaning: str = "set a task option; repeatable") -> None:
-    parser.add_argument("--set", action="append", default=[], metavar="key=value", dest="options", help=meaning)
-
-
-def add_scoring_options(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of `validate` and `verify`: the task's options, and limits for its verifier."""
-    add_task_options(parser)
-    parser.add_argument("--workers", type=int, default=2, help="number of scoring processes")
-    parser.add_argument("--seconds", type=float, default=5.0, help="CPU time limit per completion")
-    parser.add_argument("--memory-mb", type=int, default=4096, help="memory limit per completion, in MB")
-
-
-def scoring_arguments(options: argparse.Namespace) -> tuple[Any, dict[str, Any]]:
-    """Return the task that `add_scoring_options` describes, and the keyword arguments `workers` and `limits`."""
-    from groupwise.config import VerifierConfig, apply_override
-    from groupwise.tasks import make_task
-    from groupwise.workers import Limits
-
-    table: dict[str, Any] = {}
-    for option in options.options:
-        apply_override(table, option)
-    # The recipe's own config checks the values.
-    wall_seconds = max(60.0, 2 * options.seconds)
-    config = VerifierConfig(
-        workers=options.workers, seconds=options.seconds, memory_mb=options.memory_mb, wall_seconds=wall_seconds
-    )
-    limits = Limits(config.seconds, config.wall_seconds, config.memory_mb)
-    return make_task(options.task, table), {"workers": options.workers, "limits": limits}
-
-
-def parse_numbers(text: str, option: str, example: str, kind: Callable[[str], Number]) -> list[Number]:
-    """Parse comma-separated numbers."""
-    from groupwise.config import ConfigError
-
-    try:
-        return [kind(part) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"{option} {text!r}: expected numbers, as in {example}") from None
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            raise argparse.ArgumentError(None, f"no command {value!r}; {nearest(value, action.choices)}")
+        super()._check_value(action, value)

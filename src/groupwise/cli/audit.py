@@ -7,24 +7,21 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from groupwise.cli.arguments import add_json
+from groupwise.cli.arguments import Options, argument, json_option, takes
 from groupwise.cli.printing import counted, print_json, say
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("run_dir", type=Path, metavar="RUN", help="a run directory")
-    add_json(parser, "print the findings as JSON")
-    add("--held-out", action="store_true", help="audit the newest evaluation instead of training rollouts")
-    add("--sample", type=int, default=30, metavar="N", help="number of completions on the page")
-    add("--seed", type=int, default=0, help="seed of that sample")
-    add("--labels", type=Path, metavar="FILE", help="store the labels that the page exported, and compare them")
-
-
-def run(options: argparse.Namespace) -> int:
+@takes(
+    argument("run_dir", "a run directory", type=Path, metavar="RUN"),
+    json_option("print the findings as JSON"),
+    argument("--held-out", "audit the newest evaluation instead of training rollouts", default=False),
+    argument("--sample", "number of completions on the page", default=30, metavar="N"),
+    argument("--seed", "seed of that sample", default=0),
+    argument("--labels", "store the labels that the page exported, and compare them", type=Path, metavar="FILE"),
+)
+def run(options: Options) -> None:
     from rich.console import Console
 
     from groupwise.audit.labels import agreement, merge_labels
@@ -32,7 +29,6 @@ def run(options: argparse.Namespace) -> int:
     from groupwise.audit.survey import audit_run
     from groupwise.web.label_page import write_page
 
-    console = Console()
     if options.labels is not None:
         num_new = merge_labels(options.run_dir, options.labels)
         found = agreement(options.run_dir)
@@ -40,8 +36,8 @@ def run(options: argparse.Namespace) -> int:
             print_json({"new_labels": num_new} | found.to_json())
         else:
             say(counted(num_new, "new label"))
-            show_agreement(found, console)
-        return 0
+            show_agreement(found, Console())
+        return
     audit = audit_run(
         options.run_dir, sample=options.sample, seed=options.seed, source="held_out" if options.held_out else "train"
     )
@@ -49,6 +45,5 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(audit.to_json() | {"page": str(page)})
     else:
-        show_audit(audit, console)
+        show_audit(audit, Console())
         say(f"{counted(len(audit.chains), 'completion')} to label: {page}")
-    return 0

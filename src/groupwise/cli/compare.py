@@ -7,11 +7,12 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 from typing import TYPE_CHECKING
 
-from groupwise.cli.arguments import add_json
+from groupwise.base.harmless import printable
+from groupwise.cli.arguments import Options, argument, json_option, takes
 from groupwise.cli.printing import print_json, say
+from groupwise.config import ConfigError
 
 if TYPE_CHECKING:
     from groupwise.evals.compare import Comparison
@@ -20,13 +21,11 @@ NUM_SHOWN = 5
 """Problems gained, and lost, in the terminal; `--json` has all of them."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sides", nargs="+", metavar="RESULT", help="a folder of `groupwise eval`, a run, or RUN@STEP")
-    add_json(parser, "print JSON, with every problem whose score changed")
-
-
-def run(options: argparse.Namespace) -> int:
-    from groupwise.config import ConfigError
+@takes(
+    argument("sides", "a folder of `groupwise eval`, a run, or RUN@STEP", nargs="+", metavar="RESULT"),
+    json_option("print JSON, with every problem whose score changed"),
+)
+def run(options: Options) -> None:
     from groupwise.evals.compare import compare, read_side
 
     if len(options.sides) < 2:
@@ -40,11 +39,9 @@ def run(options: argparse.Namespace) -> int:
             _show(comparison)
     if len(comparisons) > 1 and not options.json:
         say(f"{len(comparisons)} comparisons: the more there are, the likelier one is to look clear by chance.")
-    return 0
 
 
 def _show(found: Comparison) -> None:
-    from groupwise.base.harmless import printable
     from groupwise.runs.results import say_value
 
     say(f"{found.verdict}.")

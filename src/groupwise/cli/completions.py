@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from groupwise.cli.arguments import Options, argument, takes
+from groupwise.config import RECIPES
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -21,11 +24,11 @@ class Place:
 
     path: tuple[str, ...]
     """The command's words; empty for `groupwise` itself."""
-    commands: dict[str, str]
+    commands: dict[str, str] = field(default_factory=dict)
     """The summary of each command inside it."""
-    options: dict[str, str]
+    options: dict[str, str] = field(default_factory=dict)
     """The help of each option."""
-    words: tuple[str, ...]
+    words: list[str] = field(default_factory=list)
     """Values that an argument may take."""
 
     @property
@@ -33,40 +36,35 @@ class Place:
         return " ".join(self.path)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=SHELLS, help="the shell; zsh needs the folder in its fpath, bash 4 or newer")
-
-
-def run(options: argparse.Namespace) -> int:
+@takes(argument("shell", "the shell; zsh needs the folder in its fpath, bash 4 or newer", choices=SHELLS))
+def run(options: Options) -> None:
     from groupwise.cli import make_parser
 
     found = list(places(make_parser()))
-    print({"bash": bash_script, "zsh": zsh_script, "fish": fish_script}[options.shell](found), end="")
-    return 0
+    if options.shell == "zsh":
+        # zsh reads bash's script through its own layer for such scripts.
+        print("#compdef groupwise\nautoload -U +X bashcompinit && bashcompinit")
+    print(fish_script(found) if options.shell == "fish" else bash_script(found))
 
 
 def places(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[Place]:
     """Yield the place after each command, and first the place after `groupwise` itself."""
-    from groupwise.config import RECIPES
     from groupwise.sweeps.spec import SWEEPS
 
-    commands: dict[str, str] = {}
+    folders = {"recipe": RECIPES, "sweep": SWEEPS}
+    place = Place(path)
     inner: dict[str, argparse.ArgumentParser] = {}
-    options: dict[str, str] = {}
-    words: list[str] = []
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            commands |= {choice.dest: choice.help or "" for choice in action._choices_actions}
+            place.commands.update((choice.dest, choice.help or "") for choice in action._choices_actions)
             inner |= action.choices
         elif action.option_strings:
-            options |= {name: action.help or "" for name in action.option_strings if name.startswith("--")}
-        elif action.dest == "recipe":
-            words += sorted(recipe.stem for recipe in RECIPES.glob("*.toml"))
-        elif action.dest == "sweep":
-            words += sorted(sweep.stem for sweep in SWEEPS.glob("*.toml"))
-        elif action.choices is not None:
-            words += [str(choice) for choice in action.choices]
-    yield Place(path, commands, options, tuple(words))
+            place.options.update((name, action.help or "") for name in action.option_strings if name.startswith("--"))
+        elif action.dest in folders:
+            place.words.extend(sorted(file.stem for file in folders[action.dest].glob("*.toml")))
+        else:
+            place.words.extend(map(str, action.choices or ()))
+    yield place
     for name, command in inner.items():
         yield from places(command, (*path, name))
 
@@ -91,13 +89,7 @@ _groupwise() {{
     esac
     COMPREPLY=($(compgen -W "$words" -- "$current"))
 }}
-complete -o default -F _groupwise groupwise
-"""
-
-
-def zsh_script(found: list[Place]) -> str:
-    """Return bash's script behind zsh's own layer for such scripts."""
-    return f"#compdef groupwise\nautoload -U +X bashcompinit && bashcompinit\n{bash_script(found)}"
+complete -o default -F _groupwise groupwise"""
 
 
 def fish_script(found: list[Place]) -> str:
@@ -110,9 +102,10 @@ def fish_script(found: list[Place]) -> str:
         lines += [f"{start} -f -a {name} -d {_quoted(meaning)}" for name, meaning in place.commands.items()]
         lines += [f"{start} -a {word}" for word in place.words]
         lines += [f"{start} -l {name[2:]} -d {_quoted(meaning)}" for name, meaning in place.options.items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _quoted(text: str) -> str:
+    """Return `text` in fish's single quotes."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

@@ -7,21 +7,20 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 
+from groupwise.cli.arguments import Options, argument, takes
 from groupwise.cli.printing import say
+from groupwise.config import find_recipe, load_recipe
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seed", type=int, default=0, help="seed of the run")
-    parser.add_argument("--run-dir", type=Path, help="directory of the run (default: a new one in runs/)")
-
-
-def run(options: argparse.Namespace) -> int:
+@takes(
+    argument("--seed", "seed of the run", default=0),
+    argument("--run-dir", "directory of the run (default: a new one in runs/)", type=Path),
+)
+def run(options: Options) -> int:
     from groupwise.cli.train import train_here
-    from groupwise.config import find_recipe, load_recipe
     from groupwise.training.pipeline import RunRequest
 
     recipe = load_recipe(find_recipe("demo"), [f"seed={options.seed}"])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
-from groupwise.base.durations import duration
 from groupwise.base.harmless import printable
-from groupwise.cli.printing import say
+from groupwise.base.text_layout import duration
+from groupwise.cli.printing import print_table, say
 from groupwise.runs.reader import Run
 from groupwise.types import EvalRecord, ScoredGroup
 
@@ -28,34 +27,29 @@ def show_result(run_dir: Path) -> None:
     if not evals:
         return
     after = {record.stage: record for record in evals}
-    rows = [("no training", evals[0])] if evals[0].step == 0 else []
-    table = Table(title=f"Held-out pass@1 (greedy, {evals[0].num_problems} problems)", title_justify="left")
-    for column in ("after", "step", "pass@1", "95 % interval"):
-        table.add_column(column, justify="left" if column == "after" else "right")
-    for label, record in [*rows, *after.items()]:
-        table.add_row(label, str(record.step), f"{record.pass_at_1:.1%}", f"{record.low:.1%} to {record.high:.1%}")
-    console = Console(highlight=False)
-    console.print()
-    console.print(table)
+    records = [("no training", evals[0])] if evals[0].step == 0 else []
+    rows = [
+        (label, str(record.step), f"{record.pass_at_1:.1%}", f"{record.low:.1%} to {record.high:.1%}")
+        for label, record in [*records, *after.items()]
+    ]
+    columns = [Column("after"), *(Column(name, justify="right") for name in ("step", "pass@1", "95 % interval"))]
+    print()
+    print_table(columns, [rows], title=f"Held-out pass@1 (greedy, {evals[0].num_problems} problems)")
     first, *_, last = [*after.values()] * 2
-    console.print(_completions(run, first, last))
+    _show_completions(run, first, last)
     picture = run_dir / "curves.png"
     run.plot().savefig(picture, dpi=120)
     seconds = sum(record.metrics.get("time/step_s", 0.0) for record in run.steps())
     say(f"Reward and held-out pass@1 over the {duration(seconds)} of training: {picture}")
 
 
-def _completions(run: Run, before: EvalRecord, after: EvalRecord) -> Table:
-    """Return a table of held-out problems before and after, those whose verdict changed first."""
+def _show_completions(run: Run, before: EvalRecord, after: EvalRecord) -> None:
+    """Print a table of held-out problems before and after, those whose verdict changed first."""
     pairs = list(zip(run.eval_rollouts(before.step), run.eval_rollouts(after.step), strict=True))
     pairs.sort(key=lambda pair: pair[0].scores[0].verdict is pair[1].scores[0].verdict)
-    table = Table(title=f"Real completions, before and after {after.stage}", title_justify="left")
-    for column in ("problem", f"after {before.stage}", f"after {after.stage}"):
-        table.add_column(column, overflow="fold")
-    for old, new in pairs[:NUM_SHOWN]:
-        question = old.group.prompt.problem.messages[-1].content
-        table.add_row(Text(printable(question)), _cell(old), _cell(new))
-    return table
+    rows = [(old.group.prompt.problem.question, _cell(old), _cell(new)) for old, new in pairs[:NUM_SHOWN]]
+    columns = [Column(name, overflow="fold") for name in ("problem", f"after {before.stage}", f"after {after.stage}")]
+    print_table(columns, [rows], title=f"Real completions, before and after {after.stage}")
 
 
 def _cell(scored: ScoredGroup) -> Text:

@@ -8,19 +8,17 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from groupwise.cli.arguments import add_json
+from groupwise.cli.arguments import Options, argument, json_option, takes
 from groupwise.cli.printing import print_json
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="a run directory; the run may still be training")
-    add_json(parser, "print the findings as JSON")
-
-
-def run(options: argparse.Namespace) -> int:
+@takes(
+    argument("run_dir", "a run directory; the run may still be training", type=Path, metavar="RUN"),
+    json_option("print the findings as JSON"),
+)
+def run(options: Options) -> int:
     from rich.console import Console
 
     from groupwise.doctor import examine, read_charts

@@ -8,59 +8,58 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groupwise.cli.arguments import TASK, add_json, add_task_options, parse_numbers
+from groupwise.base.signals import StopControl
+from groupwise.cli.arguments import TASK, Options, argument, json_option, parse_numbers, table_of, takes, task_option
 from groupwise.cli.printing import print_json, print_table, say
+from groupwise.config import ConfigError
 
 if TYPE_CHECKING:
     from groupwise.evals.evaluate import ProgressCallback, Questions
     from groupwise.runs.results import Result
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("model", help="a run directory, a hub id, a model folder, an adapter folder, a .gguf file, or tiny-…")
-    add(
-        "--task", action="append", default=[], dest="tasks", metavar="T",
-        help=f"{TASK}, or math500, sql, general; repeatable (default: the run's own task)",
-    )  # fmt: skip
-    add("--n", type=int, help="completions per problem (default: the largest --k)")
-    add("--k", default="", metavar="1,4,8", help="report pass@k and maj@k for these k (default: 1)")
-    add("--checkpoint", help="of a run: best, last, or a name (default: best)")
-    add("--limit", type=int, default=0, metavar="N", help="use only the first N problems; 0: all")
-    add("--split", choices=("held_out", "train"), default="held_out", help="which problems to use")
-    add("--temperature", type=float, help="0 is greedy (default: 0 for one completion per problem, else 1)")
-    add("--greedy", action="store_true", help="also evaluate one greedy completion per problem, as a second result")
-    add("--max-new-tokens", type=int, default=0, metavar="N", help="tokens per completion (default: the run's or 1024)")
-    add("--seed", type=int, default=0, help="sampling seed")
-    add_task_options(parser, "set a task option; TASK.key=value for one of several tasks; repeatable")
-    add(
-        "--chat-template-option", action="append", default=[], metavar="name=value", dest="template_options",
-        help="an option of the model's chat template, as in enable_thinking=false; not for runs, which have their own",
-    )  # fmt: skip
-    add("--out", type=Path, help="folder of the result, or parent folder of several results (default: inside evals/)")
-    add_json(parser, "print the result.json of each task, one per line")
-
-
-def run(options: argparse.Namespace) -> int:
+@takes(
+    argument("model", "a run directory, a hub id, a model folder, an adapter folder, a .gguf file, or tiny-…"),
+    argument(
+        "--task", f"{TASK}, or math500, sql, general; repeatable (default: the run's own task)", default=[], metavar="T"
+    ),
+    argument("--n", "completions per problem (default: the largest --k)", type=int),
+    argument("--k", "report pass@k and maj@k for these k (default: 1)", default="", metavar="1,4,8"),
+    argument("--checkpoint", "of a run: best, last, or a name (default: best)"),
+    argument("--limit", "use only the first N problems; 0: all", default=0, metavar="N"),
+    argument("--split", "which problems to use", default="held_out", choices=("held_out", "train")),
+    argument("--temperature", "0 is greedy (default: 0 for one completion per problem, else 1)", type=float),
+    argument("--greedy", "also evaluate one greedy completion per problem, as a second result", default=False),
+    argument("--max-new-tokens", "tokens per completion (default: the run's or 1024)", default=0, metavar="N"),
+    argument("--seed", "sampling seed", default=0),
+    task_option("set a task option; TASK.key=value for one of several tasks; repeatable"),
+    argument(
+        "--chat-template-option",
+        "an option of the model's chat template, as in enable_thinking=false; not for runs, which have their own",
+        default=[],
+        metavar="name=value",
+    ),
+    argument("--out", "folder of the result, or parent folder of several results (default: inside evals/)", type=Path),
+    json_option("print the result.json of each task, one per line"),
+)
+def run(options: Options) -> int:
     from groupwise.api.watchers import quiet_libraries
-    from groupwise.base.signals import StopControl
     from groupwise.evals.evaluate import check_task, evaluate, make_engine
     from groupwise.evals.subject import open_subject
     from groupwise.runs.results import result_to_json
 
     # Checked before a model is loaded, so that a typo is reported at once.
     ks = tuple(sorted(set(parse_numbers(options.k or "1", "--k", "1,4,8", int))))
-    for task in options.tasks:
+    for task in options.task:
         check_task(task)
     quiet_libraries()
-    subject = open_subject(options.model, options.checkpoint, _template_options(options.template_options))
+    subject = open_subject(options.model, options.checkpoint, _template_options(options.chat_template_option))
     questions = _questions(options, ks, subject)
     engine = make_engine(subject)
     control = StopControl()
@@ -78,11 +77,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _questions(options: argparse.Namespace, ks: tuple[int, ...], subject: Any) -> list[Questions]:
-    from groupwise.config import ConfigError
+def _questions(options: Options, ks: tuple[int, ...], subject: Any) -> list[Questions]:
     from groupwise.evals.evaluate import Questions, task_options
 
-    tasks = options.tasks or ([subject.recipe.task.name] if subject.recipe else [])
+    tasks = options.task or ([subject.recipe.task.name] if subject.recipe else [])
     if not tasks:
         raise ConfigError(f"eval {options.model}: name a task with --task; only a run directory has its own task")
     if len(set(tasks)) < len(tasks):
@@ -97,7 +95,7 @@ def _questions(options: argparse.Namespace, ks: tuple[int, ...], subject: Any) -
         sampled.insert(0, {"n": 1, "ks": (1,), "temperature": 0.0})
     shared = {key: getattr(options, key) for key in ("split", "limit", "max_new_tokens", "seed")}
     return [
-        Questions(task=task, options=task_options(task, tasks, options.options, subject.recipe), **shared, **how)
+        Questions(task=task, options=task_options(task, tasks, options.settings, subject.recipe), **shared, **how)
         for task in tasks
         for how in sampled
     ]
@@ -143,11 +141,7 @@ def _show(task: str, result: Result, folder: Path) -> None:
 
 
 def _template_options(given: list[str]) -> dict[str, Any]:
-    from groupwise.config import ConfigError, apply_override
-
-    table: dict[str, Any] = {}
     for option in given:
         if "=" not in option:
             raise ConfigError(f"--chat-template-option {option}: write name=value, for example enable_thinking=false")
-        apply_override(table, option)
-    return table
+    return table_of(given)

@@ -8,22 +8,19 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
+from groupwise.cli.arguments import Options, argument, takes
 from groupwise.cli.printing import say
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="RUN", help="a run directory, or a model: a .gguf file, a hub id, a folder")
-    parser.add_argument("out", type=Path, help="the folder to write")
-    parser.add_argument("--checkpoint", help="of a run: best (by held-out pass@1), last, or a name (default: best)")
-    parser.add_argument("--ema", action="store_true", help="export the moving average of the weights")
+@takes(
+    argument("source", "a run directory, or a model: a .gguf file, a hub id, a folder", metavar="RUN"),
+    argument("out", "the folder to write", type=Path),
+    argument("--checkpoint", "of a run: best (by held-out pass@1), last, or a name (default: best)"),
+    argument("--ema", "export the moving average of the weights", default=False),
+)
+def run(options: Options) -> None:
+    from groupwise.api.use_runs import export
 
-
-def run(options: argparse.Namespace) -> int:
-    from groupwise.api.use_models import export
-
-    export(options.source, options.out, checkpoint=options.checkpoint, use_ema=options.ema)
-    say(f"Wrote {options.out}")
-    return 0
+    say(f"Wrote {export(options.source, options.out, checkpoint=options.checkpoint, use_ema=options.ema)}")

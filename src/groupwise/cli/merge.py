@@ -6,21 +6,19 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
+from groupwise.cli.arguments import Options, argument, takes
 from groupwise.cli.printing import say
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folders", type=Path, nargs="+", help="folders with models of the same architecture")
-    parser.add_argument("--weights", type=float, nargs="+", required=True, help="one per folder; they must sum to 1")
-    parser.add_argument("--out", type=Path, default=Path("merged"), help="the folder to write: a new or an empty one")
-
-
-def run(options: argparse.Namespace) -> int:
+@takes(
+    argument("folders", "folders with models of the same architecture", type=Path, nargs="+"),
+    argument("--weights", "one per folder; they must sum to 1", type=float, nargs="+", required=True),
+    argument("--out", "the folder to write: a new or an empty one", default=Path("merged")),
+)
+def run(options: Options) -> None:
     from groupwise.models.merge import merge_folders
 
     merge_folders(options.folders, options.weights, options.out)
     say(f"Wrote {options.out}")
-    return 0

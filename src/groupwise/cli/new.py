@@ -7,14 +7,15 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 import keyword
 import re
 import shlex
 import sys
 from pathlib import Path
 
+from groupwise.cli.arguments import Options, argument, takes
 from groupwise.cli.printing import say, say_commands
+from groupwise.config import ConfigError
 
 TASK = '''"""The task {name}: its problems, and how completions are scored."""
 
@@ -125,23 +126,28 @@ optimizer = {{ learning_rate = 1e-4 }}
 """
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", help="name of the task, as in my-task")
-    parser.add_argument("--folder", type=Path, default=Path(), help="the folder to write to")
-
-
-def run(options: argparse.Namespace) -> int:
-    written = write_files(options.folder, files_of(options.task))
-    say(f"Wrote {', '.join(str(path) for path in written)}\nNext:")
+@takes(
+    argument("task", "name of the task, as in my-task"),
+    argument("--folder", "the folder to write to", default=Path()),
+)
+def run(options: Options) -> None:
+    """Write all files, or none if one of them exists."""
+    texts = files_of(options.task)
+    paths = [options.folder / name for name in texts]
+    for path in paths:
+        if path.exists():
+            raise ConfigError(f"{path} exists; choose another name, or another --folder")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for path, text in zip(paths, texts.values(), strict=True):
+        path.write_text(text, encoding="utf-8")
+    say(f"Wrote {', '.join(map(str, paths))}\nNext:")
     if options.folder != Path():
         say_commands(f"cd {shlex.quote(str(options.folder))}")
-    say_commands(f"python -m pytest {written[1].name}", f"groupwise train {written[2].name}")
-    return 0
+    say_commands(f"python -m pytest {paths[1].name}", f"groupwise train {paths[2].name}")
 
 
 def files_of(name: str) -> dict[str, str]:
     """Return the text of each file by name: the module, its test, the recipe."""
-    from groupwise.config import ConfigError
     from groupwise.tasks import TASKS
 
     module = name.replace("-", "_")
@@ -150,22 +156,5 @@ def files_of(name: str) -> dict[str, str]:
     if name in TASKS or module in sys.stdlib_module_names or module in ("groupwise", "torch", "pytest"):
         raise ConfigError(f"new {name!r}: a task or module of that name exists; choose another name")
     names = {"name": name, "module": module, "cls": "".join(part.capitalize() for part in module.split("_"))}
-    return {
-        f"{module}.py": TASK.format(**names),
-        f"test_{module}.py": TEST.format(**names),
-        f"{module}.toml": RECIPE.format(**names),
-    }
-
-
-def write_files(folder: Path, texts: dict[str, str]) -> list[Path]:
-    """Write all files, or none if one of them exists."""
-    from groupwise.config import ConfigError
-
-    paths = [folder / name for name in texts]
-    for path in paths:
-        if path.exists():
-            raise ConfigError(f"{path} exists; choose another name, or another --folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    for path, text in zip(paths, texts.values(), strict=True):
-        path.write_text(text, encoding="utf-8")
-    return paths
+    texts = {f"{module}.py": TASK, f"test_{module}.py": TEST, f"{module}.toml": RECIPE}
+    return {file: text.format(**names) for file, text in texts.items()}

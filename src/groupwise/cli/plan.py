@@ -9,42 +9,38 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groupwise.cli.arguments import RECIPE, add_json, add_overrides
+from groupwise.base.hub import hub_or_cache
+from groupwise.cli.arguments import RECIPE, Options, argument, json_option, set_option, takes
 from groupwise.cli.printing import print_json, say
+from groupwise.config import ConfigError, Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:
-    from groupwise.config import Recipe
     from groupwise.planner.gpus import Gpu
     from groupwise.planner.make_plan import Plan
     from groupwise.planner.timing import Speed
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("recipe", help=RECIPE)
-    add_overrides(parser)
-    add("--gpu", default="this", help="as in a100-40, 4090, h100, h200; this: the GPU of this machine")
-    add("--memory-gib", type=float, help="pretend the GPU has this much memory")
-    add("--ranks", type=int, default=1, help="number of GPUs")
-    add("--prompt-tokens", metavar="N", help="mean tokens per prompt; task: measure the recipe's task (default: 128)")
-    add("--mean-tokens", type=float, help="mean tokens per completion (default: half max_new_tokens)")
-    add("--measure", action="store_true", help="measure this GPU first, for about a minute; later plans reuse it")
-    add("--against", type=Path, metavar="FILE", help="compare with the output of `groupwise bench step RECIPE --json`")
-    add_json(parser)
-
-
-def run(options: argparse.Namespace) -> int:
+@takes(
+    argument("recipe", RECIPE),
+    set_option(),
+    argument("--gpu", "as in a100-40, 4090, h100, h200; this: the GPU of this machine", default="this"),
+    argument("--memory-gib", "pretend the GPU has this much memory", type=float),
+    argument("--ranks", "number of GPUs", default=1),
+    argument("--prompt-tokens", "mean prompt tokens; task: measure the recipe's task (default: 128)", metavar="N"),
+    argument("--mean-tokens", "mean tokens per completion (default: half max_new_tokens)", type=float),
+    argument("--measure", "measure this GPU first, for about a minute; later plans reuse it", default=False),
+    argument("--against", "compare with what `groupwise bench step RECIPE --json` printed", type=Path, metavar="FILE"),
+    json_option(),
+)
+def run(options: Options) -> int:
     from groupwise.api.watchers import quiet_libraries
-    from groupwise.base.hub import hub_or_cache
-    from groupwise.config import find_recipe, load_recipe
     from groupwise.planner.measure import read_measured
 
-    recipe = load_recipe(find_recipe(options.recipe), options.overrides)
+    recipe = load_recipe(find_recipe(options.recipe), options.settings)
     measured = None if options.against is None else read_measured(options.against)
     gpu, speed = _gpu_and_speed(options, None if measured is None else str(measured["device"]))
     from groupwise.planner.make_plan import make_plan
@@ -52,18 +48,12 @@ def run(options: argparse.Namespace) -> int:
     from groupwise.planner.show_plan import print_plan
 
     quiet_libraries()
-    mean_tokens = options.mean_tokens if measured is None else options.mean_tokens or measured["mean_tokens"]
+    how = {"mean_tokens": options.mean_tokens, "ranks": options.ranks, "speed": speed}
+    if measured is not None:
+        how["mean_tokens"] = options.mean_tokens or measured["mean_tokens"]
     with hub_or_cache(recipe.model.path):
         shape, prompt_tokens = find_shape(recipe.model), _prompt_tokens(options.prompt_tokens, recipe)
-    plan = make_plan(
-        recipe,
-        shape,
-        gpu,
-        prompt_tokens=prompt_tokens,
-        mean_tokens=mean_tokens,
-        ranks=options.ranks,
-        speed=speed,
-    )
+    plan = make_plan(recipe, shape, gpu, prompt_tokens=prompt_tokens, **how)
     if measured is not None:
         return _print_comparison(plan, measured, options)
     if options.json:
@@ -74,7 +64,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _prompt_tokens(given: str | None, recipe: Recipe) -> int:
-    from groupwise.config import ConfigError
     from groupwise.planner.work import USUAL_PROMPT_TOKENS, mean_prompt_tokens
 
     if given is None:
@@ -86,9 +75,8 @@ def _prompt_tokens(given: str | None, recipe: Recipe) -> int:
     return int(given)
 
 
-def _gpu_and_speed(options: argparse.Namespace, device: str | None) -> tuple[Gpu, Speed | None]:
+def _gpu_and_speed(options: Options, device: str | None) -> tuple[Gpu, Speed | None]:
     """Return the GPU to plan for and, if it was measured, its speed."""
-    from groupwise.config import ConfigError
     from groupwise.planner.gpus import find_gpu, gpu_of_device, this_gpu
     from groupwise.planner.measure import calibration_path, known_speed, measure
 
@@ -111,8 +99,7 @@ def _gpu_and_speed(options: argparse.Namespace, device: str | None) -> tuple[Gpu
     return gpu, speed
 
 
-def _print_comparison(plan: Plan, measured: dict[str, object], options: argparse.Namespace) -> int:
-    from groupwise.config import ConfigError
+def _print_comparison(plan: Plan, measured: dict[str, object], options: Options) -> int:
     from groupwise.planner.measure import compare, comparison_table
 
     stage = next((stage for stage in plan.stages if stage.name == measured["stage"]), None)

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, TextIO
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TextIO
+
+from groupwise.base.harmless import printable
+from groupwise.base.text_layout import wrapped
+
+if TYPE_CHECKING:
+    from rich.table import Column
+    from rich.text import Text
 
 
 def say(text: str, *, indent: str = "", to: TextIO | None = None) -> None:
     """Print text. A terminal gets it wrapped at spaces, with `indent` before continuation lines."""
-    from groupwise.base.harmless import printable
-    from groupwise.base.text_layout import wrapped
-
     stream = to or sys.stdout
     width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
     for line in printable(text, keep_newlines=True).splitlines():
@@ -41,21 +45,21 @@ def print_json(value: Any) -> None:
     print(json.dumps(value), flush=True)
 
 
-def print_table(columns: Sequence[str], sections: Iterable[Iterable[Sequence[str]]]) -> None:
+def print_table(
+    columns: Iterable[str | Column], sections: Iterable[Iterable[Iterable[str | Text]]], title: str | None = None
+) -> None:
     """Print a table with a rule between its sections; cells wrap at spaces where they have to."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from groupwise.base.harmless import printable
-
-    table = Table(*columns)
+    table = Table(*columns, title=title, title_justify="left")
     for rows in sections:
         table.add_section()
         for row in rows:
             # Text, not a string: rich would read [brackets] as markup.
-            table.add_row(*(Text(printable(cell)) for cell in row))
-    Console().print(table)
+            table.add_row(*(Text(printable(cell)) if isinstance(cell, str) else cell for cell in row))
+    Console(highlight=False).print(table)
 
 
 def counted(number: int, noun: str) -> str:

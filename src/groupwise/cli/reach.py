@@ -6,25 +6,21 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 import math
 from pathlib import Path
 
-from groupwise.cli.arguments import add_json, parse_numbers
+from groupwise.base.text_layout import duration
+from groupwise.cli.arguments import Options, argument, json_option, parse_numbers, takes
 from groupwise.cli.printing import print_json, print_table
+from groupwise.config import ConfigError
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="runs or sweeps; seeds of a recipe share a row"
-    )
-    parser.add_argument("--scores", required=True, metavar="0.3,0.4", help="held-out pass@1, from 0 to 1")
-    add_json(parser)
-
-
-def run(options: argparse.Namespace) -> int:
-    from groupwise.base.durations import duration
-    from groupwise.config import ConfigError
+@takes(
+    argument("runs", "runs or sweeps; seeds of a recipe share a row", type=Path, nargs="+", metavar="RUN"),
+    argument("--scores", "held-out pass@1, from 0 to 1", required=True, metavar="0.3,0.4"),
+    json_option(),
+)
+def run(options: Options) -> None:
     from groupwise.evals.reach import time_to_scores
 
     scores = parse_numbers(options.scores, "--scores", "0.3,0.4", float)
@@ -33,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
     found = time_to_scores(options.runs, scores)
     if options.json:
         print_json({"rows": [row.to_json() for row in found]})
-        return 0
+        return
     rows = []
     for row in found:
         middle, low, high = row.seconds or (math.nan,) * 3
@@ -49,4 +45,3 @@ def run(options: argparse.Namespace) -> int:
             )
         )
     print_table(("recipe", "score", "reached by", "training time", "95 % interval", "tokens", "device"), [rows])
-    return 0

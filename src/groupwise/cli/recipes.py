@@ -7,45 +7,26 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
-import math
-from typing import Any
-
-from groupwise.cli.arguments import add_json
+from groupwise.base.json_values import plain
+from groupwise.cli.arguments import Options, argument, json_option, takes
 from groupwise.cli.printing import print_json, say_list
+from groupwise.config import RECIPES, find_recipe, load_recipe, to_table
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", help="the recipe to print, as TOML")
-    add_json(parser)
-
-
-def run(options: argparse.Namespace) -> int:
-    from groupwise.config import RECIPES, find_recipe, load_recipe, to_table
-
+@takes(argument("name", "the recipe to print, as TOML", nargs="?"), json_option())
+def run(options: Options) -> None:
     if options.name is not None:
         path = find_recipe(options.name)
         if options.json:
-            print_json(as_json(to_table(load_recipe(path))))
+            print_json(plain(to_table(load_recipe(path)), str))
         else:
             print(path.read_text(encoding="utf-8").rstrip())
-        return 0
+        return
     recipes = {path.stem: load_recipe(path) for path in sorted(RECIPES.glob("*.toml"))}
     stages = {name: [stage.name for stage in recipe.stages] for name, recipe in recipes.items()}
     if options.json:
-        rows = [{"name": name, "stages": stages[name], "description": recipes[name].description} for name in recipes]
-        print_json(rows)
-    else:
-        say_list(
-            ((name, f"{' → '.join(stages[name]):28} {recipe.description}") for name, recipe in recipes.items()), 24
+        print_json(
+            [{"name": name, "stages": stages[name], "description": recipes[name].description} for name in recipes]
         )
-    return 0
-
-
-def as_json(value: Any) -> Any:
-    """Return `value` with infinities, which JSON lacks, as the strings that TOML writes."""
-    if isinstance(value, dict):
-        return {key: as_json(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [as_json(inner) for inner in value]
-    return str(value) if isinstance(value, float) and math.isinf(value) else value
+    else:
+        say_list(((name, f"{' → '.join(stages[name]):28} {recipes[name].description}") for name in recipes), 24)

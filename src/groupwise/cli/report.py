@@ -7,22 +7,20 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
+from groupwise.cli.arguments import Options, argument, takes
 from groupwise.cli.printing import say
+from groupwise.config import ConfigError
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("paths", type=Path, nargs="+", metavar="RUN", help="run directories, and folders of results")
-    add("--out", type=Path, metavar="FILE", help="the .html file to write (default: report.html in the first RUN)")
-    add("--plots", type=Path, metavar="FOLDER", help="also write each chart as PNG and SVG, with CSV")
-    add("--csv", type=Path, metavar="FOLDER", help="also write the data of each chart as CSV")
-
-
-def run(options: argparse.Namespace) -> int:
-    from groupwise.config import ConfigError
+@takes(
+    argument("paths", "run directories, and folders of results", type=Path, nargs="+", metavar="RUN"),
+    argument("--out", "the .html file to write (default: report.html in the first RUN)", type=Path, metavar="FILE"),
+    argument("--plots", "also write each chart as PNG and SVG, with CSV", type=Path, metavar="FOLDER"),
+    argument("--csv", "also write the data of each chart as CSV", type=Path, metavar="FOLDER"),
+)
+def run(options: Options) -> None:
     from groupwise.web.report.report import PAGE, make_report, write_report
 
     path = options.paths[0] / PAGE if options.out is None else options.out
@@ -41,4 +39,3 @@ def run(options: argparse.Namespace) -> int:
         from groupwise.web.report.plots import write_csv_files
 
         say(f"{len(write_csv_files(report.charts, report.runs, options.csv))} files in {options.csv}")
-    return 0

@@ -12,21 +12,20 @@ from groupwise.cli.printing import say
 if TYPE_CHECKING:
     from groupwise.training.pipeline import RunRequest
     from groupwise.types import EvalRecord, StepRecord
-    from groupwise.workers import Limits
-    from groupwise.workers.ray_hosts import RayPool, WorkerShare
+    from groupwise.workers.ray_hosts import WorkerShare
 
 
+@dataclass(frozen=True)
 class NewsSink:
     """Sends the records of a rank to the driver."""
 
-    def __init__(self, tell: Callable[[Any], None]) -> None:
-        self._tell = tell
+    tell: Callable[[Any], None]
 
     def write(self, record: StepRecord) -> None:
-        self._tell(("write", record))
+        self.tell(("write", record))
 
     def write_eval(self, record: EvalRecord) -> None:
-        self._tell(("write_eval", record))
+        self.tell(("write_eval", record))
 
     def close(self) -> None:
         pass
@@ -42,15 +41,14 @@ class RankWork:
     def __call__(self, tell: Callable[[Any], None]) -> bool:
         from groupwise.api.watchers import carry_out_watched
         from groupwise.scoring.scorer import make_scorer
-
-        with_pool = partial(make_scorer, make_pool=self._make_pool)
-        request = replace(self.request, sinks=[NewsSink(tell)], make_scorer=with_pool)
-        return carry_out_watched(request, progress=False)
-
-    def _make_pool(self, function: Any, num_workers: int, limits: Limits) -> RayPool:
         from groupwise.workers.ray_hosts import RayPool
 
-        return RayPool(function, self.shares, limits)
+        def make_pool(function: Any, num_workers: int, limits: Any) -> RayPool:
+            return RayPool(function, self.shares, limits)
+
+        with_pool = partial(make_scorer, make_pool=make_pool)
+        request = replace(self.request, sinks=[NewsSink(tell)], make_scorer=with_pool)
+        return carry_out_watched(request, progress=False)
 
 
 def run_on_ray(request: RunRequest, num_ranks: int | None, address: str | None) -> bool:

@@ -7,33 +7,29 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
-
-from groupwise.cli.arguments import TASK, add_json
+from groupwise.base.harmless import printable
+from groupwise.cli.arguments import TASK, Options, argument, json_option, takes
 from groupwise.cli.printing import print_json, say
+from groupwise.config import ConfigError
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("model", help="a run directory, a hub id, a model folder, a .gguf file, or tiny-qwen3")
-    add("question", help="the user's message")
-    add("--n", type=int, default=4, help="number of completions")
-    add("--best-of", choices=("none", "majority", "verifier"), default="none", help="how to pick")
-    add("--task", help=f"the task whose verifier judges the completions: {TASK}")
-    add("--fields", default="{}", metavar="JSON", help='what the verifier needs, as in {"answer": 18} (default: {})')
-    add("--checkpoint", help="of a run: best, last, or a name (default: best)")
-    add("--temperature", type=float, default=1.0, help="sampling temperature; 0: greedy")
-    add("--max-new-tokens", type=int, metavar="N", help="tokens per completion (default: 512, or what fits)")
-    add("--seed", type=int, default=0, help="sampling seed; for tiny-… also the seed of the weights")
-    add_json(parser, "print a JSON line per completion, and one for the choice")
-
-
-def run(options: argparse.Namespace) -> int:
+@takes(
+    argument("model", "a run directory, a hub id, a model folder, a .gguf file, or tiny-qwen3"),
+    argument("question", "the user's message"),
+    argument("--n", "number of completions", default=4),
+    argument("--best-of", "how to pick", default="none", choices=("none", "majority", "verifier")),
+    argument("--task", f"the task whose verifier judges the completions: {TASK}"),
+    argument("--fields", 'what the verifier needs, as in {"answer": 18} (default: {})', default="{}", metavar="JSON"),
+    argument("--checkpoint", "of a run: best, last, or a name (default: best)"),
+    argument("--temperature", "sampling temperature; 0: greedy", default=1.0),
+    argument("--max-new-tokens", "tokens per completion (default: 512, or what fits)", type=int, metavar="N"),
+    argument("--seed", "sampling seed; for tiny-… also the seed of the weights", default=0),
+    json_option("print a JSON line per completion, and one for the choice"),
+)
+def run(options: Options) -> None:
     import json
 
     from groupwise.api.watchers import quiet_libraries
-    from groupwise.base.harmless import printable
-    from groupwise.config import ConfigError
     from groupwise.evals.sample import choose, judge, sample
     from groupwise.tasks import make_task
 
@@ -56,11 +52,10 @@ def run(options: argparse.Namespace) -> int:
             print_json(entry.to_json())
         if choice is not None:
             print_json({"best": choice.index, "why": choice.why})
-        return 0
+        return
     for index, entry in enumerate(sampled):
         judged = "" if entry.score is None else f", {entry.score.verdict}"
         say(f"--- {index + 1} of {len(sampled)}: {len(entry.rollout.token_ids)} tokens{judged}")
         say(entry.rollout.text)
     if options.best_of != "none":
         say(f"=== best: {choice.index + 1}; {printable(choice.why)}" if choice else "=== none picked")
-    return 0

@@ -6,26 +6,24 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
-from groupwise.cli.arguments import add_command, add_json
+from groupwise.base.harmless import printable
+from groupwise.cli.arguments import Options, argument, json_option, takes
 from groupwise.cli.printing import print_json, say
+from groupwise.config import ConfigError
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = add_command(commands, "run", run_program.__doc__, run_program)
-    command.add_argument("file", type=Path, help="a Python program")
-    add_json(command, "print JSON: status, stdout, stderr, seconds, …")
-    command.add_argument("--seconds", type=float, default=2.0, help="CPU time limit")
-    command.add_argument("--memory-mb", type=int, default=256, help="memory limit, in MB")
-    command.add_argument("--stdin", type=Path, metavar="FILE", help="what the program reads from stdin")
-    command.add_argument("--isolation", default="auto", help="auto, namespaces or landlock")
-
-
-def run_program(options: argparse.Namespace) -> int:
+@takes(
+    argument("file", "a Python program", type=Path),
+    json_option("print JSON: status, stdout, stderr, seconds, …"),
+    argument("--seconds", "CPU time limit", default=2.0),
+    argument("--memory-mb", "memory limit, in MB", default=256),
+    argument("--stdin", "what the program reads from stdin", type=Path, metavar="FILE"),
+    argument("--isolation", "auto, namespaces or landlock", default="auto"),
+)
+def run_program(options: Options) -> None:
     """Run one Python file in isolation.
 
     Examples:
@@ -34,8 +32,6 @@ def run_program(options: argparse.Namespace) -> int:
     """
     from dataclasses import asdict
 
-    from groupwise.base.harmless import printable
-    from groupwise.config import ConfigError
     from groupwise.sandbox import ProgramLimits, Sandbox
 
     texts = []
@@ -51,9 +47,11 @@ def run_program(options: argparse.Namespace) -> int:
         outcome = sandbox.run(texts[0], stdin=texts[1], limits=limits)
     if options.json:
         print_json(asdict(outcome))
-        return 0
+        return
     # What the program wrote keeps its line breaks.
     print(printable(outcome.stdout, keep_newlines=True), end="", flush=True)
     print(printable(outcome.stderr, keep_newlines=True), end="", file=sys.stderr)
     say(f"[{outcome.status}, {outcome.seconds:.3f} s] {outcome.detail}".rstrip(), to=sys.stderr)
-    return 0
+
+
+COMMANDS = {"run": run_program}

@@ -8,42 +8,40 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groupwise.cli.arguments import add_json
+from groupwise.base.text_layout import duration
+from groupwise.cli.arguments import Options, argument, json_option, set_option, takes
 from groupwise.cli.printing import counted, print_json, say
+from groupwise.config import ConfigError, nearest
 
 if TYPE_CHECKING:
-    from groupwise.config import Recipe
     from groupwise.sweeps.machine import ArmPlan
+    from groupwise.sweeps.optuna_search import SearchResult
     from groupwise.sweeps.run_jobs import JobProgress, StopSwitch
-    from groupwise.sweeps.spec import SweepSpec
+    from groupwise.sweeps.spec import SearchSpec, SweepSpec
     from groupwise.sweeps.sweep_records import Arm, Sweep
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("sweep", metavar="FILE", help="a TOML file, or the name of a sweep that ships with groupwise")
-    add("--dir", type=Path, help="directory of the sweep (default: sweeps/NAME)")
-    add("--jobs", metavar="N", help="runs at once; auto: as many as fit (default: as the file says, else 1)")
-    add("--set", action="append", default=[], metavar="a.b=c", dest="common", help="override a key in all arms")
-    add("--arms", nargs="+", metavar="NAME", help="run only these arms")
-    add("--max-minutes", type=float, metavar="M", help="stop and save after this time; the same command resumes")
-    add("--dry-run", action="store_true", help="show the arms, with planned time and memory where known; run nothing")
-    add("--gpu", default="this", help="with --dry-run: the GPU to plan for, as in h200")
-    add("--analyse-only", action="store_true", help="write the report of existing runs; run nothing")
-    add("--plots", type=Path, metavar="FOLDER", help="also write each panel as PNG and SVG, with CSV")
-    add("--csv", type=Path, metavar="FOLDER", help="also write the data of the panels as CSV")
-    add_json(parser)
-
-
-def run(options: argparse.Namespace) -> int:
-    from groupwise.config import ConfigError
+@takes(
+    argument("sweep", "a TOML file, or the name of a sweep that ships with groupwise", metavar="FILE"),
+    argument("--dir", "directory of the sweep (default: sweeps/NAME)", type=Path),
+    argument("--jobs", "runs at once; auto: as many as fit (default: as the file says, else 1)", metavar="N"),
+    set_option("override a key in all arms; repeatable"),
+    argument("--arms", "run only these arms", nargs="+", metavar="NAME"),
+    argument("--max-minutes", "stop and save after this time; the same command resumes", type=float, metavar="M"),
+    argument("--dry-run", "only show the arms, with planned time and memory where known", default=False),
+    argument("--gpu", "with --dry-run: the GPU to plan for, as in h200", default="this"),
+    argument("--analyse-only", "write the report of existing runs; run nothing", default=False),
+    argument("--plots", "also write each panel as PNG and SVG, with CSV", type=Path, metavar="FOLDER"),
+    argument("--csv", "also write the data of the panels as CSV", type=Path, metavar="FOLDER"),
+    json_option(),
+)
+def run(options: Options) -> int:
     from groupwise.sweeps.arms import resolve
     from groupwise.sweeps.spec import check_jobs, find_sweep, load_spec
 
@@ -62,132 +60,112 @@ def run(options: argparse.Namespace) -> int:
     if options.jobs is not None:
         jobs = int(options.jobs) if options.jobs.isdecimal() else options.jobs
         check_jobs(jobs, "--jobs")
-    sweep = resolve(spec, path.parent, options.common)
+    sweep = resolve(spec, path.parent, options.settings)
     arms = _chosen(sweep, options.arms, spec)
-    if options.dry_run:
-        return _dry_run(spec, sweep, arms, options)
-    return _carry_out(spec, sweep, arms, folder, jobs, options)
+    if not options.dry_run:
+        return _carry_out(spec, sweep, arms, folder, jobs, options)
+    if spec.search is None:
+        return _show_arms(sweep, arms, options)
+    return _show_search(spec.search, sweep, options)
 
 
 def _chosen(sweep: Sweep, names: Sequence[str] | None, spec: SweepSpec) -> list[Arm]:
-    from groupwise.config import ConfigError, nearest
-
     if names is None:
         return list(sweep.arms)
     if spec.search is not None:
         raise ConfigError("--arms: a search finds its arms itself; drop --arms")
-    by_name = {arm.name: arm for arm in sweep.arms}
+    known = [arm.name for arm in sweep.arms]
     for name in names:
-        if name not in by_name:
-            raise ConfigError(f"--arms {name}: no such arm; {nearest(name, by_name)}")
+        if name not in known:
+            raise ConfigError(f"--arms {name}: no such arm; {nearest(name, known)}")
     return [arm for arm in sweep.arms if arm.name in names]
 
 
 # ---- before ----
 
 
-def _dry_run(spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], options: argparse.Namespace) -> int:
+def _show_search(search: SearchSpec, sweep: Sweep, options: Options) -> int:
     from groupwise.base.json_values import plain
     from groupwise.sweeps.optuna_search import check_search
 
-    if spec.search is not None:
-        check_search(spec.search, sweep)
-        num_runs = spec.search.trials * len(sweep.seeds)
-        if options.json:
-            print_json({"name": sweep.name, "runs": num_runs, "arms": [], "ranges": _ranges(spec)})
-            return 0
-        trials, seeds = f"up to {spec.search.trials} trials", counted(len(sweep.seeds), "seed")
-        say(f"{sweep.name}: {trials} × {seeds} = {num_runs} runs of {sweep.recipe_path}")
-        for row in _ranges(spec):
-            between = f"one of {row['choices']}" if row["choices"] else f"{row['low']} to {row['high']}"
-            say(f"  {row['name']}: {', '.join(row['keys'])}: {between}", indent="    ")
+    check_search(search, sweep)
+    num_runs = search.trials * len(sweep.seeds)
+    if options.json:
+        ranges = [
+            {"name": one.name, "keys": list(one.all_keys), "low": one.low, "high": one.high}
+            | {"log": one.log, "step": one.step, "choices": plain(one.choices, str)}
+            for one in search.ranges
+        ]
+        print_json({"name": sweep.name, "runs": num_runs, "arms": [], "ranges": ranges})
         return 0
+    trials, seeds = f"up to {search.trials} trials", counted(len(sweep.seeds), "seed")
+    say(f"{sweep.name}: {trials} × {seeds} = {num_runs} runs of {sweep.recipe_path}")
+    for one in search.ranges:
+        between = f"one of {plain(one.choices, str)}" if one.choices else f"{one.low} to {one.high}"
+        say(f"  {one.name}: {', '.join(one.all_keys)}: {between}", indent="    ")
+    return 0
+
+
+def _show_arms(sweep: Sweep, arms: Sequence[Arm], options: Options) -> int:
+    """Print the arms and their plans; return 2 if there is no plan for an arm that runs on a GPU."""
+    from groupwise.base.json_values import plain
+    from groupwise.sweeps.machine import plan_recipes
+
     recipes = [sweep.recipe(arm) for arm in arms]
-    plans = _plans(recipes, options.gpu)
+    need_gpu = [recipe.model.device != "cpu" for recipe in recipes]
+    plans: Sequence[ArmPlan | str]
+    if options.gpu == "this" and not any(need_gpu):
+        plans = ["model.device is the CPU, and plans are for GPUs; name one with --gpu, such as --gpu h200"] * len(arms)
+    else:
+        plans = plan_recipes(recipes, options.gpu)[1]
     num_runs = len(arms) * len(sweep.seeds)
     if options.json:
         rows = [
             {"name": arm.name, "label": arm.label, "knob": arm.knob, "is_base": arm.is_base}
             | {"set": plain(arm.settings, str)}
-            | _plan_json(plan)
+            # A reason has none of these: null.
+            | {key: getattr(plan, key, None) for key in ("run_s", "peak_bytes", "fits")}
             for arm, plan in zip(arms, plans, strict=True)
         ]
         print_json({"name": sweep.name, "seeds": list(sweep.seeds), "runs": num_runs, "arms": rows})
-        return _dry_run_status(recipes, plans)
-    arms_by_seeds = f"{len(arms)} arms × {counted(len(sweep.seeds), 'seed')}"
-    say(f"{sweep.name}: {arms_by_seeds} = {num_runs} runs of {sweep.recipe_path}")
-    width = max(len(arm.name) for arm in arms)
-    for arm, plan in zip(arms, plans, strict=True):
-        changes = [arm.recipe_path] * bool(arm.recipe_path) + list(arm.overrides)
-        say(f"  {arm.name:{width}}  {_plan_words(plan)}{', '.join(changes) or 'the recipe itself'}", indent="    ")
-    _print_total(sweep, plans)
-    return _dry_run_status(recipes, plans)
-
-
-def _print_total(sweep: Sweep, plans: Sequence[ArmPlan | str]) -> None:
-    from groupwise.base.durations import duration
-
-    reasons = list(dict.fromkeys(plan for plan in plans if isinstance(plan, str)))
-    for reason in reasons[:3]:
-        say(f"No plan: {reason}")
-    planned = [plan for plan in plans if not isinstance(plan, str)]
-    if planned and not reasons:
-        total = sum(plan.run_s for plan in planned) * len(sweep.seeds)
-        say(f"Planned: {duration(total)} one after the other, without loading times; see `groupwise plan`.")
-
-
-def _ranges(spec: SweepSpec) -> list[dict[str, Any]]:
-    from groupwise.base.json_values import plain
-
-    assert spec.search is not None
-    return [
-        {"name": one.name, "keys": list(one.all_keys), "low": one.low, "high": one.high}
-        | {"log": one.log, "step": one.step, "choices": plain(one.choices, str)}
-        for one in spec.search.ranges
-    ]
-
-
-def _dry_run_status(recipes: Sequence[Recipe], plans: Sequence[ArmPlan | str]) -> int:
-    """Return 2 if there is no plan for an arm that runs on a GPU."""
-    pairs = zip(recipes, plans, strict=True)
-    return 2 if any(isinstance(plan, str) and recipe.model.device != "cpu" for recipe, plan in pairs) else 0
-
-
-def _plans(recipes: Sequence[Recipe], gpu: str) -> Sequence[ArmPlan | str]:
-    from groupwise.sweeps.machine import plan_recipes
-
-    if gpu == "this" and all(recipe.model.device == "cpu" for recipe in recipes):
-        return ["model.device is the CPU, and plans are for GPUs; name one with --gpu, such as --gpu h200"] * len(
-            recipes
-        )
-    return plan_recipes(recipes, gpu)[1]
-
-
-def _plan_json(plan: ArmPlan | str) -> dict[str, Any]:
-    if isinstance(plan, str):
-        return {"run_s": None, "peak_bytes": None, "fits": None}
-    return {"run_s": plan.run_s, "peak_bytes": plan.peak_bytes, "fits": plan.fits}
+    else:
+        seeds = counted(len(sweep.seeds), "seed")
+        say(f"{sweep.name}: {len(arms)} arms × {seeds} = {num_runs} runs of {sweep.recipe_path}")
+        width = max(len(arm.name) for arm in arms)
+        for arm, plan in zip(arms, plans, strict=True):
+            changes = [arm.recipe_path] * bool(arm.recipe_path) + list(arm.overrides)
+            say(f"  {arm.name:{width}}  {_plan_words(plan)}{', '.join(changes) or 'the recipe itself'}", indent="    ")
+        _print_total(sweep, plans)
+    return 2 if any(isinstance(plan, str) and needs for plan, needs in zip(plans, need_gpu, strict=True)) else 0
 
 
 def _plan_words(plan: ArmPlan | str) -> str:
-    from groupwise.base.durations import duration
-
     if isinstance(plan, str):
         return ""
     fits = "" if plan.fits else " does not fit"
     return f"{duration(plan.run_s):>7} {plan.peak_bytes / 2**30:5.1f} GiB{fits}  "
 
 
+def _print_total(sweep: Sweep, plans: Sequence[ArmPlan | str]) -> None:
+    reasons = list(dict.fromkeys(plan for plan in plans if isinstance(plan, str)))
+    for reason in reasons[:3]:
+        say(f"No plan: {reason}")
+    planned = [plan.run_s for plan in plans if not isinstance(plan, str)]
+    if planned and not reasons:
+        total = sum(planned) * len(sweep.seeds)
+        say(f"Planned: {duration(total)} one after the other, without loading times; see `groupwise plan`.")
+
+
 # ---- the runs ----
 
 
 def _carry_out(
-    spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], folder: Path, jobs: int | str, options: argparse.Namespace
+    spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], folder: Path, jobs: int | str, options: Options
 ) -> int:
     from groupwise.sweeps.display import Display
     from groupwise.sweeps.folder import jobs_of, prepare, refuse_strangers
     from groupwise.sweeps.machine import place
-    from groupwise.sweeps.optuna_search import check_search, run_search
+    from groupwise.sweeps.optuna_search import SearchResult, check_search, run_search
     from groupwise.sweeps.run_jobs import JobRunner, StopSwitch
     from groupwise.sweeps.sweep_records import BASE_ARM
 
@@ -208,25 +186,15 @@ def _carry_out(
                 display.say(reason)
             if spec.search is not None:
                 found = run_search(spec.search, sweep, folder, runner, stop, placement.at_once)
-                ended = Ended(found.runs, len(found.runs) == num_runs or bool(found.end), found.best, found.best_value)
                 notes = [found.end] if found.end else []
             else:
                 notes = prepare(sweep, folder)
-                ended = Ended(runner.run(jobs_of(sweep, folder, arms)), True)
+                found = SearchResult(sweep, tuple(runner.run(jobs_of(sweep, folder, arms))), None, None)
         finally:
             display.close()
         for note in notes:
             display.say(note)
-        return _conclude(folder, ended, stop, options)
-
-
-@dataclass(frozen=True)
-class Ended:
-    runs: Sequence[JobProgress]
-    is_all: bool
-    """Whether these are all runs of the sweep; a stopped search has not proposed all of them."""
-    best: Arm | None = None
-    best_value: float | None = None
+        return _conclude(folder, found, num_runs, stop, options)
 
 
 @contextmanager
@@ -246,29 +214,27 @@ def _locked(folder: Path) -> Iterator[None]:
 # ---- after ----
 
 
-def _conclude(folder: Path, ended: Ended, stop: StopSwitch, options: argparse.Namespace) -> int:
+def _conclude(folder: Path, found: SearchResult, num_runs: int, stop: StopSwitch, options: Options) -> int:
     """Print the results and write the report; return 0 if all runs have finished, else 1."""
-    import signal
-
     from groupwise.sweeps.run_jobs import summary_of
 
-    runs = ended.runs
-    counts = summary_of(runs)
+    counts = summary_of(found.runs)
     if not options.json:
-        _print_runs(runs)
+        _print_runs(found.runs)
     if stop.signal == signal.SIGINT:
         raise KeyboardInterrupt
-    has_scores = any(run.score is not None for run in runs)
+    has_scores = any(run.score is not None for run in found.runs)
     report = _report(folder, options) if has_scores else {"findings": [], "report": None}
     best: dict[str, Any] | None = None
-    if ended.best is not None:
-        best = {"arm": ended.best.name, "set": list(ended.best.overrides), "value": ended.best_value}
-    is_complete = ended.is_all and counts["finished"] == len(runs)
+    if found.best is not None:
+        best = {"arm": found.best.name, "set": list(found.best.overrides), "value": found.best_value}
+    # A search that was stopped has not proposed all of its runs; one that ended by itself has.
+    is_complete = counts["finished"] == len(found.runs) and (len(found.runs) == num_runs or found.end != "")
     if options.json:
         rows = [
             {"arm": run.job.arm.name, "seed": run.job.seed, "status": run.status, "step": run.step}
             | {"steps": run.job.total_steps, "score": run.score, "error": run.error}
-            for run in runs
+            for run in found.runs
         ]
         print_json({"dir": str(folder), "counts": counts, "runs": rows, "best": best} | report)
         return 0 if is_complete else 1
@@ -291,7 +257,7 @@ def _print_runs(runs: Sequence[JobProgress]) -> None:
     console.print(runs_table(runs))
 
 
-def _analyse(folder: Path, options: argparse.Namespace) -> int:
+def _analyse(folder: Path, options: Options) -> int:
     report = _report(folder, options)
     if options.json:
         print_json({"dir": str(folder)} | report)
@@ -300,7 +266,7 @@ def _analyse(folder: Path, options: argparse.Namespace) -> int:
     return 0
 
 
-def _report(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def _report(folder: Path, options: Options) -> dict[str, Any]:
     from groupwise.sweeps.panels import write_sweep_csv, write_sweep_plots
     from groupwise.sweeps.sweep_page import write_sweep_report
 

@@ -8,50 +8,46 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groupwise.cli.arguments import RECIPE, add_overrides
+from groupwise.cli.arguments import RECIPE, Options, argument, set_option, takes
 from groupwise.cli.printing import say, say_commands
+from groupwise.config import ConfigError, find_recipe, load_recipe
 
 if TYPE_CHECKING:
     from groupwise.training.pipeline import RunRequest
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("recipe", nargs="?", help=RECIPE)
-    add("--resume", metavar="RUN", type=Path, help="resume the run in this run directory")
-    add("--run-dir", type=Path, help="directory of the run (default: runs/NAME-FINGERPRINT)")
-    add_overrides(parser)
-    add("--accept-verifier", action="store_true", help="resume even if the verifier's version has changed")
-    add("--memory-gib", type=float, metavar="N", help="limit this run's GPU memory, for runs that share a GPU")
-    add("--ray", action="store_true", help="train on a Ray cluster, with verifier workers on all its machines")
-    add("--ray-ranks", type=int, metavar="N", help="number of ranks (default: one per GPU)")
-    add("--ray-address", metavar="HOST:PORT", help="the cluster (default: RAY_ADDRESS, or a new one on this machine)")
-
-
-def run(options: argparse.Namespace) -> int:
-    from groupwise.config import ConfigError, find_recipe, load_recipe
-
+@takes(
+    argument("recipe", RECIPE, nargs="?"),
+    argument("--resume", "resume the run in this run directory", metavar="RUN", type=Path),
+    argument("--run-dir", "directory of the run (default: runs/NAME-FINGERPRINT)", type=Path),
+    set_option(),
+    argument("--accept-verifier", "resume even if the verifier's version has changed", default=False),
+    argument("--memory-gib", "limit this run's GPU memory, for runs that share a GPU", type=float, metavar="N"),
+    argument("--ray", "train on a Ray cluster, with verifier workers on all its machines", default=False),
+    argument("--ray-ranks", "number of ranks (default: one per GPU)", type=int, metavar="N"),
+    argument("--ray-address", "the cluster (default: RAY_ADDRESS, or a new one here)", metavar="HOST:PORT"),
+)
+def run(options: Options) -> int:
     is_resumed = options.resume is not None
     if (options.recipe is None) != is_resumed:
         raise ConfigError("train: give either a recipe or --resume RUN")
-    if is_resumed and (options.overrides or options.run_dir):
+    if is_resumed and (options.settings or options.run_dir):
         raise ConfigError("train --resume: a run keeps its recipe and its directory; drop --set and --run-dir")
     if options.accept_verifier and not is_resumed:
         raise ConfigError("train --accept-verifier: needs --resume; a new run uses the current verifier")
     if options.ray and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("train --ray: starts the ranks itself; leave torchrun out")
     if not options.ray and (options.ray_ranks is not None or options.ray_address is not None):
-        raise ConfigError("train --ray-ranks, --ray-address: go with --ray")
+        raise ConfigError("train --ray-ranks, --ray-address: need --ray")
     if not is_resumed:
         # Read before torch is imported, so that a typo is reported at once.
-        recipe = load_recipe(find_recipe(options.recipe), options.overrides)
+        recipe = load_recipe(find_recipe(options.recipe), options.settings)
     from groupwise.training import pipeline
     from groupwise.training.pipeline import RunRequest
 

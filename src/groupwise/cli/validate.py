@@ -7,32 +7,30 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
-
-from groupwise.cli.arguments import TASK, add_json, add_scoring_options, scoring_arguments
+from groupwise.base.harmless import printable
+from groupwise.cli.arguments import SCORING_OPTIONS, TASK, Options, argument, json_option, scoring_arguments, takes
 from groupwise.cli.printing import print_json, say
 
 NUM_SHOWN = 50
 """Failures in the terminal; `--json` has all of them."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("task", help=TASK)
-    add_scoring_options(parser)
-    parser.add_argument("--limit", type=int, default=0, metavar="N", help="use the first N problems per split; 0: all")
-    add_json(parser)
-
-
-def run(options: argparse.Namespace) -> int:
-    from groupwise.base.harmless import printable
+@takes(
+    argument("task", TASK),
+    *SCORING_OPTIONS,
+    argument("--limit", "use the first N problems per split; 0: all", default=0, metavar="N"),
+    json_option(),
+)
+def run(options: Options) -> int:
     from groupwise.scoring.validate import validate
 
     task, how = scoring_arguments(options)
     found = validate(task, limit=options.limit, **how)
     table = found.to_json()
+    status = 0 if found.is_sound else 1
     if options.json:
         print_json(table)
-        return 0 if found.is_sound else 1
+        return status
     say(f"gold answers:  {found.num_gold - table['gold_failed']} of {found.num_gold} are judged correct")
     say(f"wrong answers: {found.num_wrong - table['wrong_failed']} of {found.num_wrong} are judged not correct")
     if found.num_gold < found.num_problems:
@@ -43,4 +41,4 @@ def run(options: argparse.Namespace) -> int:
         say(printable(text)[:400], indent="  ")
     if len(found.failures) > NUM_SHOWN:
         say(f"... and {len(found.failures) - NUM_SHOWN} more; use --json to see all")
-    return 0 if found.is_sound else 1
+    return status

@@ -7,25 +7,22 @@ Examples:
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
-from groupwise.cli.arguments import TASK, add_json, add_scoring_options, scoring_arguments
+from groupwise.base.harmless import printable
+from groupwise.cli.arguments import SCORING_OPTIONS, TASK, Options, argument, json_option, scoring_arguments, takes
 from groupwise.cli.printing import print_json, say
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("task", help=TASK)
-    add("file", type=Path, help=".jsonl with `completion`, and with the verifier's fields or the problem's id")
-    add_scoring_options(parser)
-    add("--process", default="", metavar="NAME", help="also score the reasoning: arithmetic, or module:function")
-    add_json(parser, "print a JSON line per completion instead of a summary")
-
-
-def run(options: argparse.Namespace) -> int:
-    from groupwise.base.harmless import printable
+@takes(
+    argument("task", TASK),
+    argument("file", ".jsonl with `completion`, and with the verifier's fields or the problem's id", type=Path),
+    *SCORING_OPTIONS,
+    argument("--process", "also score the reasoning: arithmetic, or module:function", default="", metavar="NAME"),
+    json_option("print a JSON line per completion instead of a summary"),
+)
+def run(options: Options) -> int:
     from groupwise.scoring.scorer import load_process_scorer
     from groupwise.scoring.verify import VerifySummary, verify_file
 

@@ -11,27 +11,22 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groupwise.cli.arguments import add_json
+from groupwise.cli.arguments import Options, argument, json_option, takes
 from groupwise.cli.printing import counted, print_json, say
+from groupwise.config import ConfigError
 
 if TYPE_CHECKING:
     from groupwise.web.dashboard.loopback_server import DashboardServer
 
-DEFAULT_FOLDER = Path("runs")
-DEFAULT_PORT = 8470
 
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("runs", type=Path, nargs="*", metavar="RUNS", help="run directories, or folders with runs (default: runs)")
-    add("--port", type=int, default=DEFAULT_PORT, metavar="N", help="local port; 0: any free one")
-    add("--open", action=argparse.BooleanOptionalAction, default=False, help="open the browser")
-    add_json(parser, "print the address and the runs found as one line of JSON")
-
-
-def run(options: argparse.Namespace) -> int:
+@takes(
+    argument("runs", "run directories, or folders with runs (default: runs)", type=Path, nargs="*", metavar="RUNS"),
+    argument("--port", "local port; 0: any free one", default=8470, metavar="N"),
+    argument("--open", "open the browser", default=False, action=argparse.BooleanOptionalAction),
+    json_option("print the address and the runs found as one line of JSON"),
+)
+def run(options: Options) -> None:
     """Serve until Ctrl-C, which is a normal end."""
-    from groupwise.config import ConfigError
     from groupwise.web.dashboard.library import Library
     from groupwise.web.dashboard.loopback_server import DashboardServer
 
@@ -40,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     for path in options.runs:
         if not path.is_dir():
             raise ConfigError(f"no folder at {path}; name a run directory, or a folder with runs")
-    library = Library(options.runs or [DEFAULT_FOLDER])
+    library = Library(options.runs or [Path("runs")])
     with DashboardServer(library, options.port) as server:
         _announce(server, options.json)
         if options.open:
@@ -53,7 +48,6 @@ def run(options: argparse.Namespace) -> int:
             pass
         finally:
             library.close()
-    return 0
 
 
 def _announce(server: DashboardServer, as_json: bool) -> None:

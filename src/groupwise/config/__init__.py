@@ -1,75 +1,31 @@
 """Recipes: a TOML file becomes one frozen, validated object. Only the standard library is needed."""
 
-from groupwise.config.build import ConfigError, build, nearest, to_table
-from groupwise.config.presets import ALGORITHMS, SUMMARIES
-from groupwise.config.recipe import (
-    RECIPES,
-    apply_override,
-    dump_toml,
-    find_recipe,
-    fingerprint,
-    load_recipe,
-    make_recipe,
-    parse_recipe,
-    set_key,
-)
-from groupwise.config.schema import (
-    CheckpointConfig,
-    EngineConfig,
-    EvaluationConfig,
-    GuardsConfig,
-    LoggingConfig,
-    LoraConfig,
-    ModelConfig,
-    Recipe,
-    TaskConfig,
-    VerifierConfig,
-)
-from groupwise.config.stages import (
-    CurriculumConfig,
-    KlConfig,
-    LossConfig,
-    OptimizerConfig,
-    RewardConfig,
-    RlStage,
-    SamplingConfig,
-    SftStage,
-    Stage,
-)
-
-__all__ = [
-    "ALGORITHMS",
-    "RECIPES",
-    "SUMMARIES",
-    "CheckpointConfig",
-    "ConfigError",
-    "CurriculumConfig",
-    "EngineConfig",
-    "EvaluationConfig",
-    "GuardsConfig",
-    "KlConfig",
-    "LoggingConfig",
-    "LoraConfig",
-    "LossConfig",
-    "ModelConfig",
-    "OptimizerConfig",
-    "Recipe",
-    "RewardConfig",
-    "RlStage",
-    "SamplingConfig",
-    "SftStage",
-    "Stage",
-    "TaskConfig",
-    "VerifierConfig",
-    "apply_override",
-    "build",
-    "dump_toml",
-    "find_recipe",
-    "fingerprint",
-    "load_recipe",
-    "make_recipe",
-    "nearest",
-    "parse_recipe",
-    "set_key",
-    "to_table",
-]
+from groupwise.config.build import ConfigError as ConfigError
+from groupwise.config.build import build as build
+from groupwise.config.build import nearest as nearest
+from groupwise.config.build import to_table as to_table
+from groupwise.config.presets import ALGORITHMS as ALGORITHMS
+from groupwise.config.presets import SUMMARIES as SUMMARIES
+from groupwise.config.recipe import RECIPES as RECIPES
+from groupwise.config.recipe import apply_override as apply_override
+from groupwise.config.recipe import dump_toml as dump_toml
+from groupwise.config.recipe import find_recipe as find_recipe
+from groupwise.config.recipe import fingerprint as fingerprint
+from groupwise.config.recipe import load_recipe as load_recipe
+from groupwise.config.recipe import make_recipe as make_recipe
+from groupwise.config.recipe import parse_recipe as parse_recipe
+from groupwise.config.recipe import set_key as set_key
+from groupwise.config.schema import EngineConfig as EngineConfig
+from groupwise.config.schema import EvaluationConfig as EvaluationConfig
+from groupwise.config.schema import GuardsConfig as GuardsConfig
+from groupwise.config.schema import LoraConfig as LoraConfig
+from groupwise.config.schema import ModelConfig as ModelConfig
+from groupwise.config.schema import Recipe as Recipe
+from groupwise.config.schema import TaskConfig as TaskConfig
+from groupwise.config.schema import VerifierConfig as VerifierConfig
+from groupwise.config.stages import CurriculumConfig as CurriculumConfig
+from groupwise.config.stages import OptimizerConfig as OptimizerConfig
+from groupwise.config.stages import RewardConfig as RewardConfig
+from groupwise.config.stages import RlStage as RlStage
+from groupwise.config.stages import SftStage as SftStage
+from groupwise.config.stages import Stage as Stage

@@ -1,21 +1,24 @@
 """Builds frozen dataclasses from tables of plain values; every error names the key, the value and the fix.
 
 `build` knows the types that recipes use: str, int, float, bool, Literal, unions of these, tuples, mappings and nested
-dataclasses. A dataclass may define `__post_init__` and raise `ConfigError` for invalid combinations. The same function
-builds tasks: a task is a dataclass, and its fields are the keys of `[task.options]`.
+dataclasses. A dataclass may raise a `ConfigError` in `__post_init__`; a `Config` does so for numbers outside of their
+limits. The same function builds tasks: a task is a dataclass, and its fields are the keys of `[task.options]`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
+import math
 import sys
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
 T = TypeVar("T")
+type_hints: Callable[..., dict[str, Any]] = functools.cache(typing.get_type_hints)
 
 
 class ConfigError(ValueError):
@@ -35,10 +38,56 @@ def require(condition: bool, message: str) -> None:
         raise ConfigError(message)
 
 
-def require_at_least(limit: float, config: object, *keys: str) -> None:
+@dataclasses.dataclass(frozen=True)
+class Within:
+    """The values that a number in a recipe may have: `x: Annotated[float, Within("[0, 1)")]`."""
+
+    interval: str
+    """As in mathematics: "[0, 1)" includes 0 but not 1."""
+    hint: str = ""
+    """What to write instead, for the message."""
+
+    def check(self, key: str, value: float) -> None:
+        low, high = map(float, self.interval[1:-1].split(","))
+        has_low, has_high = self.interval[0] == "[", self.interval[-1] == "]"
+        if self.interval == "[0, inf]":
+            expected = "not be negative"
+        elif math.isinf(low):
+            expected = "be finite"
+        elif math.isinf(high):
+            expected = f"be at least {low:g}" if has_low else f"be above {low:g}"
+        else:
+            expected = f"be in {self.interval}"
+        is_inside = low < value < high or (has_low and value == low) or (has_high and value == high)
+        require(is_inside, f"{key} = {value}: must {expected}{self.hint and f'; {self.hint}'}")
+
+
+def require_at_least(low: int, table: object, *keys: str) -> None:
     for key in keys:
-        value = getattr(config, key)
-        require(value >= limit, f"{key} = {value}: must {f'be at least {limit}' if limit else 'not be negative'}")
+        Within(f"[{low}, inf]").check(key, getattr(table, key))
+
+
+NotNegative = Annotated[float, Within("[0, inf]")]
+Positive = Annotated[float, Within("(0, inf]")]
+Finite = Annotated[float, Within("(-inf, inf)")]
+Share = Annotated[float, Within("[0, 1]")]
+Count = Annotated[int, Within("[1, inf]")]
+CountOrZero = Annotated[int, Within("[0, inf]")]
+
+
+class Config:
+    """The base of the tables of a recipe, which are frozen dataclasses."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for key, hint in type_hints(type(self), include_extras=True).items():
+            for limit in getattr(hint, "__metadata__", ()):
+                limit.check(key, getattr(self, key))
+        self.check()
+
+    def check(self) -> None:
+        """Refuse values that do not go together. Each number is known to be within its limits."""
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
@@ -55,7 +104,7 @@ def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     """Make `cls` from `table`. `where` is the dotted name of the table, for messages ("" for the whole recipe)."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where or 'recipe'}: expected a table, got {table!r}")
-    hints = typing.get_type_hints(cls)
+    hints = type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in table:
         if key not in fields:
@@ -86,7 +135,7 @@ def to_table(value: Any) -> Any:
 
 def key_paths(cls: type[Any], where: str) -> Iterator[str]:
     """Yield the dotted name of every key of a dataclass and of those nested in it."""
-    for name, hint in typing.get_type_hints(cls).items():
+    for name, hint in type_hints(cls).items():
         yield _join(where, name)
         for option in (hint, *typing.get_args(hint)):
             if dataclasses.is_dataclass(option):
@@ -98,51 +147,35 @@ def _join(where: str, key: str) -> str:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
-    origin = typing.get_origin(hint)
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        options = [option for option in typing.get_args(hint) if option is not type(None)]
+        options = tuple(option for option in options if option is not type(None))
         if value is None:
             return None
         if len(options) == 1:
             return _convert(options[0], value, where)
         for option in options:
-            if isinstance(option, type) and type(value) is option:
-                return value
-            if typing.get_origin(option) is Literal and value in typing.get_args(option):
+            if type(value) is option or (typing.get_origin(option) is Literal and value in typing.get_args(option)):
                 return value
             if isinstance(value, Mapping) and isinstance(typing.get_origin(option), type):
                 return _convert(option, value, where)
-        raise _wrong(hint, value, where)
-    if origin is Literal:
-        choices = typing.get_args(hint)
-        if value not in choices:
-            raise ConfigError(f"{where} = {value!r}: {nearest(str(value), [str(c) for c in choices])}")
+    elif origin is Literal:
+        if value not in options:
+            raise ConfigError(f"{where} = {value!r}: {nearest(str(value), map(str, options))}")
         return value
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise _wrong(hint, value, where)
-        item = typing.get_args(hint)[0]
-        return tuple(_convert(item, entry, f"{where}.{index}") for index, entry in enumerate(value))
-    if origin is not None and issubclass(origin, Mapping):
-        if not isinstance(value, Mapping):
-            raise _wrong(hint, value, where)
-        item = typing.get_args(hint)[1]
-        return {str(key): _convert(item, entry, f"{where}.{key}") for key, entry in value.items()}
-    if hint is Any:
-        return value
-    if dataclasses.is_dataclass(hint):
+    elif origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_convert(options[0], entry, f"{where}.{index}") for index, entry in enumerate(value))
+    elif origin is not None and issubclass(origin, Mapping) and isinstance(value, Mapping):
+        return {str(key): _convert(options[1], entry, f"{where}.{key}") for key, entry in value.items()}
+    elif dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, where)
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+    elif hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         if isinstance(value, int) and abs(value) > sys.float_info.max:
             raise ConfigError(f"{where}: too large for a number")
         return float(value)
-    if isinstance(hint, type) and type(value) is hint:
+    elif hint is Any or type(value) is hint:
         return value
-    raise _wrong(hint, value, where)
-
-
-def _wrong(hint: Any, value: Any, where: str) -> ConfigError:
-    return ConfigError(f"{where} = {value!r}: expected {_describe(hint)}, got {type(value).__name__}")
+    raise ConfigError(f"{where} = {value!r}: expected {_describe(hint)}, got {type(value).__name__}")
 
 
 def _describe(hint: Any) -> str:

@@ -6,57 +6,37 @@ the departures from it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
+
+def _loss(advantage: str, surrogate: str, weights: str, **clip: float) -> dict[str, Any]:
+    return {"advantage": advantage, "surrogate": surrogate, "weights": weights, **clip}
+
+
 ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     "grpo": {
-        "loss": {"advantage": "group_mean_std", "surrogate": "clipped", "weights": "sequence_mean"},
+        "loss": _loss("group_mean_std", "clipped", "sequence_mean"),
         "kl": {"coefficient": 0.04, "estimator": "k3", "place": "loss"},
     },
-    "dr_grpo": {
-        "loss": {"advantage": "group_mean", "surrogate": "clipped", "weights": "constant"},
-    },
+    "dr_grpo": {"loss": _loss("group_mean", "clipped", "constant")},
     "dapo": {
-        "loss": {
-            "advantage": "group_mean_std",
-            "surrogate": "clipped",
-            "weights": "token_mean",
-            "clip_low": 0.2,
-            "clip_high": 0.28,
-        },
+        "loss": _loss("group_mean_std", "clipped", "token_mean", clip_low=0.2, clip_high=0.28),
         "reward": {"overlong_filter": True, "overlong_buffer_share": 0.2},
         "refill_rounds": 4,
     },
-    "gspo": {
-        "loss": {
-            "advantage": "group_mean_std",
-            "surrogate": "sequence_clipped",
-            "weights": "sequence_mean",
-            "clip_low": 3e-4,
-            "clip_high": 4e-4,
-        },
-    },
-    "cispo": {
-        "loss": {
-            "advantage": "group_mean_std",
-            "surrogate": "cispo",
-            "weights": "token_mean",
-            "clip_low": float("inf"),
-            "clip_high": 4.0,
-        },
-    },
+    "gspo": {"loss": _loss("group_mean_std", "sequence_clipped", "sequence_mean", clip_low=3e-4, clip_high=4e-4)},
+    "cispo": {"loss": _loss("group_mean_std", "cispo", "token_mean", clip_low=math.inf, clip_high=4.0)},
     "rloo": {
-        "loss": {"advantage": "leave_one_out", "surrogate": "policy_gradient", "weights": "sequence_sum"},
+        "loss": _loss("leave_one_out", "policy_gradient", "sequence_sum"),
         "kl": {"coefficient": 0.03, "estimator": "k1", "place": "reward"},
     },
     "reinforce++": {
-        "loss": {"advantage": "batch_mean_std", "surrogate": "clipped", "weights": "token_mean"},
+        "loss": _loss("batch_mean_std", "clipped", "token_mean"),
         "kl": {"coefficient": 0.01, "estimator": "k1", "place": "reward"},
     },
-    "gr_reinforce": {
-        "loss": {"advantage": "group_mean_std", "surrogate": "policy_gradient", "weights": "sequence_mean"},
-    },
+    "gr_reinforce": {"loss": _loss("group_mean_std", "policy_gradient", "sequence_mean")},
 }
 
 ENGINE_DEFAULTS: Mapping[str, Mapping[str, Any]] = {

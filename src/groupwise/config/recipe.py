@@ -10,7 +10,6 @@ import dataclasses
 import datetime
 import hashlib
 import json
-import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,10 +46,13 @@ def find_shipped(given: str, folder: Path, kind: str) -> Path:
     return known[given]
 
 
-def load_recipe(path: Path, overrides: Iterable[str] = ()) -> Recipe:
-    """Read, override and validate a recipe. Paths in it are relative to the working directory."""
+def load_recipe(path: Path, overrides: Iterable[str] = (), settings: Mapping[str, Any] | None = None) -> Recipe:
+    """Read, override and validate a recipe. Paths in it are relative to the working directory.
+
+    Overrides are texts such as "seed=1"; settings are dotted keys with their values.
+    """
     hint = "`groupwise recipes` lists the ones that come with groupwise"
-    return parse_recipe(read_text(path, "recipe", hint), overrides, origin=str(path))
+    return parse_recipe(read_text(path, "recipe", hint), overrides, settings, str(path))
 
 
 def read_text(path: Path, kind: str, hint: str) -> str:
@@ -70,10 +72,14 @@ def parse_toml(text: str, origin: str) -> dict[str, Any]:
         raise ConfigError(f"{origin} is not valid TOML: {error}") from None
 
 
-def parse_recipe(text: str, overrides: Iterable[str] = (), origin: str = "recipe") -> Recipe:
+def parse_recipe(
+    text: str, overrides: Iterable[str] = (), settings: Mapping[str, Any] | None = None, origin: str = "recipe"
+) -> Recipe:
     table = parse_toml(text, origin)
     for override in overrides:
         apply_override(table, override)
+    for key, value in (settings or {}).items():
+        set_key(table, key, value)
     return make_recipe(table)
 
 
@@ -93,7 +99,6 @@ def make_recipe(table: Mapping[str, Any]) -> Recipe:
         if not (places := _places_of(error, stages)):
             raise
         raise UnknownKey(error.where, error.key, f"did you mean {' or '.join(map(repr, places))}?") from None
-    _check_name(recipe.name)
     return dataclasses.replace(recipe, stages=_with_unique_names(recipe.stages))
 
 
@@ -112,14 +117,14 @@ def _make_stage(table: Any, index: int, engine_defaults: Mapping[str, Any]) -> R
     where = f"stages.{index}"
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: expected a table, got {table!r}")
-    algorithm = table.get("algorithm")
-    if algorithm is None:
-        raise ConfigError(f"{where}.algorithm: missing; set it to one of {', '.join([*ALGORITHMS, 'sft'])}")
-    algorithm = str(algorithm)
+    known = [*ALGORITHMS, "sft"]
+    if table.get("algorithm") is None:
+        raise ConfigError(f"{where}.algorithm: missing; set it to one of {', '.join(known)}")
+    algorithm = str(table["algorithm"])
+    if algorithm not in known:
+        raise ConfigError(f"{where}.algorithm = {algorithm!r}: {nearest(algorithm, known)}")
     if algorithm == "sft":
         return build(SftStage, table, where)
-    if algorithm not in ALGORITHMS:
-        raise ConfigError(f"{where}.algorithm = {algorithm!r}: {nearest(algorithm, [*ALGORITHMS, 'sft'])}")
     return build(RlStage, _merge(_merge(engine_defaults, ALGORITHMS[algorithm]), table), where)
 
 
@@ -145,11 +150,6 @@ def _merge(defaults: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, A
         else:
             merged[key] = value
     return merged
-
-
-def _check_name(name: str) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,48}", name) or name.startswith("."):
-        raise ConfigError(f"name = {name!r}: use 1 to 48 letters, digits, '.', '_' or '-', and no '.' at the start")
 
 
 def apply_override(table: dict[str, Any], override: str) -> None:
@@ -218,18 +218,13 @@ def dump_toml(table: Mapping[str, Any]) -> str:
 
 
 def _dump_table(table: Mapping[str, Any], where: str, lines: list[str]) -> None:
-    nested = {key: value for key, value in table.items() if _is_table(value)}
+    lines.extend(f"{_dump_key(key)} = {_dump_value(value)}" for key, value in table.items() if not _is_table(value))
     for key, value in table.items():
-        if key not in nested:
-            lines.append(f"{_dump_key(key)} = {_dump_value(value)}")
-    for key, value in nested.items():
-        path = f"{where}.{_dump_key(key)}" if where else _dump_key(key)
-        if isinstance(value, Mapping):
-            lines.extend(["", f"[{path}]"])
-            _dump_table(value, path, lines)
-        else:
-            for entry in value:
-                lines.extend(["", f"[[{path}]]"])
+        if _is_table(value):
+            path = f"{where}.{_dump_key(key)}" if where else _dump_key(key)
+            is_single = isinstance(value, Mapping)
+            for entry in [value] if is_single else value:
+                lines.extend(["", f"[{path}]" if is_single else f"[[{path}]]"])
                 _dump_table(entry, path, lines)
 
 
@@ -243,19 +238,13 @@ def _dump_key(key: str) -> str:
 
 
 def _dump_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, float):
-        if math.isinf(value):
-            return "inf" if value > 0 else "-inf"
         return repr(value)
-    if isinstance(value, int):
-        return str(value)
     if isinstance(value, list):
         return "[" + ", ".join(_dump_value(item) for item in value) + "]"
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_dump_key(key)} = {_dump_value(item)}" for key, item in value.items()) + " }"
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
-    # TOML's basic strings take JSON's escapes, except surrogate pairs; and TOML refuses a bare DEL.
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    # TOML writes booleans, integers and strings like JSON, except for surrogate pairs and a bare DEL in strings.
+    return json.dumps(value, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")

@@ -5,32 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from groupwise.config.build import require, require_at_least
+from groupwise.config.build import Config, Count, CountOrZero, NotNegative, Positive, Within, require
 from groupwise.config.stages import RlStage, SftStage, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoraConfig:
-    rank: int = 16
+class LoraConfig(Config):
+    rank: Annotated[int, Within("[1, inf]", "leave the lora table out to train all weights")] = 16
     """Rank of the adapters."""
     alpha: float = 32.0
     """The output of the adapters is scaled by alpha / rank."""
-    dropout: float = 0.0
+    dropout: Annotated[float, Within("[0, 1)")] = 0.0
     """Dropout on the input of the adapters in training. Above 0, the first update is slightly off-policy."""
     target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     """Linear layers that get an adapter."""
 
-    def __post_init__(self) -> None:
-        require(
-            self.rank >= 1, f"rank = {self.rank}: must be at least 1; leave the lora table out to train all weights"
-        )
-        require(0 <= self.dropout < 1, f"dropout = {self.dropout}: must be in [0, 1)")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Config):
     path: str
     """A hub id, a folder, a .gguf file (dequantized), or `tiny-qwen3` or `tiny-llama` (small, random weights)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -43,18 +37,16 @@ class ModelConfig:
     lora: LoraConfig | None = None
     """Train LoRA adapters instead of all weights."""
     quantization: Literal["none", "4bit", "8bit"] = "none"
-    """Quantize the frozen weights of all linear layers except the head: 4 bit (NF4, bitsandbytes) or 8 bit (int8).
-    Requires lora."""
-    ema_decay: float = 0.0
+    """Quantize all frozen linear weights but the head's: 4 bit (NF4, bitsandbytes) or 8 bit (int8). Requires lora."""
+    ema_decay: Annotated[float, Within("[0, 1)", "0.99 is usual, 0 is off")] = 0.0
     """Decay per update of a moving average of the weights; 0: no average."""
     chat_template_options: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the model's chat template, such as `enable_thinking = false` for Qwen3. An exported model keeps
     them in its template."""
     tiny: Mapping[str, int] = field(default_factory=dict)
-    """Sizes of a `tiny-…` model: hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, and
-    context_tokens."""
+    """Sizes of a tiny-… model: hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, context_tokens."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         given = self.gradient_checkpointing
         require(
             isinstance(given, bool) or given == "mlp",  # 1 equals True and would pass
@@ -71,7 +63,6 @@ class ModelConfig:
                 f"chat_template_options.{name} = {value!r}: expected a variable of the template, and true, "
                 "false, a number or a string",
             )
-        require(0 <= self.ema_decay < 1, f"ema_decay = {self.ema_decay}: must be in [0, 1); 0.99 is usual, 0 is off")
         require(
             not self.tiny or self.path.startswith("tiny-"),
             f"tiny = {dict(self.tiny)}: sizes need path = tiny-qwen3 or tiny-llama, but path = {self.path!r}",
@@ -79,7 +70,7 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaskConfig:
+class TaskConfig(Config):
     name: str
     """A name from `groupwise tasks`, or `module:Class` for your own task."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -91,45 +82,42 @@ class TaskConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifierConfig:
+class VerifierConfig(Config):
     workers: int | Literal["auto"] = "auto"
     """Number of processes per rank that score completions while others are sampled. `auto`: half of the cores, at
     least 2 and at most 16. 0: score in the trainer, without limits."""
-    seconds: float = 5.0
+    seconds: Positive = 5.0
     """CPU time limit per completion. A completion that takes longer counts as `timed_out`, not as wrong."""
     wall_seconds: float = 60.0
     """Wall-clock time limit per completion, for a verifier that waits for something."""
-    memory_mb: int = 4096
+    memory_mb: Annotated[int, Within("[64, inf]")] = 4096
     """Memory limit per completion, not counting the imported modules."""
     process: str = ""
     """Also score the reasoning: `arithmetic` (the share of written calculations that are correct), or
     `module:function` for your own, which takes the steps of a completion and returns 0 … 1 or None.
     reward.process_weight sets its weight in the reward."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         is_known = self.workers == "auto" or 0 <= self.workers <= 256
         require(is_known, f'workers = {self.workers}: must be from 0 to 256, or "auto"')
-        require(self.seconds > 0, f"seconds = {self.seconds}: must be above 0")
         require(
             self.wall_seconds >= self.seconds,
             f"wall_seconds = {self.wall_seconds}: must be at least seconds = {self.seconds}",
         )
-        require(self.memory_mb >= 64, f"memory_mb = {self.memory_mb}: must be at least 64")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineConfig:
+class EngineConfig(Config):
     name: Literal["native", "reference", "vllm"] = "native"
     """What samples the rollouts. `native`: the trainer's own weights, a paged cache, continuous batching and, on a GPU,
     one CUDA graph per decode step. `reference`: the same tokens from the model's own forward pass; slow and simple.
     `vllm`: vLLM, installed or served, with its own copy of the weights, updated every step; see
     docs/how-to/vllm.md."""
-    max_batch_rollouts: int = 256
-    """Maximum number of rollouts that decode at once. It affects memory; completions do not depend on it, except by
-    rounding."""
-    cache_tokens: int = 0
+    max_batch_rollouts: Count = 256
+    """Maximum number of rollouts that decode at once. It affects memory, and completions only by rounding."""
+    cache_tokens: CountOrZero = 0
     """`native`: size of the cache in tokens. 0: enough for max_batch_rollouts, if memory allows."""
-    memory_share: float = 0.0
+    memory_share: Annotated[float, Within("[0, 1)", "0 is 0.4")] = 0.0
     """`vllm` without url: fraction of the GPU's memory (without a GPU: of all memory) for vLLM's copy of the weights
     and its cache. 0: use 0.4."""
     url: str = ""
@@ -137,13 +125,10 @@ class EngineConfig:
     weights_folder: str = ""
     """`vllm` with url: folder for the weights that the server loads; it must see the same path. Empty: a temporary
     folder on this machine."""
-    timeout_s: float = 0.0
+    timeout_s: NotNegative = 0.0
     """`vllm` with url: maximum wait for one answer (a whole completion, or loading weights). 0: use 600."""
 
-    def __post_init__(self) -> None:
-        require_at_least(1, self, "max_batch_rollouts")
-        require_at_least(0, self, "cache_tokens", "timeout_s")
-        require(0 <= self.memory_share < 1, f"memory_share = {self.memory_share}: must be in [0, 1); 0 is 0.4")
+    def check(self) -> None:
         is_vllm, is_served = self.name == "vllm", self.url != ""
         require(
             re.fullmatch(r"(https?://[^/?#\s@]+(/[^?#\s]*)?)?", self.url) is not None,
@@ -162,29 +147,27 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationConfig:
-    every_steps: int = 20
+class EvaluationConfig(Config):
+    every_steps: CountOrZero = 20
     """Measure held-out pass@1 every N steps and at the end of each stage. 0: stage ends only."""
     at_start: bool = True
     """Also evaluate before the first step."""
-    num_problems: int = 200
+    num_problems: CountOrZero = 200
     """Number of held-out problems, from the first on. 0: all."""
-    rollouts_per_problem: int = 1
+    rollouts_per_problem: Count = 1
     """Completions per problem; pass@1 is their mean."""
     temperature: float = 0.0
     """Sampling temperature. 0: greedy."""
-    max_new_tokens: int = 0
+    max_new_tokens: CountOrZero = 0
     """Maximum length of a completion. 0: the largest of the recipe's RL stages, or 256 without one."""
     stop_strings: tuple[str, ...] = ()
     """End a completion once its text contains one of these."""
-    patience: int = 0
+    patience: CountOrZero = 0
     """End a stage after this many evaluations without a new best. 0: off."""
     use_ema: bool = False
     """Evaluate the moving average of the weights instead of the weights."""
 
-    def __post_init__(self) -> None:
-        require_at_least(0, self, "every_steps", "num_problems", "max_new_tokens", "patience")
-        require_at_least(1, self, "rollouts_per_problem")
+    def check(self) -> None:
         require(
             self.temperature > 0 or self.rollouts_per_problem == 1,
             f"rollouts_per_problem = {self.rollouts_per_problem} at temperature = 0 samples the same completion "
@@ -193,23 +176,19 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GuardsConfig:
+class GuardsConfig(Config):
     max_perplexity_ratio: float = 1.2
     """Maximum perplexity on general text, relative to the start of the run. 0: do not measure it."""
-    max_format_drop: float = 0.25
+    max_format_drop: Annotated[float, Within("[0, 1)", "0.25 is usual, 0 is off")] = 0.25
     """Maximum drop of the share of simple general requests whose format is followed. 0: do not measure it."""
     action: Literal["warn", "end_stage", "fall_back"] = "warn"
     """What happens when a limit is exceeded, besides a log entry and not becoming the best checkpoint. `end_stage`: the
     stage ends. `fall_back`: the stage ends with the weights of the run's best checkpoint."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(
             self.max_perplexity_ratio == 0 or self.max_perplexity_ratio >= 1,
             f"max_perplexity_ratio = {self.max_perplexity_ratio}: must be at least 1, such as 1.2; 0 is off",
-        )
-        require(
-            0 <= self.max_format_drop < 1,
-            f"max_format_drop = {self.max_format_drop}: must be in [0, 1), such as 0.25; 0 is off",
         )
         require(
             self.max_perplexity_ratio > 0 or self.max_format_drop > 0,
@@ -218,50 +197,43 @@ class GuardsConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointConfig:
-    every_steps: int = 10
+class CheckpointConfig(Config):
+    every_steps: Count = 10
     """Save every N steps and at the end of each stage."""
-    time_share: float = 0.05
+    time_share: Annotated[float, Within("(0, 1]", "1 is off")] = 0.05
     """Maximum fraction of run time spent on these saves; slow ones become less frequent. 1: no limit. Saves that take
     only seconds are always made, as are those of stage ends, best evaluations and `every_update`."""
     every_update: bool = False
     """Also save after each optimizer update within a step, for very long steps."""
-    keep_last: int = 2
+    keep_last: Count = 2
     """Number of checkpoints to keep, besides the best by held-out pass@1."""
     keep_best: bool = True
     """Save and keep the checkpoint with the best held-out pass@1. `false` saves time and disk: when all weights are
     trained, a checkpoint has 12 bytes per weight."""
 
-    def __post_init__(self) -> None:
-        require_at_least(1, self, "every_steps", "keep_last")
-        require(0 < self.time_share <= 1, f"time_share = {self.time_share}: must be above 0 and at most 1; 1 is off")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoggingConfig:
+class LoggingConfig(Config):
     sinks: tuple[str, ...] = ()
     """Other places for the metrics: tensorboard, wandb, trackio."""
-    rollouts_every_steps: int = 1
+    rollouts_every_steps: CountOrZero = 1
     """Keep the rollouts of every Nth step. 0: keep none."""
-    tokens_every_steps: int = 10
+    tokens_every_steps: CountOrZero = 10
     """Also keep what the step did to each token (probability ratio, KL, entropy) for every Nth step whose rollouts are
     kept. It takes one more forward pass over them. 0: keep none."""
 
-    def __post_init__(self) -> None:
-        require_at_least(0, self, "rollouts_every_steps", "tokens_every_steps")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class Recipe(Config):
     """One experiment: everything that a run reads."""
 
     name: str
     """Start of the run directory's name: at most 48 letters, digits, `.`, `_`, `-`."""
     description: str = ""
     """One sentence, shown by `groupwise recipes`."""
-    seed: int = 0
+    seed: CountOrZero = 0
     """Seed of everything random: initial weights, order of problems, sampling."""
-    max_nonfinite_updates: int = 5
+    max_nonfinite_updates: Count = 5
     """Updates with a loss or gradient of NaN or inf are skipped; the run stops after this many in a row."""
     model: ModelConfig
     """The model to train."""
@@ -282,9 +254,11 @@ class Recipe:
     logging: LoggingConfig = field(default_factory=LoggingConfig)
     """Metrics sinks, and which rollouts to keep."""
 
-    def __post_init__(self) -> None:
-        require_at_least(0, self, "seed")
-        require_at_least(1, self, "max_nonfinite_updates")
+    def check(self) -> None:
+        require(
+            re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,47}", self.name) is not None,
+            f"name = {self.name!r}: use 1 to 48 letters, digits, '.', '_' or '-', and no '.' at the start",
+        )
         require(
             not self.evaluation.use_ema or self.model.ema_decay > 0,
             "evaluation.use_ema = true needs an average, but model.ema_decay = 0 keeps none; set it to 0.99",

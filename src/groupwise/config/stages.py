@@ -15,105 +15,83 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from groupwise.config.build import require, require_at_least
+from groupwise.config.build import Config, Count, CountOrZero, Finite, NotNegative, Positive, Share, Within, require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingConfig:
-    max_new_tokens: int = 256
+class SamplingConfig(Config):
+    max_new_tokens: Count = 256
     """Maximum length of a completion; longer ones are cut off and count as truncated."""
-    temperature: float = 1.0
+    temperature: NotNegative = 1.0
     """Divisor of the logits, in sampling and in the trainer's logprobs."""
-    top_k: int = 0
+    top_k: CountOrZero = 0
     """Sample from the k most likely tokens. 0: off."""
-    top_p: float = 1.0
+    top_p: Annotated[float, Within("(0, 1]", "1 is off")] = 1.0
     """Sample from the smallest set of tokens with this total probability. 1: off."""
-    min_p: float = 0.0
+    min_p: Annotated[float, Within("[0, 1)", "0 is off")] = 0.0
     """Sample from tokens with at least this fraction of the most likely token's probability. 0: off."""
     stop_strings: tuple[str, ...] = ()
     """End a completion once its text contains one of these strings; the string stays in the completion."""
 
-    def __post_init__(self) -> None:
-        require_at_least(1, self, "max_new_tokens")
-        require_at_least(0, self, "temperature", "top_k")
-        require(0 < self.top_p <= 1, f"top_p = {self.top_p}: must be in (0, 1]; 1 is off")
-        require(0 <= self.min_p < 1, f"min_p = {self.min_p}: must be in [0, 1); 0 is off")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerConfig:
-    learning_rate: float = 1e-6
+class OptimizerConfig(Config):
+    learning_rate: Positive = 1e-6
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Decay of the learning rate after the warm-up, over the rest of the stage."""
-    warmup_steps: int = 0
+    warmup_steps: CountOrZero = 0
     """Number of steps in which the learning rate rises linearly from 0 to its peak."""
-    final_share: float = 0.0
+    final_share: NotNegative = 0.0
     """Final learning rate of linear and cosine, as a fraction of the peak."""
-    beta1: float = 0.9
+    beta1: Annotated[float, Within("[0, 1)")] = 0.9
     """AdamW: decay rate of the first moment."""
-    beta2: float = 0.999
+    beta2: Annotated[float, Within("[0, 1)")] = 0.999
     """AdamW: decay rate of the second moment."""
-    epsilon: float = 1e-8
+    epsilon: Positive = 1e-8
     """AdamW: added to the denominator."""
-    weight_decay: float = 0.0
+    weight_decay: NotNegative = 0.0
     """AdamW: decoupled weight decay, on matrices only."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, Within("(0, inf]", "inf is off")] = 1.0
     """Clip the gradient to this norm. inf: off."""
     moments: Literal["fp32", "8bit"] = "fp32"
-    """Precision of AdamW's two moments: fp32 takes 8 bytes per trained weight, 8bit takes 2. The update itself is
-    computed in fp32."""
+    """Precision of AdamW's moments: 8 (fp32) or 2 (8bit) bytes per trained weight. Updates are computed in fp32."""
     offload: bool = False
     """Keep fp32 weights and moments in host memory, and run the optimizer step there: slower, with less GPU memory."""
 
-    def __post_init__(self) -> None:
-        require(self.learning_rate > 0, f"learning_rate = {self.learning_rate}: must be above 0")
-        require(self.max_grad_norm > 0, f"max_grad_norm = {self.max_grad_norm}: must be above 0; inf is off")
-        require_at_least(0, self, "warmup_steps", "final_share", "weight_decay")
-        require(0 <= self.beta1 < 1, f"beta1 = {self.beta1}: must be in [0, 1)")
-        require(0 <= self.beta2 < 1, f"beta2 = {self.beta2}: must be in [0, 1)")
-        require(self.epsilon > 0, f"epsilon = {self.epsilon}: must be above 0")
 
-
+Clip = Annotated[float, Within("[0, inf]", "inf is off")]
 AdvantageRule = Literal["group_mean_std", "group_mean", "leave_one_out", "batch_mean_std", "group_mean_batch_std"]
-Surrogate = Literal["clipped", "sequence_clipped", "cispo", "policy_gradient"]
-WeightRule = Literal["sequence_mean", "token_mean", "sequence_sum", "constant"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LossConfig:
+class LossConfig(Config):
     advantage: AdvantageRule = "group_mean_std"
     """How a rollout's reward is compared with the others'."""
-    surrogate: Surrogate = "clipped"
+    surrogate: Literal["clipped", "sequence_clipped", "cispo", "policy_gradient"] = "clipped"
     """Objective as a function of the probability ratio."""
-    weights: WeightRule = "sequence_mean"
+    weights: Literal["sequence_mean", "token_mean", "sequence_sum", "constant"] = "sequence_mean"
     """How tokens are averaged: per completion, over all tokens, summed, or divided by a constant length."""
-    clip_low: float = 0.2
+    clip_low: Clip = 0.2
     """Clip the ratio below 1 − clip_low. inf: off."""
-    clip_high: float = 0.2
+    clip_high: Clip = 0.2
     """Clip the ratio above 1 + clip_high. inf: off."""
-    dual_clip: float = float("inf")
+    dual_clip: Annotated[float, Within("(1, inf]", "3 is usual, inf is off")] = math.inf
     """Limit the loss to this multiple of the advantage when the advantage is negative (3 is usual). inf: off."""
-    constant_length: int = 0
+    constant_length: CountOrZero = 0
     """Divisor for weights = "constant". 0: sampling.max_new_tokens."""
     importance: Literal["none", "truncated", "masked"] = "none"
     """Correction for differences between engine and trainer: weight tokens by min(ratio, cap), or drop tokens. The
     default with engine.name = "vllm" is `truncated`."""
-    importance_cap: float = 2.0
+    importance_cap: Annotated[float, Within("[1, inf]")] = 2.0
     """`truncated`: maximum weight. `masked`: tokens with a ratio outside [1/cap, cap] are dropped."""
-
-    def __post_init__(self) -> None:
-        require(self.clip_low >= 0 and self.clip_high >= 0, "clip_low and clip_high must not be negative; inf is off")
-        require(self.dual_clip > 1, f"dual_clip = {self.dual_clip}: must be above 1 (3 is usual); inf is off")
-        require_at_least(1, self, "importance_cap")
-        require_at_least(0, self, "constant_length")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KlConfig:
-    coefficient: float = 0.0
+class KlConfig(Config):
+    coefficient: NotNegative = 0.0
     """Weight of the KL divergence from the reference policy. 0: no reference is kept. inf: the loss is the divergence
     only (one end of a sweep over coefficients)."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
@@ -121,21 +99,15 @@ class KlConfig:
     place: Literal["loss", "reward"] = "loss"
     """Add the KL to the loss, or subtract it from the reward before advantages are computed."""
     schedule: Literal["constant", "warmup", "anneal", "target"] = "constant"
-    """Schedule of the coefficient: constant; rising from 0 (`warmup`); falling to 0 (`anneal`); adapted to keep the KL
-    near `target`."""
-    schedule_steps: int = 100
-    """Length of the warm-up or the annealing. For `target`: number of steps in which the coefficient can grow by a
-    factor of e."""
-    target: float = 0.05
+    """The coefficient is constant, rises from 0 (`warmup`), falls to 0 (`anneal`) or keeps the KL near `target`."""
+    schedule_steps: Count = 100
+    """Steps of the warm-up or annealing. For `target`: steps in which the coefficient can grow by a factor of e."""
+    target: Positive = 0.05
     """For schedule = "target": desired KL per token, by the chosen estimator."""
     offload_reference: bool = False
-    """Keep the reference in host memory and move it to the GPU only for its forward pass, in the policy's place. It
-    affects only memory."""
+    """Keep the reference in host memory and swap it with the policy for its forward pass. Affects only memory."""
 
-    def __post_init__(self) -> None:
-        require_at_least(0, self, "coefficient")
-        require_at_least(1, self, "schedule_steps")
-        require(self.target > 0, f"target = {self.target}: must be above 0")
+    def check(self) -> None:
         require(
             self.schedule != "target" or self.coefficient > 0,
             'schedule = "target" multiplies the coefficient, and coefficient = 0 stays 0; start from 0.01',
@@ -148,28 +120,28 @@ class KlConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RewardConfig:
+class RewardConfig(Config):
     part_weights: Mapping[str, float] = field(default_factory=dict)
     """Weight of each named part of the task's score. Other parts have weight 1."""
     normalize_parts: bool = False
     """Compute an advantage per part within the group and add the advantages, instead of adding the parts."""
     format_parts: tuple[str, ...] = ("tag", "xml", "box", "format")
     """Parts of the score that are a format bonus."""
-    format_anneal_steps: int = 0
+    format_anneal_steps: CountOrZero = 0
     """Number of steps in which the format bonus falls linearly to 0. 0: keep it."""
     overlong_filter: bool = False
     """Leave truncated completions out of the loss. Their rewards still count in the group's mean."""
-    overlong_buffer_share: float = 0.0
+    overlong_buffer_share: Annotated[float, Within("[0, 1]", "0 is off, 0.2 is DAPO's")] = 0.0
     """Soft length penalty: it rises linearly over this last fraction of max_new_tokens. 0: off."""
-    overlong_penalty: float = 1.0
+    overlong_penalty: Finite = 1.0
     """Soft length penalty at max_new_tokens."""
-    length_cost: float = 0.0
+    length_cost: Finite = 0.0
     """Penalty on a correct completion in proportion to its length; this much at max_new_tokens."""
     format_tags: tuple[str, ...] = ()
     """Reward a format in any task: these elements, once each and in this order, such as ["think", "answer"]."""
-    format_bonus: float = 0.1
+    format_bonus: Finite = 0.1
     """Reward for exactly that format; annealed like format_parts."""
-    process_weight: float = 0.0
+    process_weight: Share = 0.0
     """Weight w of the score of the reasoning (verifier.process): (1 - w) × outcome + w × process. A completion whose
     reasoning cannot be judged keeps its outcome."""
     min_reward: float = -math.inf
@@ -177,74 +149,64 @@ class RewardConfig:
     max_reward: float = math.inf
     """Maximum reward, applied after everything above."""
 
-    def __post_init__(self) -> None:
-        share = self.overlong_buffer_share
-        require(0 <= self.process_weight <= 1, f"process_weight = {self.process_weight}: must be in [0, 1]")
+    def check(self) -> None:
         require(
             self.min_reward < self.max_reward,
             f"min_reward = {self.min_reward}, max_reward = {self.max_reward}: the first must be smaller",
         )
-        for key in ("length_cost", "format_bonus", "overlong_penalty"):
-            require(math.isfinite(getattr(self, key)), f"{key} = {getattr(self, key)}: must be finite")
         for tag in self.format_tags:
             require(re.fullmatch("[A-Za-z][A-Za-z0-9_-]*", tag) is not None, f"format_tags: {tag!r} is not a tag name")
         require(
             len(set(self.format_tags)) == len(self.format_tags),
             f"format_tags = {self.format_tags}: each tag may appear only once",
         )
-        require(0 <= share <= 1, f"overlong_buffer_share = {share}: must be in [0, 1]; 0 is off, 0.2 is DAPO's")
-        require_at_least(0, self, "format_anneal_steps")
         for name, value in self.part_weights.items():
             require(math.isfinite(value), f"part_weights.{name} = {value}: must be finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurriculumConfig:
+class CurriculumConfig(Config):
     kind: Literal["none", "level", "pass_rate"] = "none"
     """Order of the problems. `none`: shuffled epochs. `level`: easy levels first. `pass_rate`: problems that the policy
     solves only sometimes."""
-    level_steps: int = 100
+    level_steps: Count = 100
     """`level`: number of steps in which the highest allowed level rises from the lowest level to the highest."""
     low: float = 0.1
     """`pass_rate`: problems with a lower measured pass rate are in the hard pool."""
     high: float = 0.9
     """`pass_rate`: problems with a higher measured pass rate are in the easy pool; those in between are active."""
-    explore_share: float = 0.25
+    explore_share: Share = 0.25
     """`pass_rate`: fraction of each step from unmeasured, hard and easy problems, so that problems can change pools."""
-    memory: float = 0.5
+    memory: Annotated[float, Within("(0, 1]")] = 0.5
     """`pass_rate`: weight of the newest group in a problem's running pass rate."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require(0 <= self.low < self.high <= 1, f"low = {self.low}, high = {self.high}: need 0 ≤ low < high ≤ 1")
-        require(0 <= self.explore_share <= 1, f"explore_share = {self.explore_share}: must be in [0, 1]")
-        require(0 < self.memory <= 1, f"memory = {self.memory}: must be in (0, 1]")
-        require_at_least(1, self, "level_steps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RlStage:
+class RlStage(Config):
     """A stage of reinforcement learning: sample, score, update."""
 
     algorithm: str
     """A preset from `groupwise algorithms`: it sets defaults of loss, kl, reward and refill_rounds. Your keys win."""
     name: str = ""
     """Name in logs; by default the algorithm."""
-    steps: int
+    steps: Count
     """Number of steps; each one samples, scores and updates."""
-    problems_per_step: int
+    problems_per_step: Count
     """Number of problems in each step."""
-    rollouts_per_problem: int
+    rollouts_per_problem: Count
     """Group size G."""
     problems_per_update: int = 0
     """Number of problems per optimizer update. 0: all problems of the step."""
-    epochs_per_batch: int = 1
+    epochs_per_batch: Count = 1
     """Number of passes over each batch of rollouts."""
-    microbatch_tokens: int = 16384
-    """Maximum number of tokens, with padding, that go through the model at once in an update. It affects only
-    memory."""
+    microbatch_tokens: Count = 16384
+    """Maximum number of tokens, padding included, in one pass of an update. It affects only memory."""
     max_rollouts_per_problem: int = 0
     """Adaptive group size: a group with no signal gets more rollouts, up to this many. 0: off."""
-    refill_rounds: int = 0
+    refill_rounds: CountOrZero = 0
     """Dynamic sampling: how many times in a step groups with no signal are resampled from other problems."""
     start_from: Literal["final", "best"] = "final"
     """Initial weights: the last of the previous stage, or the best by held-out pass@1 so far."""
@@ -261,9 +223,7 @@ class RlStage:
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     """Order of the problems."""
 
-    def __post_init__(self) -> None:
-        require_at_least(1, self, "steps", "problems_per_step", "epochs_per_batch", "microbatch_tokens")
-        require_at_least(1, self, "rollouts_per_problem")
+    def check(self) -> None:
         self._check_group_size()
         require(
             not self.reward.normalize_parts or self.loss.advantage != "batch_mean_std",
@@ -288,9 +248,8 @@ class RlStage:
 
     def _check_group_size(self) -> None:
         size, cap = self.rollouts_per_problem, self.max_rollouts_per_problem
-        needs_group = self.loss.advantage != "batch_mean_std"
         require(
-            size >= 2 or not needs_group,
+            size >= 2 or self.loss.advantage == "batch_mean_std",
             f"rollouts_per_problem = {size}: loss.advantage = {self.loss.advantage!r} compares a rollout with its "
             'group, and a group of 1 cannot be compared; use at least 2 (8 is usual), or advantage = "batch_mean_std"',
         )
@@ -299,7 +258,6 @@ class RlStage:
             f"max_rollouts_per_problem = {cap}: groups grow by rollouts_per_problem = {size} at a time, so the cap "
             f"must be a larger multiple of it, such as {2 * size}; 0 is off",
         )
-        require_at_least(0, self, "refill_rounds")
 
     @property
     def updates_per_step(self) -> int:
@@ -321,16 +279,16 @@ class RlStage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SftStage:
+class SftStage(Config):
     """A stage of supervised fine-tuning: it imitates demonstrations; only completions count in the loss."""
 
     algorithm: Literal["sft"]
     """`sft`."""
     name: str = ""
     """Name in logs; by default `sft`."""
-    steps: int
+    steps: Count
     """Number of optimizer updates."""
-    demonstrations_per_step: int
+    demonstrations_per_step: Count
     """Number of demonstrations in each update."""
     source: Literal["task", "rollouts", "file"] = "task"
     """Source of demonstrations: the task itself, the correct rollouts of earlier stages of this run, or a file."""
@@ -338,31 +296,25 @@ class SftStage:
     """For source = "file": a JSONL file with `prompt` (or `messages`) and `completion`."""
     max_demonstrations: int = 0
     """Maximum number of demonstrations. 0: all."""
-    min_demonstrations: int = 1
+    min_demonstrations: Count = 1
     """For source = "rollouts": stop the run when there are fewer."""
     weights: Literal["token_mean", "sequence_mean"] = "token_mean"
     """How tokens are averaged: over all tokens, or per completion."""
-    microbatch_tokens: int = 16384
+    microbatch_tokens: Count = 16384
     """Maximum number of tokens, with padding, that go through the model at once. It affects only memory."""
     start_from: Literal["final", "best"] = "final"
     """Initial weights: the last of the previous stage, or the best by held-out pass@1 so far."""
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(learning_rate=1e-5))
     """AdamW and its schedule; reset at the start of the stage."""
 
-    def __post_init__(self) -> None:
-        require_at_least(1, self, "steps", "demonstrations_per_step", "microbatch_tokens", "min_demonstrations")
+    def check(self) -> None:
         require(
             (self.source == "file") == bool(self.file),
             f'source = {self.source!r} and file = {self.file!r}: source = "file" needs a file, and only it does',
         )
 
-    @property
-    def uses_reference(self) -> bool:
-        return False
-
-    @property
-    def offloads_reference(self) -> bool:
-        return False
+    uses_reference = False
+    offloads_reference = False
 
 
 Stage = RlStage | SftStage

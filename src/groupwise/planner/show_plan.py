@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from groupwise.base.durations import duration
-from groupwise.base.text_layout import aligned, wrapped
+from groupwise.base.text_layout import aligned, duration, wrapped
 from groupwise.planner.make_plan import Plan, StagePlan
 from groupwise.planner.stage_memory import GIB
 

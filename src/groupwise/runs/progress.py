@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
-from groupwise.base.durations import duration
 from groupwise.base.harmless import printable
 from groupwise.base.screen import Screen
+from groupwise.base.text_layout import duration
 from groupwise.runs.records import DEAD_STEPS, has_no_gradient
 from groupwise.types import EvalRecord, StepRecord
 

@@ -18,9 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from groupwise.base.dotted_keys import dotted_items
 from groupwise.base.harmless import printable, visible
-from groupwise.base.json_values import finite_or_none
+from groupwise.base.json_values import dotted_items, finite_or_none
 from groupwise.config import ConfigError, Recipe, fingerprint, make_recipe, to_table
 from groupwise.runs import layout
 from groupwise.runs.files import RunReadError, append_line, encode_line, read_end, read_records, write_failure

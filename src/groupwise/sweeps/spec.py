@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from groupwise.base.dotted_keys import dotted_items
+from groupwise.base.json_values import dotted_items
 from groupwise.config import RECIPES, ConfigError, build
 from groupwise.config.build import require
 from groupwise.config.recipe import find_shipped, parse_toml, read_text

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groupwise.base.durations import duration
 from groupwise.base.harmless import escape, visible
 from groupwise.base.json_values import plain
+from groupwise.base.text_layout import duration
 from groupwise.sweeps.arm_scores import ArmScore, KnobScores
 from groupwise.sweeps.findings import KnobFindings, find_all
 from groupwise.sweeps.findings_effects import steps_words

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from groupwise.base.dotted_keys import dotted_items
+from groupwise.base.json_values import dotted_items
 from groupwise.base.text_layout import aligned, wrapped
 
 TEXT = "Set model.gradient_checkpointing = true or run `groupwise bench step RECIPE --json`, then continue."

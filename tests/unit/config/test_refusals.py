@@ -344,3 +344,19 @@ def test_nearest() -> None:
     assert nearest("stpes", ["steps", "seed"]) == "did you mean 'steps'?"
     assert nearest("zzz", ["b", "a"]) == "known: a, b"
     assert nearest("zzz", []) == "known: none"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("@optimizer.beta1", 1.0, "stages.0.optimizer: beta1 = 1.0: must be in [0, 1)"),
+        ("@optimizer.learning_rate", 0, "learning_rate = 0.0: must be above 0"),
+        ("@optimizer.max_grad_norm", 0, "max_grad_norm = 0.0: must be above 0; inf is off"),
+        ("@sampling.temperature", float("nan"), "temperature = nan: must not be negative"),
+        ("@reward.length_cost", float("inf"), "length_cost = inf: must be finite"),
+        ("@steps", 0, "stages.0: steps = 0: must be at least 1"),
+        ("checkpoints.time_share", 0, "checkpoints: time_share = 0.0: must be in (0, 1]; 1 is off"),
+    ],
+)
+def test_numbers_outside_of_their_limits(key: str, value: float, message: str) -> None:
+    refused({key: value}, message)

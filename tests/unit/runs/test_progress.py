@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from groupwise.base.durations import duration
+from groupwise.base.text_layout import duration
 from groupwise.runs.progress import DEAD_NOTE, NO_SIGNAL_NOTE, ZERO_LOSS_NOTE, Progress
 from groupwise.types import StepRecord
 

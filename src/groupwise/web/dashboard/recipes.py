@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from groupwise.base.dotted_keys import dotted_items
-from groupwise.base.json_values import plain
+from groupwise.base.json_values import dotted_items, plain
 from groupwise.runs import Run, RunReadError
 
 

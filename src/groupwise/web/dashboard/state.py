@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from groupwise.base.dotted_keys import dotted_items
+from groupwise.base.json_values import dotted_items
 from groupwise.doctor import StageHistory, examine, read_charts
 from groupwise.doctor.wording import ZERO_LOSS, clean_bill, vital_signs, with_words
 from groupwise.runs import Run, RunReadError, last_turn, layout, read_holder

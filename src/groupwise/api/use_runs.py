@@ -1,20 +1,24 @@
-"""Use models and runs from Python: evaluate them with intervals, sample from them, export them."""
+"""Use runs and models from Python: evaluate, sample, export, report, diagnose, compare, and plan a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from groupwise.api.keywords import named_rewards, named_task
-from groupwise.config import ConfigError, TaskConfig
+from groupwise.api.train_runs import load_recipe
+from groupwise.config import ConfigError, Recipe, TaskConfig
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
 from groupwise.runs.results import Estimate, Result
 
 if TYPE_CHECKING:
+    from groupwise.doctor import Finding
+    from groupwise.evals.compare import Comparison
     from groupwise.evals.sample import Sampled
+    from groupwise.planner.make_plan import Plan
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,16 @@ class Evaluation:
         return f"<Evaluation {self.folder}: {scores or 'not finished'}>"
 
 
+Source: TypeAlias = Run | Evaluation | str | Path
+
+
+def _path(source: Source) -> Path | str:
+    """Return the folder of a run or an evaluation; a path, or a model's name, as it is."""
+    if isinstance(source, Run):
+        return source.path
+    return source.folder if isinstance(source, Evaluation) else source
+
+
 def evaluate(
     model: Run | str | Path,
     task: Any = None,
@@ -54,8 +68,8 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a run or a model on a task: pass@k and maj@k with 95 % intervals.
 
-    `task` is a name, a task object, or by default the run's own task. The same call takes up an evaluation that was
-    interrupted. Completions lie in `out`, or in a folder of their own under `evals`.
+    `task` is a name, a task object, or by default the run's own task. The same call resumes an interrupted evaluation.
+    The result and its completions are in the folder `out`, or in a new one in `evals`.
     """
     from groupwise.api.watchers import quiet_libraries
     from groupwise.evals.evaluate import Questions, check_task, make_engine, task_name
@@ -67,19 +81,20 @@ def evaluate(
     if isinstance(task, str):
         check_task(task)
     quiet_libraries()
-    subject = open_subject(str(model.path if isinstance(model, Run) else model), checkpoint)
+    subject = open_subject(str(_path(model)), checkpoint)
     own = subject.recipe.task if subject.recipe else None
     if task is None and own is None:
         raise ConfigError(f"evaluate {model}: name a task; only a run has one of its own")
-    names, rewards = named_rewards(reward, "evaluate")
+    reward_names, rewards = named_rewards(reward, "evaluate")
     given = None
     if task is None or isinstance(task, str):
         name = task or own.name  # type: ignore[union-attr]
         options = {**options_of(name, [name], [], subject.recipe), **(task_options or {})}
     else:
         name, options, given = named_task(task, task_options)
-    # The functions that were passed are those of the run, whose recipe has their weights.
-    reward_names = own.reward if own is not None and own.reward and name == own.name else names
+    if own is not None and own.reward and name == own.name:
+        # The functions that were passed are those of the run, whose recipe has their weights.
+        reward_names = own.reward  # type: ignore[assignment]
     questions = Questions(
         task=name,
         options=options,
@@ -91,15 +106,9 @@ def evaluate(
         max_new_tokens=max_new_tokens,
         seed=seed,
     )
-    config = TaskConfig(name=task_name(name), options=options, reward=reward_names)
-    folder, result = carry_out(
-        subject,
-        make_engine(subject),
-        questions,
-        out=None if out is None else Path(out),
-        task=task_of(config, rewards, given),
-    )
-    return Evaluation(folder, result)
+    made = task_of(TaskConfig(name=task_name(name), options=options, reward=reward_names), rewards, given)
+    folder = None if out is None else Path(out)
+    return Evaluation(*carry_out(subject, make_engine(subject), questions, out=folder, task=made))
 
 
 def sample(
@@ -122,16 +131,8 @@ def sample(
     from groupwise.evals.sample import sample as draw
 
     quiet_libraries()
-    rollouts = draw(
-        str(model.path if isinstance(model, Run) else model),
-        question,
-        n=n,
-        temperature=temperature,
-        max_new_tokens=max_new_tokens,
-        seed=seed,
-        checkpoint=checkpoint,
-    )
-    return judge(rollouts, question, None, {})
+    how: dict[str, Any] = {"n": n, "temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed}
+    return judge(draw(str(_path(model)), question, checkpoint=checkpoint, **how), question, None, {})
 
 
 def export(model: Run | str | Path, out: str | Path, *, checkpoint: str | None = None, use_ema: bool = False) -> Path:
@@ -141,7 +142,7 @@ def export(model: Run | str | Path, out: str | Path, *, checkpoint: str | None =
     """
     from groupwise.models.export import export_model, export_run
 
-    path = model.path if isinstance(model, Run) else Path(model)
+    path = Path(_path(model))
     if (path / layout.RECIPE).is_file():
         export_run(path, Path(out), checkpoint=checkpoint or "best", use_ema=use_ema)
     elif checkpoint is not None or use_ema:
@@ -149,3 +150,55 @@ def export(model: Run | str | Path, out: str | Path, *, checkpoint: str | None =
     else:
         export_model(str(model), Path(out))
     return Path(out)
+
+
+def report(sources: Source | Iterable[Source], path: str | Path | None = None) -> Path:
+    """Write one HTML page about runs and evaluations, with a JSON file of the same data. Return the page's path.
+
+    By default it is `report.html` in the first of them.
+    """
+    from groupwise.web.report.report import PAGE, make_report, write_report
+
+    many = [sources] if isinstance(sources, (str, Path)) or not isinstance(sources, Iterable) else list(sources)
+    folders = [Path(_path(source)) for source in many]
+    page = folders[0] / PAGE if path is None else Path(path)
+    write_report(make_report(folders), page)
+    return page
+
+
+def diagnose(run: Run | str | Path) -> tuple[Finding, ...]:
+    """Return what is wrong with a run, what it means, and which recipe key to change; the worst first."""
+    from groupwise.doctor import examine, read_charts
+
+    return examine(read_charts(run if isinstance(run, Run) else Run(Path(run))))
+
+
+def compare(first: Source, second: Source) -> Comparison:
+    """Compare two evaluations of the same problems, paired by problem. A run stands for its newest evaluation."""
+    from groupwise.evals import compare
+
+    return compare.compare(*(compare.read_side(str(_path(side))) for side in (first, second)))
+
+
+def plan(
+    recipe: Recipe | str | Path,
+    gpu: str = "this",
+    *,
+    ranks: int = 1,
+    memory_gib: float | None = None,
+    prompt_tokens: int | None = None,
+    mean_tokens: float | None = None,
+) -> Plan:
+    """Plan a recipe's memory and time on a GPU (such as "4090" or "h200"), before it runs."""
+    from groupwise.planner.gpus import find_gpu, this_gpu
+    from groupwise.planner.make_plan import make_plan
+    from groupwise.planner.shapes import find_shape
+    from groupwise.planner.work import USUAL_PROMPT_TOKENS
+
+    recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    chosen = this_gpu()[0] if gpu == "this" else find_gpu(gpu)
+    if memory_gib is not None:
+        chosen = replace(chosen, memory_gib=memory_gib, taken_gib=0.0)
+    tokens = USUAL_PROMPT_TOKENS if prompt_tokens is None else prompt_tokens
+    shape = find_shape(recipe.model)
+    return make_plan(recipe, shape, chosen, prompt_tokens=tokens, mean_tokens=mean_tokens, ranks=ranks)
