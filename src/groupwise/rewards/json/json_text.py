@@ -13,8 +13,7 @@ import math
 import re
 from typing import Any, NoReturn
 
-from groupwise.rewards.extract import last_tag
-from groupwise.rewards.fences import last_fenced
+from groupwise.rewards.extract import last_fenced, last_tag
 
 MAX_JSON_CHARS = 65_536
 MAX_DEPTH = 64

@@ -37,7 +37,7 @@ def score_math(
     if not is_right:
         value = _gold_number(gold)
         number = None if value is None else last_number(completion)
-        has_right_number = number is not None and value == parse_number(number)
+        has_right_number = number is not None and value == parse_number(number.text)
     has_mark = found is not None and ("number" not in marks or final_answer(completion, _written(marks)) is not None)
     parts = {
         "correct": 1.0 if is_right else 0.0,

@@ -26,8 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise.rewards.extract import last_tag
-from groupwise.rewards.fences import last_fenced
+from groupwise.rewards.extract import last_fenced, last_tag
 from groupwise.rewards.format import excerpt
 from groupwise.rewards.sql.sqlite_reader import (
     DatabaseError,
