@@ -44,14 +44,10 @@ def score_copy(gold: str, completion: str, verifier: str) -> Score:
     """Score 1.0 for the right integer in `<answer>`, 0.2 for the element, 0.1 if it is the whole completion."""
     found = last_tag(completion)
     value = None if found is None else parse_number(found.text)
-    is_right = value is not None and value == parse_number(gold)
-    parts = {
-        "correct": 1.0 if is_right else 0.0,
-        "tag": 0.0 if found is None else 0.2,
-        "xml": 0.1 if is_single_element(completion) else 0.0,
-    }
+    is_right = None if value is None else value == parse_number(gold)
+    tag, xml = 0.0 if found is None else 0.2, 0.1 if is_single_element(completion) else 0.0
     detail = excerpt(found.text) if found else "no <answer> element"
-    return Score(sum(parts.values()), verdict_of(None if value is None else is_right), parts, verifier, detail)
+    return score_correct(is_right, verifier, detail, tag=tag, xml=xml)
 
 
 def verdict_of(is_right: bool | None) -> Verdict:
@@ -59,10 +55,10 @@ def verdict_of(is_right: bool | None) -> Verdict:
     return Verdict.UNPARSED if is_right is None else Verdict.CORRECT if is_right else Verdict.WRONG
 
 
-def score_correct(is_right: bool | None, verifier: str, detail: str) -> Score:
-    """Return a score whose only part is `correct`: 1.0 or 0.0."""
-    reward = 1.0 if is_right else 0.0
-    return Score(reward, verdict_of(is_right), {"correct": reward}, verifier, detail)
+def score_correct(is_right: bool | None, verifier: str, detail: str, **other_parts: float) -> Score:
+    """Return a score with the part `correct`, 1.0 or 0.0, before any others; the reward is their sum."""
+    parts = {"correct": 1.0 if is_right else 0.0, **other_parts}
+    return Score(sum(parts.values()), verdict_of(is_right), parts, verifier, detail)
 
 
 def excerpt(text: str, max_chars: int = 80) -> str:

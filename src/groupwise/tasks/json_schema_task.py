@@ -6,8 +6,14 @@ import json
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from groupwise.rewards.json.json_text import NotJsonError, parse_json
-from groupwise.rewards.json.score_json import SchemaError, compile_schema, score_document, score_json
+from groupwise.rewards.json.score_json import (
+    NotJsonError,
+    SchemaError,
+    compile_schema,
+    parse_json,
+    score_document,
+    score_json,
+)
 from groupwise.tasks.data_task import DataTask, check_share
 from groupwise.tasks.rows import Row, plain_text, stable_id
 from groupwise.types import Message, Problem, Score, Verdict

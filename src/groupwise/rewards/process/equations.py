@@ -7,6 +7,7 @@ depth are capped: linear time on any text. `score_process` defines what counts a
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 from dataclasses import dataclass
 from fractions import Fraction
@@ -55,10 +56,6 @@ class _Value:
     """The number ends in dots, as in 3.33…: it may be truncated rather than rounded."""
     has_units: bool = False
 
-    @property
-    def scale(self) -> Fraction:
-        return self.scaled / self.plain if self.scaled and self.plain else Fraction(1)
-
 
 @dataclass(frozen=True, slots=True)
 class _Side:
@@ -87,14 +84,20 @@ class _Parser:
         index = self.position + ahead
         return self.tokens[index].text if index < len(self.tokens) else ""
 
+    def take(self) -> str:
+        """Go past the token and return its text."""
+        self.position += 1
+        return self.text(-1)
+
+    def is_operator(self, choices: str, ahead: int = 0) -> bool:
+        return self.kind(ahead) == "O" and self.text(ahead) in choices
+
     def is_glued(self) -> bool:
         """Return whether the token follows the previous one without a space."""
         return 0 < self.position < len(self.tokens) and self.tokens[self.position].is_glued
 
     def starts_value(self, ahead: int = 0) -> bool:
-        if self.kind(ahead) == "O" and self.text(ahead) in "+-":
-            ahead += 1
-        return self.kind(ahead) in VALUE_START
+        return self.kind(ahead + 1 if self.is_operator("+-", ahead) else ahead) in VALUE_START
 
     def side(self, is_first: bool) -> _Side | None:
         """Read the expression that starts here; None where it is not one."""
@@ -114,7 +117,7 @@ class _Parser:
         return _Side(value, self.tokens[first].start, self.tokens[self.position - 1].end, is_clean)
 
     def ends_clean(self) -> bool:
-        if self.kind() == "O" and self.text() == "-" and self.kind(1) == "W":
+        if self.is_operator("-") and self.kind(1) == "W":
             return not self.is_glued()  # a dash: "= 7 - that is all"
         if self.kind() == "N":
             return self.kind(-1) != "N" and not self.is_glued()  # "= 3 400" may be one number, "2^{3}5" a product
@@ -123,29 +126,26 @@ class _Parser:
 
     def sum(self, depth: int) -> _Value:
         value = self.product(depth)
-        while self.kind() == "O" and self.text() in "+-" and self.starts_value(1):
-            operator = self.text()
-            self.position += 1
-            value = _combine(operator, value, self.product(depth))
+        while self.is_operator("+-") and self.starts_value(1):
+            value = _combine(self.take(), value, self.product(depth))
         return value
 
     def product(self, depth: int) -> _Value:
         value = self.factor(depth)
         while True:
-            if self.kind() == "O" and self.text() in "*/" and self.starts_value(1):
-                operator = self.text()
-                self.position += 1
+            if self.is_operator("*/") and self.starts_value(1):
+                sign = self.take()
             elif self.kind() == "(" and self.is_glued() and self.tokens[self.position - 1].kind in "N)":
-                operator = "*"
+                sign = "*"
             elif self.is_product_of(value):
-                operator = "*"
+                sign = "*"
                 self.position += 1
                 self.names_a_part = not self.is_first
             else:
                 return value
-            is_apart = operator == "/" and not self.is_glued()
+            is_apart = sign == "/" and not self.is_glued()
             part = self.tight_fraction() if is_apart else None
-            value = _combine(operator, value, self.factor(depth) if part is None else self.with_units(_exactly(part)))
+            value = _combine(sign, value, self.factor(depth) if part is None else self.with_units(_exactly(part)))
 
     def is_product_of(self, value: _Value) -> bool:
         """Return whether this is the "of" in `1/2 of 48` or `20% of 50`, right after a fraction or a percentage."""
@@ -154,18 +154,14 @@ class _Parser:
         return value.scaled is not None and (value.scaled != value.plain or 0 < value.scaled < 1)
 
     def factor(self, depth: int) -> _Value:
-        if self.kind() == "O" and self.text() in "+-":
-            sign = self.text()
-            self.position += 1
-            value = self.power(depth)
-            return _negated(value) if sign == "-" else value
-        return self.power(depth)
+        is_negative = self.is_operator("+-") and self.take() == "-"
+        value = self.power(depth)
+        return _negated(value) if is_negative else value
 
     def power(self, depth: int) -> _Value:
         value = self.atom(depth)
         if self.kind() == "S":
-            value = _raised(value, self.text().translate(SUPERSCRIPTS))
-            self.position += 1
+            value = _raised(value, self.take().translate(SUPERSCRIPTS))
         elif self.kind() == "^":
             ahead = 2 if self.kind(1) == "(" and self.text(1) == "{" else 1
             if self.kind(ahead) != "N" or (ahead == 2 and self.kind(3) != ")"):
@@ -177,14 +173,14 @@ class _Parser:
     def atom(self, depth: int) -> _Value:
         if depth > MAX_DEPTH:
             raise _NotArithmetic
-        if self.kind() == "F":
-            self.position += 1
-            return _combine("/", *self.fraction_arguments(depth))
-        if self.kind() == "(":
-            return self.group(depth)
-        if self.kind() != "N":
-            raise _NotArithmetic
-        return self.number()
+        match self.kind():
+            case "F":
+                return self.fraction(depth)
+            case "(":
+                return self.group(depth)
+            case "N":
+                return self.number()
+        raise _NotArithmetic
 
     def group(self, depth: int) -> _Value:
         closing = self.tokens[self.position].partner
@@ -195,21 +191,20 @@ class _Parser:
         self.position += 1
         return value
 
-    def fraction_arguments(self, depth: int) -> tuple[_Value, _Value]:
-        if self.kind() == "N" and self.text().isdecimal() and len(self.text()) == 2:  # \\frac12
-            top, bottom = self.text()[0], self.text()[1]
-            self.position += 1
-            return _exactly(Fraction(int(top))), _exactly(Fraction(int(bottom)))
+    def fraction(self, depth: int) -> _Value:
+        """Read `\\frac{1}{2}` or `\\frac12`."""
+        self.position += 1
+        if self.kind() == "N" and self.text().isdecimal() and len(self.text()) == 2:
+            return _combine("/", *(_exactly(Fraction(digit)) for digit in self.take()))
         arguments = []
         for _ in range(2):
             if self.kind() != "(" or self.text() != "{":
                 raise _NotArithmetic
             arguments.append(self.group(depth))
-        return arguments[0], arguments[1]
+        return _combine("/", arguments[0], arguments[1])
 
     def number(self) -> _Value:
-        text = self.text()
-        self.position += 1
+        text = self.take()
         if text in VULGAR:
             return _exactly(Fraction(*VULGAR[text]))
         digits = _SEPARATORS.sub("", text)
@@ -225,8 +220,7 @@ class _Parser:
     def fractional_part(self) -> Fraction | None:
         """Read the 1/2 of `2 1/2`, `2½` and `2\\frac{1}{2}`."""
         if self.kind() == "N" and self.text() in VULGAR:
-            self.position += 1
-            return Fraction(*VULGAR[self.text(-1)])
+            return Fraction(*VULGAR[self.take()])
         if (part := self.tight_fraction()) is not None:
             return part
         if self.kind() == "W" and self.text() == "and" and self.kind(1) == "N":
@@ -235,8 +229,7 @@ class _Parser:
                 self.position -= 1
             return part
         if self.kind() == "F" and self.is_glued():
-            self.position += 1
-            value = _combine("/", *self.fraction_arguments(0))
+            value = self.fraction(0)
             if value.plain is None or not 0 <= value.plain < 1:
                 raise _NotArithmetic
             return value.plain
@@ -244,7 +237,7 @@ class _Parser:
 
     def tight_fraction(self) -> Fraction | None:
         """Read a proper fraction without spaces, such as the 1/4 of `3 / 1/4`, where spaces act as brackets."""
-        if not (self.kind() == "N" and self.kind(1) == "O" and self.text(1) == "/" and self.kind(2) == "N"):
+        if not (self.kind() == "N" and self.is_operator("/", 1) and self.kind(2) == "N"):
             return None
         top, slash, bottom = self.tokens[self.position : self.position + 3]
         is_tight = top.end == slash.start and slash.end == bottom.start
@@ -260,11 +253,11 @@ class _Parser:
             if self.kind() in "%W":
                 if self.text() in SENTENCE_WORDS or (self.text() == "of" and self.starts_value(1)):
                     break
-                is_share = self.kind(-1) == "%" or (self.kind(-2) == "O" and self.text(-2) == "/")
+                is_share = self.kind(-1) == "%" or self.is_operator("/", -2)
                 self.names_a_part = self.names_a_part or (self.text() == "of" and self.is_first and is_share)
                 scale *= SCALES.get(self.text().lstrip("\\"), 1)
                 self.position += 1
-            elif self.kind() == "O" and self.text() == "/" and self.kind(1) == "W":
+            elif self.is_operator("/") and self.kind(1) == "W":
                 self.position += 2
             elif num_words and self.kind() == "S":
                 self.position += 1
@@ -280,6 +273,7 @@ class _Parser:
 
 
 _SEPARATORS = re.compile(r"[ ,{}\\!]")
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 
 
 def _exactly(value: Fraction) -> _Value:
@@ -291,30 +285,27 @@ def _negated(value: _Value) -> _Value:
     return _Value(plain, scaled, value.shown, value.is_open, value.has_units)
 
 
-def _combine(operator: str, left: _Value, right: _Value) -> _Value:
-    return _Value(_computed(operator, left.plain, right.plain), _computed(operator, left.scaled, right.scaled))
+def _combine(sign: str, left: _Value, right: _Value) -> _Value:
+    return _Value(_computed(sign, left.plain, right.plain), _computed(sign, left.scaled, right.scaled))
 
 
-def _computed(operator: str, left: Fraction | None, right: Fraction | None) -> Fraction | None:
-    if left is None or right is None or (operator == "/" and right == 0):
+def _computed(sign: str, left: Fraction | None, right: Fraction | None) -> Fraction | None:
+    if left is None or right is None or (sign == "/" and right == 0):
         return None
-    if operator == "+":
-        value = left + right
-    elif operator == "-":
-        value = left - right
-    else:
-        value = left * right if operator == "*" else left / right
-    if max(value.numerator.bit_length(), value.denominator.bit_length()) > MAX_BITS:
+    value = _OPERATIONS[sign](left, right)
+    if _num_bits(value) > MAX_BITS:
         raise _NotArithmetic
     return value
+
+
+def _num_bits(value: Fraction) -> int:
+    return max(value.numerator.bit_length(), value.denominator.bit_length())
 
 
 def _raised(value: _Value, exponent_text: str) -> _Value:
     exponent = int(exponent_text) if exponent_text.isdecimal() and len(exponent_text) < 4 else MAX_EXPONENT + 1
     base = value.plain
-    if base is None or exponent > MAX_EXPONENT:
-        raise _NotArithmetic
-    if max(base.numerator.bit_length(), base.denominator.bit_length()) * exponent > MAX_BITS:
+    if base is None or exponent > MAX_EXPONENT or _num_bits(base) * exponent > MAX_BITS:
         raise _NotArithmetic
     return _exactly(base**exponent)
 
@@ -354,26 +345,25 @@ def _is_equation(left: _Side, right: _Side, text: str, follows_words: bool) -> b
 
 
 def _is_same(left: _Value, right: _Value, is_rounded: bool) -> bool:
-    for left_is_scaled, right_is_scaled in itertools.product((False, True), repeat=2):
-        a = left.scaled if left_is_scaled else left.plain
-        b = right.scaled if right_is_scaled else right.plain
-        if a is None or b is None:
-            continue
-        room = max(
-            _room(left, left_is_scaled, is_rounded),
-            _room(right, right_is_scaled, is_rounded),
-            abs(b) / 100 if is_rounded and left.shown is None and right.shown is None else Fraction(0),
-        )
-        if abs(a - b) <= room:
-            return True
-    return False
+    is_estimate = is_rounded and left.shown is None and right.shown is None
+    readings = itertools.product(_readings(left, is_rounded), _readings(right, is_rounded))
+    return any(
+        abs(one - other) <= max(room, other_room, abs(other) / 100 if is_estimate else 0)
+        for (one, room), (other, other_room) in readings
+    )
 
 
-def _room(value: _Value, is_scaled: bool, is_rounded: bool) -> Fraction:
+def _readings(value: _Value, is_rounded: bool) -> list[tuple[Fraction, Fraction]]:
+    """Return the value in both readings, each with its rounding tolerance."""
+    scale = value.scaled / value.plain if value.scaled and value.plain else Fraction(1)
+    readings = ((value.plain, Fraction(1)), (value.scaled, scale))
+    return [(reading, _room(value, scale, is_rounded)) for reading, scale in readings if reading is not None]
+
+
+def _room(value: _Value, scale: Fraction, is_rounded: bool) -> Fraction:
     """Return the rounding tolerance of a written number: half of its last digit."""
     if value.shown is None:
         return Fraction(0)
-    scale = value.scale if is_scaled else Fraction(1)
     last_digit = value.shown * scale
     if value.is_open:
         return last_digit
