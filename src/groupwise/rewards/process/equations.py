@@ -7,11 +7,11 @@ depth are capped: linear time on any text. `score_process` defines what counts a
 from __future__ import annotations
 
 import itertools
-import operator
 import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from groupwise.rewards.numbers import calculate
 from groupwise.rewards.process.equation_tokens import (
     SCALES,
     SENTENCE_WORDS,
@@ -273,7 +273,6 @@ class _Parser:
 
 
 _SEPARATORS = re.compile(r"[ ,{}\\!]")
-_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 
 
 def _exactly(value: Fraction) -> _Value:
@@ -290,10 +289,8 @@ def _combine(sign: str, left: _Value, right: _Value) -> _Value:
 
 
 def _computed(sign: str, left: Fraction | None, right: Fraction | None) -> Fraction | None:
-    if left is None or right is None or (sign == "/" and right == 0):
-        return None
-    value = _OPERATIONS[sign](left, right)
-    if _num_bits(value) > MAX_BITS:
+    value = calculate(sign, left, right)
+    if value is not None and _num_bits(value) > MAX_BITS:
         raise _NotArithmetic
     return value
 
