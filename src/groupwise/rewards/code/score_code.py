@@ -31,8 +31,7 @@ from typing import Any
 
 from groupwise.config.build import ConfigError
 from groupwise.rewards.code import harness, plain_values
-from groupwise.rewards.code.plain_compare import matches, read_tree, truth
-from groupwise.rewards.code.plain_values import MAX_TREE_BYTES, BadTree, encode
+from groupwise.rewards.code.plain_values import MAX_TREE_BYTES, BadTree, encode, matches, read_tree, truth
 from groupwise.rewards.code.unit_tests import CallTest, CodeSpec, GradingPlan, JudgeScript, StdinTest, read_plan
 from groupwise.rewards.format import excerpt
 from groupwise.sandbox import ProgramLimits, ProgramStatus, Sandbox, Session, SessionEnded

@@ -26,8 +26,6 @@ class Token(NamedTuple):
     """Index of the matching bracket of a group."""
     is_glued: bool = False
     """No space before it; `$` and `\\left` do not count as space."""
-    previous: str = ""
-    """The character before it."""
 
 
 CALCULATOR_NOTE = re.compile(r"<<([^<>\n]*)>>")
@@ -107,8 +105,7 @@ def tokenize(text: str) -> list[Token]:
     for match in _TOKEN.finditer(text):
         token = _token(match.lastgroup or "", match[0], match.start(), match.end(), text, tokens)
         if token is not None:
-            previous = text[token.start - 1] if token.start else ""
-            tokens.append(token._replace(is_glued=is_glued, previous=previous))
+            tokens.append(token._replace(is_glued=is_glued))
             is_glued = True
         elif _SPACE.match(match[0]):
             is_glued = False

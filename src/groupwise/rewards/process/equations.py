@@ -18,7 +18,6 @@ from groupwise.rewards.process.equation_tokens import (
     SUPERSCRIPTS,
     VALUE_START,
     VULGAR,
-    Token,
     tokenize,
 )
 
@@ -69,8 +68,9 @@ class _Side:
 class _Parser:
     """A parser of one expression at a time. `position` never goes back, so the whole text takes linear time."""
 
-    def __init__(self, tokens: list[Token]) -> None:
-        self.tokens = tokens
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.tokens = tokenize(source)
         self.position = 0
         self.names_a_part = False
         """The last side has an "of" that may not be a product: "2/3 of the tank", "= 1/3 of $150"."""
@@ -101,12 +101,12 @@ class _Parser:
 
     def side(self, is_first: bool) -> _Side | None:
         """Read the expression that starts here; None where it is not one."""
-        first = self.position
+        first, start = self.position, self.tokens[self.position].start
         self.names_a_part, self.is_first = False, is_first
         before = self.tokens[first - 1].kind if first else "B"
         # After an operator or a letter, beside another number ("5 650 000"), or a sign after a word ("cost - 3 - 2").
         hangs = before in "O^VFN)%" or (self.kind() == "O" and (before != "B" or self.text() == "+"))
-        hangs = hangs or (self.tokens[first].previous or " ") in "}_^)]\\"
+        hangs = hangs or self.source.endswith(("}", "_", "^", ")", "]", "\\"), 0, start)
         hangs = hangs or (before == "W" and first > 1 and self.tokens[first - 2].kind == "O")  # "5 + his 1 + 2 = 8"
         try:
             value = self.sum(0)
@@ -114,7 +114,7 @@ class _Parser:
             self.position = max(self.position, first + 1)
             return None
         is_clean = not (is_first and hangs) and self.ends_clean() and not self.names_a_part
-        return _Side(value, self.tokens[first].start, self.tokens[self.position - 1].end, is_clean)
+        return _Side(value, start, self.tokens[self.position - 1].end, is_clean)
 
     def ends_clean(self) -> bool:
         if self.is_operator("-") and self.kind(1) == "W":
@@ -309,7 +309,7 @@ def _raised(value: _Value, exponent_text: str) -> _Value:
 
 def find_equations(text: str, limit: int) -> list[tuple[int, Step]]:
     """Return the first `limit` equations, each with its start."""
-    parser = _Parser(tokenize(text))
+    parser = _Parser(text)
     found: list[tuple[int, Step]] = []
     while parser.position < len(parser.tokens) and len(found) < limit:
         if not parser.starts_value():
