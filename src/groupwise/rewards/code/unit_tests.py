@@ -193,13 +193,12 @@ class _Planner:
         tree = _parse(source, "tests")
         self.spec = spec
         self.calls: list[CallTest] = []
-        self.bound = _bound_names(tree)
         self.bindings = {name: name for name in spec.entry_points if name.isidentifier()}
-        known = self.bound | _top_level_names(spec.helpers) | _top_level_names(spec.setup) | set(self.bindings)
+        of_tests = _bound_names(tree) | _top_level_names(spec.helpers)
+        known = of_tests | _top_level_names(spec.setup) | set(self.bindings)
         self.imports = tuple(sorted(_module_names(tree) - known))
         # Names that the program lacks: an argument that uses any of them is computed in the judge.
-        of_judge = self.bound | _top_level_names(spec.helpers) | set(self.imports)
-        self.of_judge = of_judge - set(self.bindings)
+        self.of_judge = of_tests.union(self.imports).difference(self.bindings)
         self.asserting = {
             node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _holds(node, _FAILING)
         }
@@ -432,7 +431,7 @@ def _top_level_names(source: str) -> frozenset[str]:
 
 
 def _module_names(tree: ast.AST) -> set[str]:
-    """Return the standard library modules of which an attribute is used."""
+    """Return the standard library modules that the code uses an attribute of."""
     bases = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     return {base.id for base in bases if isinstance(base, ast.Name)} & sys.stdlib_module_names
 
