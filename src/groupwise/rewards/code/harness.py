@@ -125,7 +125,7 @@ def _call(text: str, values: dict[str, Any], namespace: dict[str, Any]) -> str:
         return answer if len(answer) <= MAX_TREE_BYTES else json.dumps(["not plain", "a value too long"])
     except NotPlain as error:
         return json.dumps(["not plain", str(error)])
-    except BaseException as error:  # noqa: BLE001 - as above
+    except BaseException as error:  # noqa: BLE001 - the program may raise anything
         return json.dumps(["raised", type(error).__name__, _builtin_name(type(error))])
 
 

@@ -127,7 +127,7 @@ def _blocks(text: str) -> list[tuple[str, str]]:
     """Return (language, content) of each fenced block."""
     blocks: list[tuple[str, str]] = []
     fence, language, indent, lines = "", "", 0, list[str]()
-    for line in text.split("\n"):  # not splitlines: a string in the code may hold a form feed
+    for line in text.split("\n"):  # not splitlines: a string in the code may contain a form feed
         match = _FENCE.fullmatch(line)
         if fence:
             if match and match[1].startswith(fence) and not line.strip().strip(fence[0]):

@@ -1,8 +1,8 @@
 """Tokens of arithmetic as people and models write it: numbers, signs, units, LaTeX, and anything else.
 
 One linear pass splits the text; two more resolve what depends on the neighbours (is this x a sign or a variable? does
-this bracket hold an expression or a remark?). Tokens that are not arithmetic are kept, so that the parser sees letters
-attached to an expression. Nothing here computes.
+this bracket contain an expression or a remark?). Tokens that are not arithmetic are kept, so that the parser sees
+letters attached to an expression. Nothing here computes.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ def _token(name: str, text: str, start: int, end: int, whole: str, before: list[
     match name:
         case "gap":
             is_line_end = "\n" in text or "\\\\" in text
-            goes_on = (before and before[-1].kind in "=O") or whole.startswith(("=", "≈", "&", "\\approx"), end)
-            kind = "B" if is_line_end and not goes_on else ""
+            continues = (before and before[-1].kind in "=O") or whole.startswith(("=", "≈", "&", "\\approx"), end)
+            kind = "B" if is_line_end and not continues else ""
         case "number":
             # Not numbers: 3:45 and 0730 (clock times), 3:2 (a ratio), 1.2.3 (a version), 13,2000 (a slip).
             is_odd = (is_glued and before[-1].kind in "NV") or len(text) > MAX_DIGITS or _LEADING_ZERO.match(text)
-            goes_on = whole[end : end + 1] in (":", ".", ",") and whole[end + 1 : end + 2].isdigit()
-            went_on = start > 1 and whole[start - 1] in ":," and whole[start - 2].isdigit()
-            kind = "V" if is_odd or goes_on or went_on or _REPEATING.match(whole, end) else "N"
+            continues = whole[end : end + 1] in (":", ".", ",") and whole[end + 1 : end + 2].isdigit()
+            is_continued = start > 1 and whole[start - 1] in ":," and whole[start - 2].isdigit()
+            kind = "V" if is_odd or continues or is_continued or _REPEATING.match(whole, end) else "N"
         case "dots":
             kind = "D" if is_glued and before[-1].kind == "N" and "." in before[-1].text else "…"
         case "operator":
