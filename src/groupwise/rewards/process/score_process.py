@@ -12,7 +12,7 @@ It is true if the sides are equal, or if a number with decimals is the other sid
 but not `10/3 = 3`). After `≈` integers may be rounded too. `%`, cents and words such as "dozen" may be factors or plain
 units, since people write both `5/20 = 25%` and `5/20*100 = 25%`.
 
-Equations are read by recursive descent over the tokens of `equation_tokens` and computed on `Fraction`. Values and depth
+Equations are read by recursive descent over the tokens of `equation_tokens`, exactly as `Fraction`. Values and depth
 are capped: linear time on any text. Model text is never run, and nothing here raises.
 """
 
