@@ -77,10 +77,7 @@ def find_boxes(completion: str, start: int = 0) -> Iterator[tuple[int, int, int]
 def after_hashes(completion: str) -> FoundAnswer | None:
     """Return the rest of the line after the last `####`, which marks answers in GSM8K."""
     start = completion.rfind("####")
-    if start < 0:
-        return None
-    end = completion.find("\n", start)
-    return FoundAnswer(start, completion[start + 4 : None if end < 0 else end].strip())
+    return None if start < 0 else FoundAnswer(start, completion[start + 4 :].partition("\n")[0].strip())
 
 
 def last_tag(completion: str, tag: str = "answer") -> FoundAnswer | None:

@@ -28,16 +28,10 @@ def is_single_element(completion: str, tag: str = "answer") -> bool:
 
 def has_elements(completion: str, tags: Sequence[str]) -> bool:
     """Return whether the completion is exactly these elements in this order, with only white space between them."""
-    position = 0
-    for tag in tags:
-        opening, closing = f"<{tag}>", f"</{tag}>"
-        if completion.count(opening) != 1 or completion.count(closing) != 1:
-            return False
-        start, end = completion.find(opening), completion.find(closing)
-        if start < position or end < start or completion[position:start].strip():
-            return False
-        position = end + len(closing)
-    return not completion[position:].strip()
+    if any(completion.count(mark) != 1 for tag in tags for mark in (f"<{tag}>", f"</{tag}>")):
+        return False
+    elements = (f"<{re.escape(tag)}>.*</{re.escape(tag)}>" for tag in tags)
+    return re.fullmatch("\\s*".join(("", *elements, "")), completion, re.DOTALL) is not None
 
 
 def score_copy(gold: str, completion: str, verifier: str) -> Score:

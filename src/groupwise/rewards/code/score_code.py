@@ -8,7 +8,7 @@ object of its own class is not an answer. `unit_tests` decides which tests go wh
 All calls of a problem share one session of the program, so state kept between calls is at its own risk. A test that
 fails or raises does not end the others, but when the program ends or runs out of time, the remaining tests fail. A test
 of stdin and stdout has its own process; the outputs must have the same lines, up to trailing white space and empty
-lines at the end. Arguments and values are copies: tests do not see in-place changes to arguments.
+lines at the end.
 
 The reward is passed / total. A program that loops, crashes or forges messages is wrong. `SandboxBroken` and
 `SandboxUnavailable` are our failures and are raised.

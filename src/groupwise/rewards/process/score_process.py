@@ -1,8 +1,7 @@
 """Process scores: the steps of a completion, and a checker of their arithmetic.
 
-A process scorer is any callable `(steps) -> float | None`: it maps the steps of `split_steps` to a score in [0, 1], or
-None where there is nothing to judge. The built-in `arithmetic_score` computes both sides of every written equation
-exactly and returns the share that is true.
+`arithmetic_score`, the built-in process scorer, computes both sides of every written equation exactly and returns the
+share that is true.
 
 An equation has two sides joined by `=` or `≈`, at least one of them with an operator. Both may have units ("3 apples *
 2 = 6 apples"). An equation with a possible variable, a function, a clock time or a remainder is skipped, not called
@@ -36,7 +35,7 @@ from groupwise.rewards.process.equation_tokens import (
 )
 
 ProcessScorer = Callable[[Sequence[str]], "float | None"]
-"""Maps steps to a score in [0, 1]; None where there is nothing to judge."""
+"""Maps the steps of `split_steps` to a score in [0, 1]; None where there is nothing to judge."""
 
 MAX_TEXT_CHARS = 64_000
 """The rest of a completion is ignored."""

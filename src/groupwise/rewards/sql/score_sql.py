@@ -138,8 +138,10 @@ def _gold(database: str, _: Signature, gold: str, limits: QueryLimits) -> Gold:
 
 
 def _tie_blocks(database: str, gold: str, result: QueryResult, limits: QueryLimits) -> tuple[tuple[int, int], ...]:
-    """Find the ties of the gold query's ORDER BY: sorted with ties broken in two opposite ways, they are the shortest
-    spans with the same rows either way."""
+    """Return the spans of rows that are tied in the gold query's ORDER BY.
+
+    They are the shortest spans with the same rows when ties are broken in two opposite ways.
+    """
     num_rows = len(result.rows)
     end = order_by_end(gold)
     if end is None or num_rows < 2:
