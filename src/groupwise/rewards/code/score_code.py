@@ -178,12 +178,14 @@ class _ProgramSession:
         self._session = session
         self.end = ""
         """Why it has ended; empty while it runs."""
-        self._send(_bundle())
+        session.send(_bundle())
 
     def ask(self, message: bytes) -> bytes | None:
-        self._send(message)
+        if len(message) > MAX_TREE_BYTES:
+            self.end = f"more than {MAX_TREE_BYTES} bytes to send"
         if self.end:
             return None
+        self._session.send(message)
         try:
             return self._session.receive()
         except SessionEnded as ended:
@@ -201,12 +203,6 @@ class _ProgramSession:
             return ["forged", str(error)]
         is_answer = isinstance(tree, list) and len(tree) > 0 and isinstance(tree[0], str)
         return tree if is_answer else ["forged", "not an answer"]
-
-    def _send(self, message: bytes) -> None:
-        if len(message) > MAX_TREE_BYTES:
-            self.end = f"more than {MAX_TREE_BYTES} bytes to send"
-        if not self.end:
-            self._session.send(message)
 
 
 Failure = str | None
@@ -260,7 +256,7 @@ def _judged_failures(
         try:
             judge.send(_bundle())
             judge.send(script.to_message())
-            while len(failures) < num_tests and not end:
+            while len(failures) < num_tests:
                 message = judge.receive()
                 if message.startswith(b'["call", '):
                     answer = running.ask(message)
