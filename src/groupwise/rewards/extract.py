@@ -21,9 +21,10 @@ _NUMBER = re.compile(
     r"(?:/[0-9]+(?![.0-9]))?"
 )
 _FINAL = re.compile(r"^[ \t*_>#]*+final(?: answer)?[ \t*_]*+:[ \t*_]*+([^\n]*+)", re.IGNORECASE | re.MULTILINE)
-_FENCE = re.compile(r"```+(?P<word>[\w+#.-]*)(?P<alone>(?=[ \t\r]*+$))?", re.MULTILINE)
+_FENCE = re.compile(r"(?P<ticks>```+)(?P<word>[\w+#.-]*)(?P<alone>(?=[ \t\r]*+$))?", re.MULTILINE)
 # An unclosed string extends to the end of its line, so that no character is scanned twice.
-_FENCE_OR_STRING = re.compile(rf'"(?:[^"\\\n]++|\\.)*+"?|{_FENCE.pattern}', re.MULTILINE)
+_STRINGS = r'(?:[^"`]++|"(?:[^"\\\n]++|\\.)*+"?|`{1,2}+(?!`))*+'
+_STRINGS_AND_FENCE = re.compile(_STRINGS + _FENCE.pattern, re.MULTILINE)
 
 AnswerMark = Literal["boxed", "hashes", "final", "tag", "number"]
 MAX_TRIES_FROM_THE_END = 4
@@ -124,12 +125,9 @@ def last_fenced(completion: str, languages: Collection[str], *, skip_strings: bo
     last: tuple[int, int] | None = None
     opened: tuple[str, int] | None = None
     position = 0
-    while token := (_FENCE_OR_STRING if opened and skip_strings else _FENCE).search(completion, position):
-        word = token["word"]
-        if word is None:  # a string
-            position = token.end()
-            continue
-        between = completion[position : token.start()]
+    while token := (_STRINGS_AND_FENCE.match if opened and skip_strings else _FENCE.search)(completion, position):
+        word, start = token["word"], token.start("ticks")
+        between = completion[position:start]
         indent = between[between.rfind("\n") + 1 :]
         starts_line = not indent.strip(" \t") and (position == 0 or "\n" in between)
         # A word is a language if it is a wanted one or ends the line; in "```SELECT 1```" it is content.
@@ -139,7 +137,7 @@ def last_fenced(completion: str, languages: Collection[str], *, skip_strings: bo
             position = token.end()
             opened = (word.lower(), position if is_language else token.start("word"))
             continue
-        last = (opened[1], token.start() - len(indent) if starts_line else token.start())
+        last = (opened[1], start - len(indent) if starts_line else start)
         if opened[0] in languages:
             wanted = last
         opened, position = None, token.start("word")
