@@ -101,7 +101,7 @@ def last_number(completion: str) -> FoundAnswer | None:
     """Return the last number in digits, with its sign, thousands separators, decimals or `/denominator`."""
     last, size, start = None, 64, len(completion)
     while last is None and start > 0:
-        # From a space near the end, so that no number is cut in two; from the start if none follows.
+        # Search from a space near the end, so that no number is cut in two; from the start if there is none.
         start = max(0, completion.rfind(" ", 0, max(0, len(completion) - size)))
         last = _last_match(_NUMBER, completion, start)
         size *= 8
