@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from groupwise.rewards.process.equations import find_equations
+from groupwise.rewards.process.score_process import find_equations
 from groupwise.runs.reader import Run
 from groupwise.types import Finish, Problem, ScoredGroup, Verdict
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from groupwise.rewards.fences import last_fenced
+from groupwise.rewards.extract import last_fenced
 from groupwise.rewards.format import excerpt
 from groupwise.types import Message, Problem, Score, Verdict
 

@@ -23,13 +23,15 @@ from fractions import Fraction
 
 from groupwise.rewards.extract import last_tag
 from groupwise.rewards.format import excerpt
+from groupwise.rewards.numbers import calculate
 from groupwise.types import Score, Verdict
 
 MAX_EXPRESSION_CHARS = 400
 MAX_DEPTH = 32
 MAX_DIGITS = 12
 
-_TOKEN = re.compile(r"\s*(?:([0-9]+)|([-+*/()]))")
+_TOKEN = re.compile(r"[0-9]+|\S")
+_NUMBER = re.compile(f"[0-9]{{1,{MAX_DIGITS}}}")
 _SPELLINGS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "÷": "/", "−": "-", "–": "-"})
 
 
@@ -49,70 +51,51 @@ def parse_expression(text: str) -> Expression | None:
     """Parse an arithmetic expression; return None for any other text and for a single number."""
     if len(text) > MAX_EXPRESSION_CHARS:
         return None
+    parser = _Parser(_TOKEN.findall(text.translate(_SPELLINGS)))
     try:
-        parser = _Parser(_tokens(text.translate(_SPELLINGS)))
         value = parser.sum(0)
-        if parser.position != len(parser.tokens) or len(parser.numbers) < 2:
-            return None
     except _NotAnExpression:
         return None
-    return Expression(value, tuple(parser.numbers))
-
-
-def _tokens(text: str) -> list[str]:
-    tokens, position, end = [], 0, len(text.rstrip())
-    while position < end:
-        match = _TOKEN.match(text, position, end)
-        if match is None or len(match[1] or "") > MAX_DIGITS:
-            raise _NotAnExpression
-        tokens.append(match[1] or match[2])
-        position = match.end()
-    return tokens
+    is_expression = parser.position == len(parser.tokens) - 1 and len(parser.numbers) >= 2
+    return Expression(value, tuple(parser.numbers)) if is_expression else None
 
 
 class _Parser:
     def __init__(self, tokens: list[str]) -> None:
-        self.tokens = tokens
+        self.tokens = [*tokens, ""]  # "" marks the end
         self.position = 0
         self.numbers: list[int] = []
 
-    def take(self, choices: str) -> str | None:
-        if self.position < len(self.tokens) and self.tokens[self.position] in choices:
-            self.position += 1
-            return self.tokens[self.position - 1]
-        return None
+    def take(self, choices: str) -> str:
+        """Go past the next token and return it if it is one of these signs; else return ""."""
+        token = self.tokens[self.position]
+        if not token or token not in choices:
+            return ""
+        self.position += 1
+        return token
 
     def sum(self, depth: int) -> Fraction | None:
         value = self.product(depth)
-        while operator := self.take("+-"):
-            other = self.product(depth)
-            if value is not None:
-                value = None if other is None else value + other if operator == "+" else value - other
+        while sign := self.take("+-"):
+            value = calculate(sign, value, self.product(depth))
         return value
 
     def product(self, depth: int) -> Fraction | None:
         value = self.atom(depth)
-        while operator := self.take("*/"):
-            other = self.atom(depth)
-            if value is None or other is None or (operator == "/" and other == 0):
-                value = None
-            else:
-                value = value * other if operator == "*" else value / other
+        while sign := self.take("*/"):
+            value = calculate(sign, value, self.atom(depth))
         return value
 
     def atom(self, depth: int) -> Fraction | None:
-        if self.take("("):
-            if depth >= MAX_DEPTH:
-                raise _NotAnExpression
+        if depth < MAX_DEPTH and self.take("("):
             value = self.sum(depth + 1)
-            if not self.take(")"):
-                raise _NotAnExpression
-            return value
-        if self.position >= len(self.tokens) or not self.tokens[self.position].isdecimal():
-            raise _NotAnExpression
-        self.numbers.append(int(self.tokens[self.position]))
-        self.position += 1
-        return Fraction(self.numbers[-1])
+            if self.take(")"):
+                return value
+        elif _NUMBER.fullmatch(self.tokens[self.position]):
+            self.numbers.append(int(self.tokens[self.position]))
+            self.position += 1
+            return Fraction(self.numbers[-1])
+        raise _NotAnExpression
 
 
 def score_countdown(nums: Sequence[int], target: int, completion: str, verifier: str) -> Score:

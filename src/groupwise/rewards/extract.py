@@ -1,4 +1,4 @@
-"""Answers in a completion: the last `\\boxed{}`, `####` line, `FINAL:` line, `<answer>` element or number.
+"""Answers in a completion: the last `\\boxed{}`, `####` or `FINAL:` line, `<answer>` element, number or fenced block.
 
 Each function is linear and returns text exactly as the model wrote it. Of several answers the last one counts.
 """
@@ -6,7 +6,7 @@ Each function is linear and returns text exactly as the model wrote it. Of sever
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from groupwise.config.build import ConfigError
@@ -20,9 +20,11 @@ _NUMBER = re.compile(
     r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?"
     r"(?:/[0-9]+(?![.0-9]))?"
 )
-
-
 _FINAL = re.compile(r"^[ \t*_>#]*+final(?: answer)?[ \t*_]*+:[ \t*_]*+([^\n]*+)", re.IGNORECASE | re.MULTILINE)
+_FENCE = re.compile(r"(?P<ticks>```+)(?P<word>[\w+#.-]*)(?P<alone>(?=[ \t\r]*+$))?", re.MULTILINE)
+# An unclosed string extends to the end of its line, so that no character is scanned twice.
+_STRINGS = r'(?:[^"`]++|"(?:[^"\\\n]++|\\.)*+"?|`{1,2}+(?!`))*+'
+_STRINGS_AND_FENCE = re.compile(_STRINGS + _FENCE.pattern, re.MULTILINE)
 
 AnswerMark = Literal["boxed", "hashes", "final", "tag", "number"]
 MAX_TRIES_FROM_THE_END = 4
@@ -76,10 +78,7 @@ def find_boxes(completion: str, start: int = 0) -> Iterator[tuple[int, int, int]
 def after_hashes(completion: str) -> FoundAnswer | None:
     """Return the rest of the line after the last `####`, which marks answers in GSM8K."""
     start = completion.rfind("####")
-    if start < 0:
-        return None
-    end = completion.find("\n", start)
-    return FoundAnswer(start, completion[start + 4 : None if end < 0 else end].strip())
+    return None if start < 0 else FoundAnswer(start, completion[start + 4 :].partition("\n")[0].strip())
 
 
 def last_tag(completion: str, tag: str = "answer") -> FoundAnswer | None:
@@ -94,34 +93,56 @@ def last_tag(completion: str, tag: str = "answer") -> FoundAnswer | None:
 
 def after_final(completion: str) -> FoundAnswer | None:
     """Return the rest of the last line that begins with `FINAL:` or `Final answer:`, in any case."""
-    last = None
-    for match in _FINAL.finditer(completion):
-        last = match
+    last = _last_match(_FINAL, completion)
     return None if last is None else FoundAnswer(last.start(), last[1].rstrip(" \t\r*_"))
 
 
-def last_number(completion: str) -> str | None:
+def last_number(completion: str) -> FoundAnswer | None:
     """Return the last number in digits, with its sign, thousands separators, decimals or `/denominator`."""
-    found = _last_number(completion)
-    return None if found is None else found.text
-
-
-def _last_number(completion: str) -> FoundAnswer | None:
-    # Search from spaces backwards, so that no number is cut in two.
-    size = 64
-    while size < len(completion):
-        start = completion.rfind(" ", 0, len(completion) - size)
-        if start >= 0 and (found := _last_number_from(completion, start)):
-            return found
+    last, size, start = None, 64, len(completion)
+    while last is None and start > 0:
+        # Search from a space near the end, so that no number is cut in two; from the start if there is none.
+        start = max(0, completion.rfind(" ", 0, max(0, len(completion) - size)))
+        last = _last_match(_NUMBER, completion, start)
         size *= 8
-    return _last_number_from(completion, 0)
-
-
-def _last_number_from(completion: str, start: int) -> FoundAnswer | None:
-    last = None
-    for match in _NUMBER.finditer(completion, start):
-        last = match
     return None if last is None else FoundAnswer(last.start(), last[0])
+
+
+def _last_match(pattern: re.Pattern[str], text: str, start: int = 0) -> re.Match[str] | None:
+    last = None
+    for match in pattern.finditer(text, start):
+        last = match
+    return last
+
+
+def last_fenced(completion: str, languages: Collection[str], *, skip_strings: bool = False) -> str | None:
+    """Return the content of the last closed block in one of the (lower-case) languages, else of the last closed block.
+
+    A fence may be inside a line, since small models write `SELECT 1;```` at the end of one. `skip_strings`: a fence
+    inside a "string" of an open block is part of the string, as in JSON with Markdown in it.
+    """
+    wanted: tuple[int, int] | None = None
+    last: tuple[int, int] | None = None
+    opened: tuple[str, int] | None = None
+    position = 0
+    while token := (_STRINGS_AND_FENCE.match if opened and skip_strings else _FENCE.search)(completion, position):
+        word, start = token["word"], token.start("ticks")
+        between = completion[position:start]
+        indent = between[between.rfind("\n") + 1 :]
+        starts_line = not indent.strip(" \t") and (position == 0 or "\n" in between)
+        # A word is a language if it is a wanted one or ends the line; in "```SELECT 1```" it is content.
+        is_language = word.lower() in languages or (word != "" and token["alone"] is not None)
+        # A fence with a language at the start of a line opens a block, even if another is open.
+        if opened is None or (is_language and starts_line):
+            position = token.end()
+            opened = (word.lower(), position if is_language else token.start("word"))
+            continue
+        last = (opened[1], start - len(indent) if starts_line else start)
+        if opened[0] in languages:
+            wanted = last
+        opened, position = None, token.start("word")
+    span = wanted or last
+    return None if span is None else completion[span[0] : span[1]]
 
 
 def final_answer(
@@ -129,48 +150,39 @@ def final_answer(
 ) -> FoundAnswer | None:
     """Return the answer of the first of these marks that is in the completion; a box inside it is opened."""
     for mark in marks:
-        found = _FINDERS[mark](completion)
-        if found is None:
-            continue
-        boxed = last_boxed(found.text) if opens_boxes and mark in ("hashes", "final", "tag") else None
-        return found if boxed is None else FoundAnswer(found.start, boxed.text)
+        found = _MARKS[mark].find(completion)
+        if found is not None:
+            boxed = last_boxed(found.text) if opens_boxes and mark in ("hashes", "final", "tag") else None
+            return found if boxed is None else FoundAnswer(found.start, boxed.text)
     return None
 
 
 def mark_answer(mark: AnswerMark, answer: str) -> str:
     """Return a completion from which `final_answer` extracts this answer."""
-    return _FORMS[mark].format(answer)
+    return _MARKS[mark].form.format(answer)
 
 
 def describe_missing(marks: Sequence[AnswerMark]) -> str:
     """Describe the missing marks for `Score.detail`."""
-    return "no " + " and no ".join(_MARK_NAMES[mark] for mark in marks)
+    return "no " + " and no ".join(_MARKS[mark].name for mark in marks)
 
 
 def check_marks(marks: Sequence[AnswerMark], *, key: str = "answer_marks") -> None:
     """Raise ConfigError unless there is at least one mark and none twice."""
-    if not marks or len(set(marks)) < len(marks) or not set(marks) <= set(_FINDERS):
-        raise ConfigError(f"{key} = {list(marks)}: expected one or more of {', '.join(_FINDERS)}, each once")
+    if not marks or len(set(marks)) < len(marks) or not set(marks) <= set(_MARKS):
+        raise ConfigError(f"{key} = {list(marks)}: expected one or more of {', '.join(_MARKS)}, each once")
 
 
-_FINDERS: dict[AnswerMark, Callable[[str], FoundAnswer | None]] = {
-    "boxed": last_boxed,
-    "hashes": after_hashes,
-    "final": after_final,
-    "tag": last_tag,
-    "number": _last_number,
-}
-_FORMS: dict[AnswerMark, str] = {
-    "boxed": "\\boxed{{{}}}",
-    "hashes": "#### {}",
-    "final": "FINAL: {}",
-    "tag": "<answer>{}</answer>",
-    "number": "{}",
-}
-_MARK_NAMES: dict[AnswerMark, str] = {
-    "boxed": "\\boxed{}",
-    "hashes": "####",
-    "final": "FINAL:",
-    "tag": "<answer> element",
-    "number": "number",
+class _Mark(NamedTuple):
+    find: Callable[[str], FoundAnswer | None]
+    form: str
+    name: str
+
+
+_MARKS: dict[AnswerMark, _Mark] = {
+    "boxed": _Mark(last_boxed, "\\boxed{{{}}}", "\\boxed{}"),
+    "hashes": _Mark(after_hashes, "#### {}", "####"),
+    "final": _Mark(after_final, "FINAL: {}", "FINAL:"),
+    "tag": _Mark(last_tag, "<answer>{}</answer>", "<answer> element"),
+    "number": _Mark(last_number, "{}", "number"),
 }

@@ -28,30 +28,20 @@ def is_single_element(completion: str, tag: str = "answer") -> bool:
 
 def has_elements(completion: str, tags: Sequence[str]) -> bool:
     """Return whether the completion is exactly these elements in this order, with only white space between them."""
-    position = 0
-    for tag in tags:
-        opening, closing = f"<{tag}>", f"</{tag}>"
-        if completion.count(opening) != 1 or completion.count(closing) != 1:
-            return False
-        start, end = completion.find(opening), completion.find(closing)
-        if start < position or end < start or completion[position:start].strip():
-            return False
-        position = end + len(closing)
-    return not completion[position:].strip()
+    if any(completion.count(mark) != 1 for tag in tags for mark in (f"<{tag}>", f"</{tag}>")):
+        return False
+    elements = (f"<{re.escape(tag)}>.*</{re.escape(tag)}>" for tag in tags)
+    return re.fullmatch("\\s*".join(("", *elements, "")), completion, re.DOTALL) is not None
 
 
 def score_copy(gold: str, completion: str, verifier: str) -> Score:
     """Score 1.0 for the right integer in `<answer>`, 0.2 for the element, 0.1 if it is the whole completion."""
     found = last_tag(completion)
     value = None if found is None else parse_number(found.text)
-    is_right = value is not None and value == parse_number(gold)
-    parts = {
-        "correct": 1.0 if is_right else 0.0,
-        "tag": 0.0 if found is None else 0.2,
-        "xml": 0.1 if is_single_element(completion) else 0.0,
-    }
+    is_right = None if value is None else value == parse_number(gold)
+    tag, xml = 0.0 if found is None else 0.2, 0.1 if is_single_element(completion) else 0.0
     detail = excerpt(found.text) if found else "no <answer> element"
-    return Score(sum(parts.values()), verdict_of(None if value is None else is_right), parts, verifier, detail)
+    return score_correct(is_right, verifier, detail, tag=tag, xml=xml)
 
 
 def verdict_of(is_right: bool | None) -> Verdict:
@@ -59,10 +49,10 @@ def verdict_of(is_right: bool | None) -> Verdict:
     return Verdict.UNPARSED if is_right is None else Verdict.CORRECT if is_right else Verdict.WRONG
 
 
-def score_correct(is_right: bool | None, verifier: str, detail: str) -> Score:
-    """Return a score whose only part is `correct`: 1.0 or 0.0."""
-    reward = 1.0 if is_right else 0.0
-    return Score(reward, verdict_of(is_right), {"correct": reward}, verifier, detail)
+def score_correct(is_right: bool | None, verifier: str, detail: str, **other_parts: float) -> Score:
+    """Return a score with the part `correct`, 1.0 or 0.0, before any others; the reward is their sum."""
+    parts = {"correct": 1.0 if is_right else 0.0, **other_parts}
+    return Score(sum(parts.values()), verdict_of(is_right), parts, verifier, detail)
 
 
 def excerpt(text: str, max_chars: int = 80) -> str:

@@ -6,6 +6,7 @@ drops units.
 
 from __future__ import annotations
 
+import operator
 import re
 from fractions import Fraction
 from functools import lru_cache
@@ -21,6 +22,7 @@ NOT_UNITS = frozenset(
 )
 """Words that change the value of the number before them, so they cannot be dropped like "dollars"."""
 
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _INTEGER = re.compile(r"-?[0-9]++")
 _DECIMAL_COMMA = re.compile(r"(-?)([0-9]++)(?:,|\{,\})([0-9]++)")
 _NOISE = re.compile(r"\\[!,]|\\?[$%]")  # `10\,000` is one number ...
@@ -59,12 +61,9 @@ def parse_number(text: str) -> Fraction | None:
     elif _APART.search(text):
         return None
     text = text.replace(" ", "")
-    if "," in text:
-        grouped = _THOUSANDS.fullmatch(text)
-        if grouped is None:
-            return None
-        text = text.replace(",", "")
-    form = _FORMS.fullmatch(text)
+    if "," in text and not _THOUSANDS.fullmatch(text):
+        return None
+    form = _FORMS.fullmatch(text.replace(",", ""))
     if form is None:
         return None
     value = _value(form)
@@ -75,12 +74,12 @@ def _value(form: re.Match[str]) -> Fraction | None:
     if form["decimal"]:
         return _scaled(Fraction(form["decimal"]), int(form["e"] or 0))
     if form["top"]:
-        return _divided(Fraction(form["top"]), Fraction(form["bottom"]))
+        return calculate("/", Fraction(form["top"]), Fraction(form["bottom"]))
     if form["base"]:
         return _power(int(form["base"]), int(form["p1"] or form["p"]))
     if form["scale"]:
         return _scaled(Fraction(form["scale"]), int(form["s1"] or form["s"]))
-    part = _divided(Fraction(form["n"] or form["n1"]), Fraction(form["d"] or form["d1"]))
+    part = calculate("/", Fraction(form["n"] or form["n1"]), Fraction(form["d"] or form["d1"]))
     if part is None or form["whole"] is None:
         return part
     return None if part < 0 else int(form["whole"]) + part  # a mixed number: 6\frac{3}{4} is 27/4, not 18/4
@@ -110,10 +109,8 @@ def same_number(gold: str, answer: str) -> bool | None:
     return None if found is None else found == value
 
 
-@lru_cache(maxsize=16_384)
-def gold_number(gold: str) -> Fraction | None:
-    """Parse a gold answer once: it is needed for every rollout of its group."""
-    return parse_number(gold)
+# Each gold answer is needed for every rollout of its group.
+gold_number = lru_cache(maxsize=16_384)(parse_number)
 
 
 def decimal_comma(text: str) -> Fraction | None:
@@ -124,8 +121,11 @@ def decimal_comma(text: str) -> Fraction | None:
     return Fraction(f"{match[1]}{match[2]}.{match[3]}")
 
 
-def _divided(top: Fraction, bottom: Fraction) -> Fraction | None:
-    return None if bottom == 0 else top / bottom
+def calculate(sign: str, left: Fraction | None, right: Fraction | None) -> Fraction | None:
+    """Apply one of `+ - * /`; None where a value is missing or the divisor is zero."""
+    if left is None or right is None or (sign == "/" and right == 0):
+        return None
+    return _OPERATIONS[sign](left, right)
 
 
 def _power(base: int, exponent: int) -> Fraction | None:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from groupwise.config.build import ConfigError
-from groupwise.rewards.code.score_code import CodeLimits, check_options, score_code, shared_sandbox
+from groupwise.rewards.code.score_code import check_options, score_code, shared_sandbox
 from groupwise.rewards.code.unit_tests import BadTests, CodeSpec, defines, infer_entry_points, read_plan
+from groupwise.sandbox import ProgramLimits
 from groupwise.tasks.rows import Row, plain_text, stable_id
 from groupwise.tasks.task import DataTask
 from groupwise.types import Message, Problem, Score
@@ -32,7 +33,7 @@ class CodeTask:
         check_options(self.seconds, self.memory_mb, self.isolation)
 
     def score(self, problem: Problem, completion: str) -> Score:
-        limits = CodeLimits(self.seconds, self.memory_mb)
+        limits = ProgramLimits(seconds=self.seconds, memory_mb=self.memory_mb)
         return score_code(problem.answer, completion, self.verifier, limits, shared_sandbox(self.isolation))
 
     def demonstrate(self, problem: Problem) -> str:

@@ -13,6 +13,7 @@ from groupwise.rewards.extract import (
     describe_missing,
     final_answer,
     last_boxed,
+    last_fenced,
     last_number,
     last_tag,
     mark_answer,
@@ -152,7 +153,7 @@ NUMBERS = [
 @pytest.mark.parametrize(("before", "after"), [("", ""), ("7 ", " and so on" * 100), ("x" * 500, " " + "y" * 500)])
 def test_last_number(completion: str, expected: str | None, before: str, after: str) -> None:
     found = last_number(f"{before} {completion}{after}")
-    assert found == (expected or ("7" if before == "7 " else None))
+    assert (None if found is None else found.text) == (expected or ("7" if before == "7 " else None))
 
 
 @pytest.mark.parametrize(
@@ -193,3 +194,50 @@ def test_marks_are_checked() -> None:
         with pytest.raises(ConfigError, match=r"answer_marks = \[.*\]: expected one or more of boxed, hashes"):
             check_marks(marks)  # type: ignore[arg-type]
     assert describe_missing(("boxed", "hashes")) == "no \\boxed{} and no ####"
+
+
+SQL = frozenset(("sql",))
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        ("```sql\nSELECT 1\n```", "\nSELECT 1\n"),
+        ("so\n```sql\na\n```\nno:\n```sql\nb\n```\nyes", "\nb\n"),
+        ("```sql\na\n```\n```python\nb\n```", "\na\n"),
+        ("```SQL\na\n```\n```\nb\n```", "\na\n"),
+        ("```python\na\n```\n```\nb\n```", "\nb\n"),
+        ("```sql\na\n```\n```sql\ncut off", "\na\n"),
+        ("```sql\nforgotten\n```sql\nb\n```", "\nb\n"),
+        ("```sql\na;```\nText", "\na;"),
+        ("use ```sql a``` here", " a"),
+        ("  ```sql\n  a\n  ```", "\n  a\n"),
+        ("````sql\na\n````", "\na\n"),
+        ("```SELECT 1```", "SELECT 1"),
+        ("```a b```c", "a b"),
+        ("```\nSELECT 1\n```and so on", "\nSELECT 1\n"),
+        ("```python \na\n``` \n", " \na\n"),
+        ("```sql\n```", "\n"),
+        ("```sql\r\na\r\n```\r\n", "\r\na\r\n"),
+        ("```sql", None),
+        ("``a``", None),
+        ("", None),
+    ],
+)
+def test_last_fenced(completion: str, expected: str | None) -> None:
+    assert last_fenced(completion, SQL) == expected
+
+
+def test_a_fence_in_a_string_is_part_of_the_string() -> None:
+    document = '{"code": "```py\\nx = \\"1\\"\\n```", "n": 1}'
+    completion = f"```json\n{document}\n```"
+    assert last_fenced(completion, frozenset(("json",)), skip_strings=True) == f"\n{document}\n"
+    assert last_fenced(completion, frozenset(("json",))) != f"\n{document}\n"
+
+
+@pytest.mark.parametrize("unit", ["```", "```sql\n", "```sql ", "```\n", " ", "\n", '```json\n"\\"', '```json\n"', "`"])
+def test_fences_take_linear_time(unit: str) -> None:
+    started = time.process_time()
+    last_fenced(unit * (200_000 // len(unit)), SQL, skip_strings=True)
+    last_fenced("```json\n" + unit * (200_000 // len(unit)), SQL, skip_strings=True)
+    assert time.process_time() - started < 10.0

@@ -36,32 +36,31 @@ CHANNEL_DESCRIPTOR = 3
 _FRAME = struct.Struct("!I")
 
 
-class GraderChannel:
-    def __init__(self, descriptor: int = CHANNEL_DESCRIPTOR) -> None:
-        self.descriptor = descriptor
+def send(message: Any) -> None:
+    send_text(json.dumps(message))
 
-    def send(self, message: Any) -> None:
-        self.send_text(json.dumps(message))
 
-    def send_text(self, text: str) -> None:
-        data = text.encode("ascii")
-        data = _FRAME.pack(len(data)) + data
-        while data:
-            data = data[os.write(self.descriptor, data) :]
+def send_text(text: str) -> None:
+    data = text.encode("ascii")
+    data = _FRAME.pack(len(data)) + data
+    while data:
+        data = data[os.write(CHANNEL_DESCRIPTOR, data) :]
 
-    def receive(self) -> Any:
-        (size,) = _FRAME.unpack(self._read(_FRAME.size))
-        return json.loads(self._read(size))
 
-    def _read(self, size: int) -> bytes:
-        parts = []
-        while size:
-            part = os.read(self.descriptor, min(size, 1 << 20))
-            if not part:
-                os._exit(0)  # the other side has closed
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
+def receive() -> Any:
+    (size,) = _FRAME.unpack(_read(_FRAME.size))
+    return json.loads(_read(size))
+
+
+def _read(size: int) -> bytes:
+    parts = []
+    while size:
+        part = os.read(CHANNEL_DESCRIPTOR, min(size, 1 << 20))
+        if not part:
+            os._exit(0)  # the other side has closed
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 class _Silence(io.TextIOBase):
@@ -72,21 +71,20 @@ class _Silence(io.TextIOBase):
 
 
 def serve_program() -> None:
-    channel = GraderChannel()
     _be_still()
     # With its own module name, `if __name__ == "__main__"` does not run, and dataclasses find their module.
     solution = types.ModuleType("solution")
     sys.modules["solution"] = solution
     namespace = solution.__dict__
     while True:
-        match channel.receive():
+        match receive():
             case ["load", sources, setup]:
-                channel.send(_load(sources, setup, namespace))
+                send(_load(sources, setup, namespace))
             case ["compile", sources]:
                 code, why = _compile(sources)
-                channel.send(["no code", why] if code is None else ["loaded"])
+                send(["no code", why] if code is None else ["loaded"])
             case ["call", text, values]:
-                channel.send_text(_call(text, values, namespace))
+                send_text(_call(text, values, namespace))
 
 
 def _be_still() -> None:
@@ -127,7 +125,7 @@ def _call(text: str, values: dict[str, Any], namespace: dict[str, Any]) -> str:
         return answer if len(answer) <= MAX_TREE_BYTES else json.dumps(["not plain", "a value too long"])
     except NotPlain as error:
         return json.dumps(["not plain", str(error)])
-    except BaseException as error:  # noqa: BLE001 - as above
+    except BaseException as error:  # noqa: BLE001 - the program may raise anything
         return json.dumps(["raised", type(error).__name__, _builtin_name(type(error))])
 
 
@@ -143,71 +141,64 @@ class NoAnswer(BaseException):
     """The program's answer is not plain data. Not an Exception, so that no test mistakes it for an expected one."""
 
 
-class Judge:
-    def __init__(self, channel: GraderChannel) -> None:
-        self.channel = channel
+def relay(text: str, values: dict[str, Any]) -> Any:
+    """Return the value of a call made in the solution's process."""
+    send(["call", text, {name: encode(value) for name, value in values.items()}])
+    match receive():
+        case ["value", tree]:
+            return decode(tree)
+        case ["raised", str(why), str(name)]:
+            kind = getattr(builtins, name, None)
+            if isinstance(kind, type) and issubclass(kind, Exception):
+                raise kind(why) if kind not in _WITH_ARGUMENTS else Exception(why)
+            raise Exception(why)
+    raise NoAnswer
 
-    def relay(self, text: str, values: dict[str, Any]) -> Any:
-        """Return the value of a call made in the solution's process."""
-        self.channel.send(["call", text, {name: encode(value) for name, value in values.items()}])
-        match self.channel.receive():
-            case ["value", tree]:
-                return decode(tree)
-            case ["raised", str(why), str(name)]:
-                kind = getattr(builtins, name, None)
-                if isinstance(kind, type) and issubclass(kind, Exception):
-                    raise kind(why) if kind not in _WITH_ARGUMENTS else Exception(why)
-                raise Exception(why)
-        raise NoAnswer
 
-    def binding(self, entry_point: str) -> Any:
-        """Return the entry point as a value, for tests that pass it on instead of calling it by name."""
+def _binding(entry_point: str) -> Any:
+    """Return the entry point as a value, for tests that pass it on instead of calling it by name."""
 
-        def call(*positional: Any, **named: Any) -> Any:
-            return self.relay(f"{entry_point}(*_value_0, **_value_1)", {"_value_0": positional, "_value_1": named})
+    def call(*positional: Any, **named: Any) -> Any:
+        return relay(f"{entry_point}(*_value_0, **_value_1)", {"_value_0": positional, "_value_1": named})
 
-        return call
+    return call
 
-    def run(self, setup: list[str], imports: list[str], bindings: dict[str, str], blocks: list[Any]) -> None:
-        base: dict[str, Any] = {"__name__": "tests", "_relay": self.relay}
-        failure = ""
-        for source in setup:
-            # Setup code that needs the solution fails here, which does not matter: it runs in the solution's process.
-            self.attempt(source, base)
-        for name in imports:
-            base[name] = importlib.import_module(name)
-        base.update({name: self.binding(entry_point) for name, entry_point in bindings.items()})
-        for number, block in enumerate(blocks):
-            namespace = base if number == 0 else dict(base)
-            failure_here = failure
-            for source, is_test in block:
-                why = failure_here or self.attempt(source, namespace)
-                if is_test:
-                    self.channel.send(["test", not why, why])
-                elif why:
-                    failure_here = why
-            if number == 0:
-                failure = failure_here
-        self.channel.send(["done"])
 
-    def attempt(self, source: str, namespace: dict[str, Any]) -> str:
-        """Run a piece of test code; return why it failed, or ""."""
-        try:
-            exec(compile(source, "<tests>", "exec", dont_inherit=True), namespace)
-        except (NoAnswer, NotPlain, BadTree) as error:
-            return str(error) or "not plain data"
-        except BaseException as error:  # noqa: BLE001 - tests fail by raising, whatever they raise
-            return type(error).__name__ or "failed"
-        return ""
+def serve_judge() -> None:
+    _be_still()
+    _, setup, imports, bindings, blocks = receive()
+    base: dict[str, Any] = {"__name__": "tests", "_relay": relay}
+    failure = ""
+    for source in setup:
+        # Setup code that needs the solution fails here, which does not matter: it runs in the solution's process.
+        _attempt(source, base)
+    for name in imports:
+        base[name] = importlib.import_module(name)
+    base.update({name: _binding(entry_point) for name, entry_point in bindings.items()})
+    for number, block in enumerate(blocks):
+        namespace = base if number == 0 else dict(base)
+        failure_here = failure
+        for source, is_test in block:
+            why = failure_here or _attempt(source, namespace)
+            if is_test:
+                send(["test", not why, why])
+            elif why:
+                failure_here = why
+        if number == 0:
+            failure = failure_here
+    send(["done"])
+
+
+def _attempt(source: str, namespace: dict[str, Any]) -> str:
+    """Run a piece of test code; return why it failed, or ""."""
+    try:
+        exec(compile(source, "<tests>", "exec", dont_inherit=True), namespace)
+    except (NoAnswer, NotPlain, BadTree) as error:
+        return str(error) or "not plain data"
+    except BaseException as error:  # noqa: BLE001 - tests fail by raising, whatever they raise
+        return type(error).__name__ or "failed"
+    return ""
 
 
 _WITH_ARGUMENTS = (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError, BaseExceptionGroup, ExceptionGroup)
 """Exceptions that need more than one text as argument."""
-
-
-def serve_judge() -> None:
-    channel = GraderChannel()
-    _be_still()
-    match channel.receive():
-        case ["run", setup, imports, bindings, blocks]:
-            Judge(channel).run(setup, imports, bindings, blocks)

@@ -8,7 +8,7 @@ object of its own class is not an answer. `unit_tests` decides which tests go wh
 All calls of a problem share one session of the program, so state kept between calls is at its own risk. A test that
 fails or raises does not end the others, but when the program ends or runs out of time, the remaining tests fail. A test
 of stdin and stdout has its own process; the outputs must have the same lines, up to trailing white space and empty
-lines at the end. Arguments and values are copies: tests do not see in-place changes to arguments.
+lines at the end.
 
 The reward is passed / total. A program that loops, crashes or forges messages is wrong. `SandboxBroken` and
 `SandboxUnavailable` are our failures and are raised.
@@ -17,10 +17,12 @@ The reward is passed / total. A program that loops, crashes or forges messages i
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import inspect
 import json
 import marshal
 import os
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,9 +31,7 @@ from typing import Any
 
 from groupwise.config.build import ConfigError
 from groupwise.rewards.code import harness, plain_values
-from groupwise.rewards.code.extract_program import Program, find_program
-from groupwise.rewards.code.plain_compare import matches, read_tree, truth
-from groupwise.rewards.code.plain_values import MAX_TREE_BYTES, BadTree, encode
+from groupwise.rewards.code.plain_values import MAX_TREE_BYTES, BadTree, encode, matches, read_tree, truth
 from groupwise.rewards.code.unit_tests import CallTest, CodeSpec, GradingPlan, JudgeScript, StdinTest, read_plan
 from groupwise.rewards.format import excerpt
 from groupwise.sandbox import ProgramLimits, ProgramStatus, Sandbox, Session, SessionEnded
@@ -42,6 +42,8 @@ SPARE_OUTPUT_BYTES = 65536
 MIN_SECONDS = 0.01
 """Time left below which no program is started."""
 
+_FENCE = re.compile(r"[ \t]*+(`{3,}+|~{3,}+)[ \t]*+([^\s`]*+)[^`]*+")
+_PYTHON = {"python", "py", "python3", "python2", "ipython"}
 _BOOT = """
 import marshal, os, struct, sys, types
 def read(size):
@@ -60,17 +62,13 @@ module.{main}()
 
 
 @dataclass(frozen=True, slots=True)
-class CodeLimits:
-    """Limits of all tests of one problem together."""
-
-    seconds: float = 4.0
-    memory_mb: int = 512
-
-    def sandbox_limits(self) -> ProgramLimits:
-        return ProgramLimits(seconds=self.seconds, memory_mb=self.memory_mb)
+class Program:
+    sources: tuple[str, ...]
+    """Candidates in order: the first that compiles is the program."""
+    is_fenced: bool
 
 
-def score_code(answer: str, completion: str, verifier: str, limits: CodeLimits, sandbox: Sandbox) -> Score:
+def score_code(answer: str, completion: str, verifier: str, limits: ProgramLimits, sandbox: Sandbox) -> Score:
     """Score the program of a completion; `answer` is the text of a `CodeSpec`."""
     spec, plan = read_plan(answer)
     program = find_program(completion, spec.entry_points[0] if spec.entry_points else "", spec.preamble)
@@ -90,10 +88,65 @@ def score_code(answer: str, completion: str, verifier: str, limits: CodeLimits, 
     return Score(reward, verdict, {"tests": reward}, verifier, detail)
 
 
+def find_program(completion: str, entry_point: str = "", preamble: str = "") -> Program | None:
+    """Return the program, with and without `preamble` before it; None where there is none.
+
+    It is found by lines alone: model text is not parsed in our process. Of several fenced blocks the first of these
+    counts: the last one marked as Python that defines the entry point, the last one that defines it, the last one
+    marked as Python, the last one. An unclosed block extends to the end of the text. Without a block, the whole
+    completion is the program if it defines the entry point, or if it continues the problem's code with an indented
+    line; the sandbox decides whether it is Python.
+    """
+    defines = _definition(entry_point)
+    blocks = _blocks(completion)
+    if blocks:
+        ranked = [
+            (bool(defines and defines.search(text)), language in _PYTHON, place)
+            for place, (language, text) in enumerate(blocks)
+        ]
+        text = blocks[max(ranked)[2]][1]
+    else:
+        is_continued = bool(preamble) and completion.lstrip("\r\n")[:1] in (" ", "\t")
+        is_program = defines is None or bool(defines.search(completion)) or is_continued
+        if not completion.strip() or not is_program:
+            return None
+        text = completion
+    sources = (f"{preamble}\n{text}", text) if preamble else (text,)
+    return Program(sources, bool(blocks))
+
+
+def _definition(entry_point: str) -> re.Pattern[str] | None:
+    """Return a pattern for definitions of the first name of `add` or `Solution().add`."""
+    name = re.match(r"\w+", entry_point)
+    if name is None:
+        return None
+    return re.compile(rf"^(?:(?:async[ \t]+)?def|class)[ \t]+{name[0]}\b|^{name[0]}[ \t]*(?::[^=\n]*)?=", re.MULTILINE)
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """Return (language, content) of each fenced block."""
+    blocks: list[tuple[str, str]] = []
+    fence, language, indent, lines = "", "", 0, list[str]()
+    for line in text.split("\n"):  # not splitlines: a string in the code may contain a form feed
+        match = _FENCE.fullmatch(line)
+        if fence:
+            if match and match[1].startswith(fence) and not line.strip().strip(fence[0]):
+                blocks.append((language, "\n".join(lines)))
+                fence = ""
+            else:
+                lines.append(line[min(indent, len(line) - len(line.lstrip())) :])
+        elif match:
+            fence, language, lines = match[1], match[2].lower(), []
+            indent = len(line) - len(line.lstrip())
+    if fence:
+        blocks.append((language, "\n".join(lines)))
+    return blocks
+
+
 def check_options(seconds: float, memory_mb: int, isolation: str) -> None:
     """Raise ConfigError for invalid sandbox options."""
     try:
-        CodeLimits(seconds, memory_mb).sandbox_limits()
+        ProgramLimits(seconds=seconds, memory_mb=memory_mb)
         Sandbox(isolation)
     except ValueError as error:
         raise ConfigError(str(error).removeprefix("Limits.")) from None
@@ -125,12 +178,14 @@ class _ProgramSession:
         self._session = session
         self.end = ""
         """Why it has ended; empty while it runs."""
-        self._send(_bundle())
+        session.send(_bundle())
 
     def ask(self, message: bytes) -> bytes | None:
-        self._send(message)
+        if len(message) > MAX_TREE_BYTES:
+            self.end = f"more than {MAX_TREE_BYTES} bytes to send"
         if self.end:
             return None
+        self._session.send(message)
         try:
             return self._session.receive()
         except SessionEnded as ended:
@@ -149,22 +204,16 @@ class _ProgramSession:
         is_answer = isinstance(tree, list) and len(tree) > 0 and isinstance(tree[0], str)
         return tree if is_answer else ["forged", "not an answer"]
 
-    def _send(self, message: bytes) -> None:
-        if len(message) > MAX_TREE_BYTES:
-            self.end = f"more than {MAX_TREE_BYTES} bytes to send"
-        if not self.end:
-            self._session.send(message)
-
 
 Failure = str | None
 """Why a test failed. None when it passed, so that no text from a program can mean a pass."""
 
 
 def _run_call_tests(
-    spec: CodeSpec, plan: GradingPlan, program: Program, limits: CodeLimits, sandbox: Sandbox
+    spec: CodeSpec, plan: GradingPlan, program: Program, limits: ProgramLimits, sandbox: Sandbox
 ) -> list[Failure] | None:
     """Return one failure per test; None where there is no program at all."""
-    with sandbox.open(_BOOT.format(main="serve_program"), limits=limits.sandbox_limits()) as session:
+    with sandbox.open(_BOOT.format(main="serve_program"), limits=limits) as session:
         running = _ProgramSession(session)
         loaded = running.answer(["load", program.sources, spec.setup])
         if loaded[0] == "no code" and not program.is_fenced:
@@ -173,7 +222,7 @@ def _run_call_tests(
             return [_reason(loaded)] * plan.num_tests
         failures: list[Failure] = [_call_failure(test, running) for test in plan.calls]
         if plan.script is not None:
-            failures += _judged_failures(plan.script, plan.num_judged, running, limits, sandbox)
+            failures += _judged_failures(plan.script, running, limits, sandbox)
     return failures
 
 
@@ -195,19 +244,19 @@ def _call_failure(test: CallTest, running: _ProgramSession) -> Failure:
 
 
 def _judged_failures(
-    script: JudgeScript, num_tests: int, running: _ProgramSession, limits: CodeLimits, sandbox: Sandbox
+    script: JudgeScript, running: _ProgramSession, limits: ProgramLimits, sandbox: Sandbox
 ) -> list[Failure]:
     """Run the judge and relay its calls. A test fails if the program gave no plain answer, whatever the test says."""
     failures: list[Failure] = []
     no_answer = end = ""
-    own = limits.sandbox_limits()
+    num_tests = script.num_tests
     # The judge waits while the program runs, so its wall-clock limit includes the program's time.
-    own = ProgramLimits(seconds=own.seconds, wall_seconds=2 * own.wall, memory_mb=own.memory_mb)
+    own = dataclasses.replace(limits, wall_seconds=2 * limits.wall)
     with sandbox.open(_BOOT.format(main="serve_judge"), limits=own) as judge:
         try:
             judge.send(_bundle())
             judge.send(script.to_message())
-            while len(failures) < num_tests and not end:
+            while len(failures) < num_tests:
                 message = judge.receive()
                 if message.startswith(b'["call", '):
                     answer = running.ask(message)
@@ -236,14 +285,13 @@ def _judged_failure(message: bytes) -> Failure:
 
 
 def _run_stdin_tests(
-    tests: Sequence[StdinTest], program: Program, limits: CodeLimits, sandbox: Sandbox
+    tests: Sequence[StdinTest], program: Program, limits: ProgramLimits, sandbox: Sandbox
 ) -> list[Failure] | None:
     """Return one failure per test; None where there is no program at all."""
     source = program.sources[0]
     if not program.is_fenced and not _is_python(source, limits, sandbox):
         return None
-    whole = limits.sandbox_limits()
-    seconds, wall = whole.seconds, whole.wall
+    seconds, wall = limits.seconds, limits.wall
     failures: list[Failure] = []
     for test in tests:
         if seconds < MIN_SECONDS or wall < MIN_SECONDS:
@@ -251,7 +299,7 @@ def _run_stdin_tests(
             continue
         started = time.monotonic()
         most = len(test.stdout.encode()) + SPARE_OUTPUT_BYTES
-        own = ProgramLimits(seconds=seconds, wall_seconds=wall, memory_mb=limits.memory_mb, output_bytes=most)
+        own = dataclasses.replace(limits, seconds=seconds, wall_seconds=wall, output_bytes=most)
         outcome = sandbox.run(source, stdin=test.stdin, limits=own)
         seconds -= outcome.seconds
         wall -= time.monotonic() - started
@@ -261,8 +309,8 @@ def _run_stdin_tests(
     return failures
 
 
-def _is_python(source: str, limits: CodeLimits, sandbox: Sandbox) -> bool:
-    with sandbox.open(_BOOT.format(main="serve_program"), limits=limits.sandbox_limits()) as session:
+def _is_python(source: str, limits: ProgramLimits, sandbox: Sandbox) -> bool:
+    with sandbox.open(_BOOT.format(main="serve_program"), limits=limits) as session:
         return _ProgramSession(session).answer(["compile", [source]]) == ["loaded"]
 
 

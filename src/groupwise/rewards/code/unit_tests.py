@@ -88,6 +88,10 @@ class JudgeScript:
     """Maps names to the entry points that they stand for."""
     blocks: tuple[tuple[tuple[str, bool], ...], ...]
 
+    @property
+    def num_tests(self) -> int:
+        return sum(is_test for block in self.blocks for _, is_test in block)
+
     def to_message(self) -> bytes:
         return json.dumps(["run", self.setup, self.imports, dict(self.bindings), self.blocks]).encode()
 
@@ -96,12 +100,11 @@ class JudgeScript:
 class GradingPlan:
     calls: tuple[CallTest, ...]
     script: JudgeScript | None
-    num_judged: int
     stdin: tuple[StdinTest, ...]
 
     @property
     def num_tests(self) -> int:
-        return len(self.calls) + self.num_judged + len(self.stdin)
+        return len(self.calls) + (self.script.num_tests if self.script else 0) + len(self.stdin)
 
 
 @lru_cache(maxsize=4096)
@@ -117,24 +120,20 @@ def plan_tests(spec: CodeSpec) -> GradingPlan:
     for name in spec.entry_points:
         if _ENTRY_POINT.fullmatch(name) is None:
             raise BadTests(f"entry_point = {name!r:.80}: expected a name such as 'add' or 'Solution().add'")
-    texts: list[str] = []
-    calls: list[CallTest] = []
-    stdin: list[StdinTest] = []
-    for number, test in enumerate(spec.tests, start=1):
-        if isinstance(test, str):
-            texts.append(test)
-            continue
-        found = _object_test(test, spec, f"test {number}")
-        if isinstance(found, CallTest):
-            calls.append(found)
-        else:
-            stdin.append(found)
-    script, num_judged = None, 0
+    texts = [test for test in spec.tests if isinstance(test, str)]
+    objects = [
+        _object_test(test, spec, f"test {number}")
+        for number, test in enumerate(spec.tests, start=1)
+        if not isinstance(test, str)
+    ]
+    calls = [test for test in objects if isinstance(test, CallTest)]
+    stdin = [test for test in objects if isinstance(test, StdinTest)]
+    script = None
     if texts:
         planner = _Planner(spec, "\n".join(texts))
         calls += planner.calls
-        script, num_judged = planner.script()
-    plan = GradingPlan(tuple(calls), script, num_judged, tuple(stdin))
+        script = planner.script()
+    plan = GradingPlan(tuple(calls), script, tuple(stdin))
     if not plan.num_tests:
         raise BadTests("no test: expected assert statements, a check(candidate) function, or objects with 'call' …")
     if stdin and len(stdin) < plan.num_tests:
@@ -146,7 +145,8 @@ def infer_entry_points(tests: Sequence[Any], solution: str = "", setup: str = ""
     """Return the names that Python tests call but do not define, limited to those that a given `solution` defines."""
     source = "\n".join(test for test in tests if isinstance(test, str))
     tree = _parse(source, "tests")
-    given = [call.args[0].id for call in _calls(tree, {"check"}) if call.args and isinstance(call.args[0], ast.Name)]
+    checks = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called_name(node) == "check"]
+    given = [call.args[0].id for call in checks if call.args and isinstance(call.args[0], ast.Name)]
     defined = _top_level_names(solution)
     # MBPP has a solution called `sum`: what a solution defines is not a builtin.
     known = _bound_names(tree) | _top_level_names(setup) | _top_level_names(helpers) | (set(dir(builtins)) - defined)
@@ -193,29 +193,19 @@ class _Planner:
         tree = _parse(source, "tests")
         self.spec = spec
         self.calls: list[CallTest] = []
-        self.bound = _bound_names(tree)
         self.bindings = {name: name for name in spec.entry_points if name.isidentifier()}
-        known = self.bound | _top_level_names(spec.helpers) | _top_level_names(spec.setup) | set(self.bindings)
+        of_tests = _bound_names(tree) | _top_level_names(spec.helpers)
+        known = of_tests | _top_level_names(spec.setup) | set(self.bindings)
         self.imports = tuple(sorted(_module_names(tree) - known))
         # Names that the program lacks: an argument that uses any of them is computed in the judge.
-        of_judge = self.bound | _top_level_names(spec.helpers) | set(self.imports)
-        self.of_judge = of_judge - set(self.bindings)
+        self.of_judge = of_tests.union(self.imports).difference(self.bindings)
         self.asserting = {
             node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and _holds(node, _FAILING)
         }
-        functions = [statement for statement in tree.body if self.is_test_function(statement)]
-        names = {function.name for function in functions if isinstance(function, ast.FunctionDef)}
-        rest = [statement for statement in tree.body if statement not in functions and not _is_call(statement, names)]
-        self.blocks = [self.block(rest)]
-        self.blocks += [self.function_block(each) for each in functions if isinstance(each, ast.FunctionDef)]
-
-    def is_test_function(self, statement: ast.stmt) -> bool:
-        if not isinstance(statement, ast.FunctionDef) or not _holds(statement, (*_FAILING, ast.Call)):
-            return False
-        num_required = len(statement.args.args) + len(statement.args.posonlyargs) - len(statement.args.defaults)
-        if statement.name == "check" and num_required == 1:
-            return True
-        return statement.name.startswith("test") and num_required == 0
+        functions = [each for each in tree.body if isinstance(each, ast.FunctionDef) and _is_test_function(each)]
+        names = {function.name for function in functions}
+        rest = [each for each in tree.body if each not in functions and _called_name(each) not in names]
+        self.blocks = [self.block(rest), *map(self.function_block, functions)]
 
     def function_block(self, function: ast.FunctionDef) -> list[tuple[str, bool]]:
         parameters = [parameter.arg for parameter in (*function.args.posonlyargs, *function.args.args)]
@@ -232,20 +222,19 @@ class _Planner:
     def block(self, statements: Iterable[ast.stmt]) -> list[tuple[str, bool]]:
         units = []
         for statement in statements:
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, (ast.Constant, ast.Name)):
-                continue
-            if isinstance(statement, ast.Assert):
-                if self.is_vacuous(statement.test):
+            match statement:
+                case ast.Expr(value=ast.Constant() | ast.Name()):
                     continue
-                call = self.call_test(statement.test)
-                if call is not None:
+                case ast.Assert(test=test) if self.is_vacuous(test):
+                    continue
+                case ast.Assert(test=test) if call := self.call_test(test):
                     self.calls.append(call)
-                    continue
-            units.append((self.rewritten(statement), self.is_test(statement)))
+                case _:
+                    units.append((self.rewritten(statement), self.is_test(statement)))
         return units
 
     def is_test(self, statement: ast.stmt) -> bool:
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        if isinstance(statement, _DEFINITIONS):
             return False
         if _holds(statement, _FAILING):
             return True
@@ -255,43 +244,43 @@ class _Planner:
         return bool(names & self.asserting) or any(name.startswith("assert") for name in names | attributes)
 
     def is_vacuous(self, test: ast.expr) -> bool:
-        if isinstance(test, ast.Tuple) and test.elts:
-            return True
-        if isinstance(test, ast.Constant):
-            return bool(test.value)
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Eq, ast.Is)):
-            return self.renamed(test.left) == self.renamed(test.comparators[0])
+        match test:
+            case ast.Tuple(elts=elements):
+                return bool(elements)
+            case ast.Constant(value=value):
+                return bool(value)
+            case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right]):
+                return self.renamed(left) == self.renamed(right)
         return False
 
     def call_test(self, test: ast.expr) -> CallTest | None:
-        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            text = self.whole_call(test.operand)
-            return None if text is None else CallTest(text, "false")
-        text = self.whole_call(test)
-        if text is not None:
+        if text := self.whole_call(test):
             return CallTest(text, "true")
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-            return None
-        for call, literal in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
-            text = self.whole_call(call)
-            if text is None:
-                continue
-            try:
-                expected = ast.literal_eval(literal)
-            except (ValueError, TypeError, SyntaxError):  # not made of literals
-                return None
-            if isinstance(test.ops[0], ast.Eq):
-                return CallTest(text, "equal", expected)
-            if isinstance(test.ops[0], ast.Is) and (expected is None or isinstance(expected, bool)):
-                return CallTest(text, "is", expected)
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=call) if text := self.whole_call(call):
+                return CallTest(text, "false")
+            case ast.Compare(left=left, ops=[ast.Eq() | ast.Is() as operator], comparators=[right]):
+                text, literal = self.whole_call(left), right
+                if not text:
+                    text, literal = self.whole_call(right), left
+                if not text:
+                    return None
+                try:
+                    expected = ast.literal_eval(literal)
+                except (ValueError, TypeError, SyntaxError):  # not made of literals
+                    return None
+                if isinstance(operator, ast.Eq):
+                    return CallTest(text, "equal", expected)
+                if expected is None or isinstance(expected, bool):
+                    return CallTest(text, "is", expected)
         return None
 
-    def whole_call(self, node: ast.expr) -> str | None:
-        """Return the text of a call of an entry point whose arguments the program can compute; else None."""
+    def whole_call(self, node: ast.expr) -> str:
+        """Return the text of a call of an entry point whose arguments the program can compute; else ""."""
         if not isinstance(node, ast.Call) or self.entry_point(node.func) is None:
-            return None
+            return ""
         arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
-        return None if any(self.needs_judge(argument) for argument in arguments) else self.renamed(node)
+        return "" if any(map(self.needs_judge, arguments)) else self.renamed(node)
 
     def entry_point(self, function: ast.expr) -> str | None:
         if isinstance(function, ast.Name):
@@ -300,7 +289,7 @@ class _Planner:
         return text if text in self.spec.entry_points else None
 
     def needs_judge(self, argument: ast.expr) -> bool:
-        return bool(_free_names(argument) & self.of_judge)
+        return not self.of_judge.isdisjoint(_free_names(argument))
 
     def renamed(self, node: ast.expr) -> str:
         return ast.unparse(_Rename(self.bindings).visit(_copy(node)))
@@ -308,16 +297,14 @@ class _Planner:
     def rewritten(self, statement: ast.stmt) -> str:
         return ast.unparse(ast.fix_missing_locations(_Relay(self).visit(_copy(statement))))
 
-    def script(self) -> tuple[JudgeScript | None, int]:
-        blocks = tuple(tuple(block) for block in self.blocks)
-        num_judged = sum(is_test for block in blocks for _, is_test in block)
-        if not num_judged:
-            return None, 0
+    def script(self) -> JudgeScript | None:
         setup = tuple(source for source in (self.spec.helpers, self.spec.setup) if source)
-        return JudgeScript(setup, self.imports, self.bindings, blocks), num_judged
+        script = JudgeScript(setup, self.imports, self.bindings, tuple(tuple(block) for block in self.blocks))
+        return script if script.num_tests else None
 
 
 _FAILING = (ast.Assert, ast.Raise)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _NOT_INLINE = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.Nonlocal, ast.Global)
 
 
@@ -383,24 +370,30 @@ def _own_nodes(function: ast.FunctionDef) -> Iterable[ast.AST]:
     while waiting:
         node = waiting.pop()
         yield node
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+        if not isinstance(node, (*_DEFINITIONS, ast.Lambda)):
             waiting.extend(ast.iter_child_nodes(node))
 
 
-def _is_call(statement: ast.stmt, names: set[str]) -> bool:
-    value = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in names
+def _is_test_function(function: ast.FunctionDef) -> bool:
+    if not _holds(function, (*_FAILING, ast.Call)):
+        return False
+    num_required = len(function.args.args) + len(function.args.posonlyargs) - len(function.args.defaults)
+    return num_required == 1 if function.name == "check" else function.name.startswith("test") and num_required == 0
 
 
-def _calls(tree: ast.AST, names: set[str]) -> list[ast.Call]:
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    return [node for node in found if isinstance(node.func, ast.Name) and node.func.id in names]
+def _called_name(node: ast.AST) -> str:
+    """Return the name that a call, or a statement that is only a call, calls; "" for anything else."""
+    match node:
+        case ast.Call(func=ast.Name(id=name)) | ast.Expr(value=ast.Call(func=ast.Name(id=name))):
+            return str(name)
+    return ""
 
 
 def _outer_calls(node: ast.AST, known: set[str]) -> list[str]:
     """Return unknown names that are called, except within the arguments of such a call."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id not in known:
-        return [node.func.id]
+    name = _called_name(node)
+    if name and name not in known:
+        return [name]
     return [name for child in ast.iter_child_nodes(node) for name in _outer_calls(child, known)]
 
 
@@ -433,15 +426,12 @@ def _top_level_names(source: str) -> frozenset[str]:
     """Return the names that running the text would define."""
     names: set[str] = set()
     for statement in _parse(source, "code beside the tests").body:
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names.add(statement.name)
-        else:
-            names |= _bound_names(statement)
+        names |= {statement.name} if isinstance(statement, _DEFINITIONS) else _bound_names(statement)
     return frozenset(names)
 
 
 def _module_names(tree: ast.AST) -> set[str]:
-    """Return the standard library modules of which an attribute is used."""
+    """Return the standard library modules that the code uses an attribute of."""
     bases = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     return {base.id for base in bases if isinstance(base, ast.Name)} & sys.stdlib_module_names
 

@@ -147,7 +147,7 @@ class _Parser:
             return left
         if operators == ["="] and left.kind == "tuple" and all(item.kind == "variable" for item in left.args):
             operands[0] = Node("variable", name=",".join(item.name for item in left.args))  # (x, y) = (1, 2)
-        if not all(operand.is_scalar or operand.kind == "infinity" for operand in operands[:-1]):
+        if not all(operand.is_scalar for operand in operands[:-1]):
             raise Unreadable
         return Node("relation", tuple(operands), name=" ".join(operators))
 

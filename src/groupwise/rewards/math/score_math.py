@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from groupwise.rewards.extract import AnswerMark, describe_missing, final_answer, last_number
-from groupwise.rewards.format import excerpt, verdict_of
+from groupwise.rewards.format import excerpt, score_correct
 from groupwise.rewards.math.equality import judge
 from groupwise.rewards.math.normalize import normalize
 from groupwise.rewards.numbers import parse_number
@@ -32,25 +32,17 @@ def score_math(
     A bare number, found by the mark `number`, gets nothing for its format.
     """
     found = final_answer(completion, marks)
-    is_right = found is not None and is_right_answer(gold, found.text, question)
+    is_right = None if found is None else is_right_answer(gold, found.text, question)
     has_right_number = False
     if not is_right:
         value = _gold_number(gold)
         number = None if value is None else last_number(completion)
-        has_right_number = number is not None and value == parse_number(number)
-    has_mark = found is not None and ("number" not in marks or final_answer(completion, _written(marks)) is not None)
-    parts = {
-        "correct": 1.0 if is_right else 0.0,
-        "box": 0.1 if has_mark else 0.0,
-        "last_number": 0.1 if has_right_number else 0.0,
-    }
-    verdict = verdict_of(None if found is None else is_right)
+        has_right_number = number is not None and value == parse_number(number.text)
+    written = [mark for mark in marks if mark != "number"]
+    has_mark = found is not None and ("number" not in marks or final_answer(completion, written) is not None)
+    box, last = 0.1 if has_mark else 0.0, 0.1 if has_right_number else 0.0
     detail = excerpt(found.text) if found else describe_missing(marks)
-    return Score(sum(parts.values()), verdict, parts, verifier, detail)
-
-
-def _written(marks: Sequence[AnswerMark]) -> tuple[AnswerMark, ...]:
-    return tuple(mark for mark in marks if mark != "number")
+    return score_correct(is_right, verifier, detail, box=box, last_number=last)
 
 
 def is_right_answer(gold: str, answer: str, question: str = "") -> bool:

@@ -1,8 +1,8 @@
 """Tokens of arithmetic as people and models write it: numbers, signs, units, LaTeX, and anything else.
 
 One linear pass splits the text; two more resolve what depends on the neighbours (is this x a sign or a variable? does
-this bracket hold an expression or a remark?). Tokens that are not arithmetic are kept, so that the parser sees letters
-attached to an expression. Nothing here computes.
+this bracket contain an expression or a remark?). Tokens that are not arithmetic are kept, so that the parser sees
+letters attached to an expression. Nothing here computes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ class Token(NamedTuple):
     """Index of the matching bracket of a group."""
     is_glued: bool = False
     """No space before it; `$` and `\\left` do not count as space."""
-    previous: str = ""
-    """The character before it."""
 
 
 CALCULATOR_NOTE = re.compile(r"<<([^<>\n]*)>>")
@@ -107,8 +105,7 @@ def tokenize(text: str) -> list[Token]:
     for match in _TOKEN.finditer(text):
         token = _token(match.lastgroup or "", match[0], match.start(), match.end(), text, tokens)
         if token is not None:
-            previous = text[token.start - 1] if token.start else ""
-            tokens.append(token._replace(is_glued=is_glued, previous=previous))
+            tokens.append(token._replace(is_glued=is_glued))
             is_glued = True
         elif _SPACE.match(match[0]):
             is_glued = False
@@ -124,14 +121,14 @@ def _token(name: str, text: str, start: int, end: int, whole: str, before: list[
     match name:
         case "gap":
             is_line_end = "\n" in text or "\\\\" in text
-            goes_on = (before and before[-1].kind in "=O") or whole.startswith(("=", "≈", "&", "\\approx"), end)
-            kind = "B" if is_line_end and not goes_on else ""
+            continues = (before and before[-1].kind in "=O") or whole.startswith(("=", "≈", "&", "\\approx"), end)
+            kind = "B" if is_line_end and not continues else ""
         case "number":
             # Not numbers: 3:45 and 0730 (clock times), 3:2 (a ratio), 1.2.3 (a version), 13,2000 (a slip).
             is_odd = (is_glued and before[-1].kind in "NV") or len(text) > MAX_DIGITS or _LEADING_ZERO.match(text)
-            goes_on = whole[end : end + 1] in (":", ".", ",") and whole[end + 1 : end + 2].isdigit()
-            went_on = start > 1 and whole[start - 1] in ":," and whole[start - 2].isdigit()
-            kind = "V" if is_odd or goes_on or went_on or _REPEATING.match(whole, end) else "N"
+            continues = whole[end : end + 1] in (":", ".", ",") and whole[end + 1 : end + 2].isdigit()
+            is_continued = start > 1 and whole[start - 1] in ":," and whole[start - 2].isdigit()
+            kind = "V" if is_odd or continues or is_continued or _REPEATING.match(whole, end) else "N"
         case "dots":
             kind = "D" if is_glued and before[-1].kind == "N" and "." in before[-1].text else "…"
         case "operator":

@@ -26,9 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise.rewards.extract import last_tag
-from groupwise.rewards.fences import last_fenced
-from groupwise.rewards.format import excerpt
+from groupwise.rewards.extract import last_fenced, last_tag
+from groupwise.rewards.format import excerpt, score_correct
 from groupwise.rewards.sql.sqlite_reader import (
     DatabaseError,
     QueryError,
@@ -39,7 +38,7 @@ from groupwise.rewards.sql.sqlite_reader import (
     file_signature,
     run_query,
 )
-from groupwise.types import Score, Verdict
+from groupwise.types import Score
 
 DEFAULT_LIMITS = QueryLimits()
 EXECUTES_REWARD = 0.1
@@ -87,24 +86,19 @@ def score_sql(
 ) -> Score:
     query = find_query(completion, allow_bare=allow_bare)
     if query is None:
-        return _score(Verdict.UNPARSED, 0.0, verifier, "no query found")
+        return score_correct(None, verifier, "no query found", executes=0.0)
     golds = gold_results(gold, databases, limits)
     for database, expected in zip(databases, golds, strict=True):
         try:
             result = run_query(database, query, limits)
         except QueryError as error:
-            return _score(Verdict.WRONG, 0.0, verifier, f"{excerpt(str(error))}: {excerpt(query)}")
+            return score_correct(False, verifier, f"{excerpt(str(error))}: {excerpt(query)}", executes=0.0)
         except DatabaseError as error:
             raise GoldError(str(error)) from None
         fault = difference(expected, result)
         if fault:
-            return _score(Verdict.WRONG, executes_reward, verifier, f"{fault}: {excerpt(query)}")
-    return _score(Verdict.CORRECT, 0.0, verifier, excerpt(query))
-
-
-def _score(verdict: Verdict, executes: float, verifier: str, detail: str) -> Score:
-    correct = 1.0 if verdict is Verdict.CORRECT else 0.0
-    return Score(correct + executes, verdict, {"correct": correct, "executes": executes}, verifier, detail)
+            return score_correct(False, verifier, f"{fault}: {excerpt(query)}", executes=executes_reward)
+    return score_correct(True, verifier, excerpt(query), executes=0.0)
 
 
 def find_query(completion: str, *, allow_bare: bool = True) -> str | None:
@@ -144,8 +138,10 @@ def _gold(database: str, _: Signature, gold: str, limits: QueryLimits) -> Gold:
 
 
 def _tie_blocks(database: str, gold: str, result: QueryResult, limits: QueryLimits) -> tuple[tuple[int, int], ...]:
-    """Find the ties of the gold query's ORDER BY: sorted with ties broken in two opposite ways, they are the shortest
-    spans with the same rows either way."""
+    """Return the spans of rows that are tied in the gold query's ORDER BY.
+
+    They are the shortest spans with the same rows when ties are broken in two opposite ways.
+    """
     num_rows = len(result.rows)
     end = order_by_end(gold)
     if end is None or num_rows < 2:

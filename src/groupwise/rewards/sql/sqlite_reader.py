@@ -18,6 +18,7 @@ and never used across a fork. For a hard deadline, run this in a killable proces
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
@@ -26,6 +27,7 @@ import threading
 import time
 import urllib.parse
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -124,9 +126,7 @@ def file_signature(path: str) -> Signature:
 
 def run_query(path: str, query: str, limits: QueryLimits) -> QueryResult:
     """Return all rows of a query; whatever it is, raise only `QueryError` or `DatabaseError`."""
-    fault = _text_fault(query)
-    if fault:
-        raise QueryError(fault)
+    _check_text(query)
     return _reader(path).run(query, limits)
 
 
@@ -143,17 +143,17 @@ def schema_text(path: str, max_chars: int) -> str:
     return "\n".join(kept)
 
 
-def _text_fault(query: str) -> str:
+def _check_text(query: str) -> None:
     if len(query) > MAX_QUERY_CHARS:
-        return f"longer than {MAX_QUERY_CHARS} characters"
+        raise QueryError(f"longer than {MAX_QUERY_CHARS} characters")
     if "\0" in query:
-        return "holds a NUL character"
+        raise QueryError("contains a NUL character")
     try:
         query.encode()
     except UnicodeEncodeError:
-        return "holds half a surrogate pair"
-    clock = _CLOCK.search(query)
-    return f"{clock[0]} depends on the day or the machine" if clock else ""
+        raise QueryError("contains half a surrogate pair") from None
+    if clock := _CLOCK.search(query):
+        raise QueryError(f"{clock[0]} depends on the day or the machine")
 
 
 class _Open(threading.local):
@@ -174,15 +174,13 @@ def _reader(path: str) -> _Reader:
         _open.inherited.append(_open.readers)
         _open.process_id, _open.readers = os.getpid(), OrderedDict()
     signature = file_signature(path)
-    reader = _open.readers.get(path)
+    reader = _open.readers.pop(path, None)
     if reader is not None and reader.signature != signature:
-        _open.readers.pop(path).connection.close()
+        reader.connection.close()
         reader = None
-    if reader is None:
-        while len(_open.readers) >= MAX_CONNECTIONS:
-            _open.readers.popitem(last=False)[1].connection.close()
-        reader = _open.readers[path] = _Reader(path, signature)
-    _open.readers.move_to_end(path)
+    while len(_open.readers) >= MAX_CONNECTIONS:
+        _open.readers.popitem(last=False)[1].connection.close()
+    _open.readers[path] = reader = reader or _Reader(path, signature)
     return reader
 
 
@@ -218,7 +216,8 @@ class _Reader:
             connection.setlimit(limit, value)
         functions: list[tuple[str, int, Any]] = [("like", 2, self._like), ("like", 3, self._like)]
         functions += [("instr", 2, self._instr), ("replace", 3, self._replace)]
-        functions += [(f"{side}trim", 2, self._trim(getattr(str, f"{side}strip"))) for side in ("", "l", "r")]
+        strips = {"trim": str.strip, "ltrim": str.lstrip, "rtrim": str.rstrip}
+        functions += [(name, 2, functools.partial(self._trim, strip)) for name, strip in strips.items()]
         for name, num_arguments, function in functions:
             connection.create_function(name, num_arguments, function, deterministic=True)
         connection.set_authorizer(self._authorize)
@@ -230,11 +229,8 @@ class _Reader:
         self._cpu_deadline_s = time.thread_time() + limits.max_cpu_s
         self._end = ""
         try:
-            cursor = self.connection.execute(query)
-            try:
+            with contextlib.closing(self.connection.execute(query)) as cursor:
                 return _fetch(cursor, limits)
-            finally:
-                cursor.close()
         except MemoryError:
             raise QueryError("needs too much memory") from None
         except sqlite3.Warning as error:  # several statements, on some versions of Python
@@ -250,7 +246,7 @@ class _Reader:
             return sqlite3.SQLITE_OK
         if action == sqlite3.SQLITE_READ:
             name = (first or "").lower()
-            # Without a column it may be a common table expression, of which only the size can be read.
+            # Without a column it may be a common table expression, whose size alone can be read.
             is_known = name in self.tables or (not second and not name.startswith(_INTERNAL))
             return self._allow(is_known, f"table {first} may not be read")
         if action == sqlite3.SQLITE_FUNCTION:
@@ -316,17 +312,14 @@ class _Reader:
             raise self._refusal("makes a string that is too big")
         return text.replace(old, new)
 
-    def _trim(self, strip: Any) -> Any:
-        def trim(value: Any, characters: Any) -> str | None:
-            if value is None or characters is None:
-                return None
-            value, characters = _as_text(value), _as_text(characters)
-            if len(characters) > MAX_TRIM_CHARS:
-                raise self._refusal(f"trims more than {MAX_TRIM_CHARS} different characters")
-            self._charge(len(value))
-            return str(strip(value, characters) if characters else value)
-
-        return trim
+    def _trim(self, strip: Callable[[str, str], str], value: Any, characters: Any) -> str | None:
+        if value is None or characters is None:
+            return None
+        value, characters = _as_text(value), _as_text(characters)
+        if len(characters) > MAX_TRIM_CHARS:
+            raise self._refusal(f"trims more than {MAX_TRIM_CHARS} different characters")
+        self._charge(len(value))
+        return strip(value, characters) if characters else value
 
 
 def _fetch(cursor: sqlite3.Cursor, limits: QueryLimits) -> QueryResult:
@@ -338,9 +331,9 @@ def _fetch(cursor: sqlite3.Cursor, limits: QueryLimits) -> QueryResult:
         rows.append(row)
         num_bytes += sum(len(value) if isinstance(value, (str, bytes)) else 8 for value in row)
         if len(rows) > limits.max_rows:
-            raise QueryError(f"gives more than {limits.max_rows} rows")
+            raise QueryError(f"returns more than {limits.max_rows} rows")
         if num_bytes > limits.max_bytes:
-            raise QueryError(f"gives more than {limits.max_bytes} bytes")
+            raise QueryError(f"returns more than {limits.max_bytes} bytes")
     return QueryResult(tuple(rows), len(cursor.description))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from groupwise.rewards.code.score_code import CodeLimits, score_code
+from groupwise.rewards.code.score_code import score_code
 from groupwise.rewards.code.unit_tests import CodeSpec
 from groupwise.sandbox import ProgramLimits, ProgramOutcome, ProgramStatus, Sandbox, Session, SessionEnded
 from groupwise.types import Score, Verdict
@@ -25,10 +25,10 @@ SPEC = CodeSpec(
     ("f",),
 )
 HONEST = "def f(x): return {2: 46116, 3: 97353, 4: 171234}.get(x) or x * 53770"
-LIMITS = CodeLimits(1.0, 256)
+LIMITS = ProgramLimits(seconds=1.0, memory_mb=256)
 
 
-def _score(sandbox: Any, program: str, spec: CodeSpec = SPEC, limits: CodeLimits = LIMITS) -> Score:
+def _score(sandbox: Any, program: str, spec: CodeSpec = SPEC, limits: ProgramLimits = LIMITS) -> Score:
     return score_code(spec.to_text(), f"```python\n{program}\n```", "", limits, sandbox)
 
 
@@ -209,7 +209,7 @@ def test_attacks_earn_nothing(clean: Sandbox, program: str) -> None:
 
 
 def test_frames_and_objects_hold_no_expected_value(clean: Sandbox) -> None:
-    limits = CodeLimits(4.0, 512)
+    limits = ProgramLimits(seconds=4.0, memory_mb=512)
     assert _score(clean, FRAME_WALK, limits=limits).reward == 0.0
     # Were the value there, the walk would find it.
     leaking = CodeSpec(SPEC.tests, SPEC.entry_points, setup="note = 'expects 46116'")
@@ -375,7 +375,7 @@ STDIN_ATTACKS = {
 @pytest.mark.parametrize("program", STDIN_ATTACKS.values(), ids=STDIN_ATTACKS.keys())
 def test_whole_programs_that_lie(clean: Sandbox, program: str) -> None:
     spec = CodeSpec(({"stdin": "1", "stdout": "46116\n7\n8\n"},))
-    result = _score(clean, program, spec, CodeLimits(0.5, 256))
+    result = _score(clean, program, spec, ProgramLimits(seconds=0.5, memory_mb=256))
     assert (result.reward, result.verdict) == (0.0, Verdict.WRONG)
 
 

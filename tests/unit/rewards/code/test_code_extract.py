@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from groupwise.rewards.code.extract_program import find_program
+from groupwise.rewards.code.score_code import find_program
 
 DEFINED = "def f(x):\n    return x"
 PREAMBLE = 'from math import pi\n\ndef f(x):\n    """Doc."""\n'

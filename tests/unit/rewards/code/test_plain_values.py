@@ -12,8 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.rewards.code.plain_compare import matches, read_tree, truth
-from groupwise.rewards.code.plain_values import MAX_DEPTH, MAX_NODES, MAX_TREE_BYTES, BadTree, NotPlain, decode, encode
+from groupwise.rewards.code.plain_values import (
+    MAX_DEPTH,
+    MAX_NODES,
+    MAX_TREE_BYTES,
+    BadTree,
+    NotPlain,
+    decode,
+    encode,
+    matches,
+    read_tree,
+    truth,
+)
 
 
 def _sent(value: Any) -> Any:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from groupwise.config.build import ConfigError
-from groupwise.rewards.code.score_code import CodeLimits, check_options, score_code, shared_sandbox
+from groupwise.rewards.code.score_code import check_options, score_code, shared_sandbox
 from groupwise.rewards.code.unit_tests import CodeSpec
-from groupwise.sandbox import Sandbox, SandboxBroken
+from groupwise.sandbox import ProgramLimits, Sandbox, SandboxBroken
 from groupwise.types import Score, Verdict
 
 Scorer = Callable[..., Score]
@@ -20,7 +20,7 @@ def score(sandbox: Sandbox) -> Scorer:
     def run(tests: Any, completion: str, entry_point: str = "f", seconds: float = 2.0, **fields: str) -> Score:
         tests = tuple(tests) if isinstance(tests, list) else (tests,)
         spec = CodeSpec(tests, (entry_point,) if entry_point else (), **fields)
-        return score_code(spec.to_text(), completion, "code/1", CodeLimits(seconds, 256), sandbox)
+        return score_code(spec.to_text(), completion, "code/1", ProgramLimits(seconds=seconds, memory_mb=256), sandbox)
 
     return run
 
@@ -315,13 +315,15 @@ def test_a_failure_of_the_sandbox_is_raised() -> None:
 
     answer = CodeSpec(("assert f(1) == 1",), ("f",)).to_text()
     with pytest.raises(SandboxBroken):
-        score_code(answer, _code("def f(x): return 1"), "", CodeLimits(), Broken())  # type: ignore[arg-type]
+        score_code(answer, _code("def f(x): return 1"), "", ProgramLimits(seconds=4.0, memory_mb=512), Broken())  # type: ignore[arg-type]
 
 
 def test_one_sandbox_for_a_process(sandbox: Sandbox) -> None:
     def reward() -> float:
         answer = CodeSpec(("assert f(1) == 1",), ("f",)).to_text()
-        return score_code(answer, _code("def f(x): return x"), "", CodeLimits(), shared_sandbox("auto")).reward
+        return score_code(
+            answer, _code("def f(x): return x"), "", ProgramLimits(seconds=4.0, memory_mb=512), shared_sandbox("auto")
+        ).reward
 
     assert shared_sandbox("auto") is shared_sandbox("auto")
     assert reward() == 1.0

@@ -12,17 +12,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from groupwise.rewards.json.json_text import (
+from groupwise.rewards.json.schema_share import LEAF, MAX_OUTLINE_NODES, outline_of
+from groupwise.rewards.json.score_json import (
     MAX_DEPTH,
     MAX_JSON_CHARS,
     NotJsonError,
+    SchemaError,
+    compile_schema,
     find_json,
     is_same_json,
     last_brackets,
     parse_json,
+    score_document,
+    score_json,
 )
-from groupwise.rewards.json.schema_share import LEAF, MAX_OUTLINE_NODES, outline_of
-from groupwise.rewards.json.score_json import SchemaError, compile_schema, score_document, score_json
 from groupwise.types import Score, Verdict
 
 PERSON: dict[str, Any] = {
