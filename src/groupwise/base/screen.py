@@ -1,12 +1,13 @@
-"""The display while something runs: a live picture in a terminal, plain lines anywhere else.
+"""The display while something runs: a live picture in a terminal or a notebook, plain lines anywhere else.
 
-Contract: only a terminal gets escape codes. A stream that goes away (`| head`, a closed terminal) silences the display
-and never raises. There is no drawing thread, because other code forks processes, and a fork beside a drawing thread can
-deadlock.
+Contract: only a terminal gets escape codes, and a notebook gets one output that is replaced in place. A stream that
+goes away (`| head`, a closed terminal) silences the display and never raises. There is no drawing thread, because other
+code forks processes, and a fork beside a drawing thread can deadlock.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -18,7 +19,9 @@ class Screen:
         """`stream` is stderr by default. With `is_kept` the last picture stays at the end."""
         self._stream: TextIO | None = sys.stderr if stream is None else stream
         self._live: Any = None
-        if not _is_terminal(self._stream):
+        if stream is None and _is_in_notebook():
+            self._live = _NotebookLive(self._stream, is_kept)
+        if self._live is not None or not _is_terminal(self._stream):
             return
         from rich.console import Console
         from rich.live import Live
@@ -76,6 +79,36 @@ class Screen:
         except (OSError, ValueError):
             # Python raises ValueError for a stream that we closed ourselves.
             self._stream = None
+
+
+class _NotebookLive:
+    """What `Screen` uses of rich's `Live`, for a notebook; rich's own needs a widget there."""
+
+    def __init__(self, stream: TextIO | None, is_kept: bool) -> None:
+        from IPython.display import display
+        from rich.console import Console
+
+        self.console = Console(file=stream, width=100, force_jupyter=False, highlight=False, markup=False, emoji=False)
+        self._is_kept = is_kept
+        self._handle = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def update(self, picture: Any, *, refresh: bool) -> None:
+        from rich.console import Console
+
+        page = Console(file=io.StringIO(), record=True, width=100, force_terminal=True, force_jupyter=False)
+        page.print(picture)
+        text = page.export_text(clear=False).rstrip()
+        html = page.export_html(inline_styles=True, code_format='<pre style="line-height: 1.4">{code}</pre>')
+        self._handle.update({"text/plain": text, "text/html": html}, raw=True)
+
+    def stop(self) -> None:
+        if not self._is_kept:
+            self._handle.update({"text/plain": ""}, raw=True)
+
+
+def _is_in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
@@ -47,6 +48,46 @@ def test_a_file_gets_one_plain_line_per_record(sample: Any, monkeypatch: pytest.
         "held-out after step 1  rl  pass@1 0.300 [0.250, 0.350]  100 problems x 4",
         f"step 2/102  rl  reward 0.412  held-out 0.300 [0.250, 0.350]  {common}  left 5m00s",
     ]
+
+
+class FakeNotebook:
+    """The parts of IPython that the display uses, in a kernel. `shown` is the cell's output, as it is replaced."""
+
+    def __init__(self) -> None:
+        self.shown: list[dict[str, str]] = []
+
+    def get_ipython(self) -> Any:
+        return types.SimpleNamespace(kernel=object())
+
+    def display(self, data: dict[str, str], *, raw: bool, display_id: bool) -> Any:
+        assert raw
+        assert display_id
+        self.shown.append(data)
+        return types.SimpleNamespace(update=lambda data, raw: self.shown.append(data))
+
+
+def test_a_notebook_has_one_output_that_is_replaced(
+    sample: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    notebook = FakeNotebook()
+    monkeypatch.setitem(sys.modules, "IPython", notebook)
+    monkeypatch.setitem(sys.modules, "IPython.display", notebook)
+    progress = Progress(102, clock=ticking(0.0, 4.0))
+    progress.write(full_step(1, stage="<b>[rl]"))
+    progress.write_eval(sample.eval(1))
+    progress.write(full_step(2))
+    progress.close()
+    assert capsys.readouterr() == ("", "")
+    assert [data["text/plain"].split("  ")[0].strip() for data in notebook.shown] == [
+        "",
+        *("step 0/102",),
+        *("step 1/102",) * 2,
+        "step 2/102",
+    ]
+    first, last = notebook.shown[2], notebook.shown[-1]
+    assert "&lt;b&gt;[rl]" in first["text/html"]
+    assert "held-out 0.300 [0.250, 0.350]" in last["text/plain"]
+    assert "\x1b" not in "".join(first.values())
 
 
 def test_supervised_steps_show_their_own_loss() -> None:
