@@ -28,11 +28,9 @@ from groupwise.engines.engine import Request
 from groupwise.engines.factory import make_engine
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.engines.sampling import truncate
-from groupwise.engines.vllm.backend import VllmError
-from groupwise.engines.vllm.vllm_engine import VllmEngine
+from groupwise.engines.vllm.vllm_engine import PublishedWeights, VllmEngine, VllmError
 from groupwise.models.export import save_folder
 from groupwise.models.policy import Policy, load_policy
-from groupwise.models.publish import PublishedWeights
 from groupwise.runs.reader import Run
 from groupwise.types import Group, Problem, Prompt, Rollout, SamplingParams
 from tests.factories import GRPO, TINY_MODEL

@@ -6,22 +6,21 @@ rank samples from a plain replica that is filled before sampling and emptied aft
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from groupwise.config import ConfigError, EngineConfig
-from groupwise.engines.engine import Engine
+from groupwise.engines.engine import Engine, Request
 from groupwise.engines.native.device_memory import ReleasableMemory
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
-from groupwise.engines.refilled import RefilledEngine
-from groupwise.engines.vllm.backend import Backend
 from groupwise.engines.vllm.in_process import InProcess
-from groupwise.engines.vllm.vllm_engine import VllmEngine
+from groupwise.engines.vllm.vllm_engine import Backend, PublishedWeights, VllmEngine
 from groupwise.engines.vllm.vllm_server import Server
 from groupwise.models.export import save_folder
 from groupwise.models.policy import Policy
-from groupwise.models.publish import PublishedWeights
-from groupwise.models.replica import HostMemory
+from groupwise.models.replica import HostMemory, Replica
+from groupwise.types import Group, SamplingParams
 
 
 def make_engine(config: EngineConfig, policy: Policy) -> Engine:
@@ -30,7 +29,7 @@ def make_engine(config: EngineConfig, policy: Policy) -> Engine:
     if config.name == "vllm":
         raise ConfigError('engine.name = "vllm": only works with one rank; use engine.name = "native" under torchrun')
     replica = policy.replica(ReleasableMemory(policy.device) if policy.device.type == "cuda" else HostMemory())
-    return RefilledEngine(_make_engine(config, policy, replica.model), replica.filled, replica.num_bytes)
+    return RefilledEngine(_make_engine(config, policy, replica.model), replica)
 
 
 def _make_engine(config: EngineConfig, policy: Policy, model: Any) -> Engine:
@@ -59,3 +58,21 @@ def _make_backend(config: EngineConfig, policy: Policy) -> Backend:
         max_batch_rollouts=config.max_batch_rollouts,
         memory_share=config.memory_share,
     )
+
+
+class RefilledEngine:
+    """An engine on a replica."""
+
+    def __init__(self, engine: Engine, replica: Replica) -> None:
+        self.peak_bytes = 0
+        self._engine = engine
+        self._replica = replica
+
+    def generate(
+        self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
+    ) -> Iterator[tuple[int, Group]]:
+        # Even without requests: other ranks may have some, and all ranks must take part in filling.
+        with self._replica.filled():
+            yield from self._engine.generate(requests, sampling, policy_version)
+        # torch does not count the replica's memory.
+        self.peak_bytes = self._engine.peak_bytes + self._replica.num_bytes if self._engine.peak_bytes else 0

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.engines.completions import Assembly, completion_text, has_stop
-from groupwise.engines.engine import Request
+from groupwise.engines.engine import Assembly, Request, completion_text, has_stop
 from groupwise.engines.sampling import draw_tokens
 from groupwise.types import Finish, Group, Rollout, SamplingParams
 

@@ -27,10 +27,8 @@ from groupwise.config import (
 from groupwise.engines.engine import Request
 from groupwise.engines.factory import make_engine
 from groupwise.engines.reference import ReferenceEngine
-from groupwise.engines.vllm.backend import Draw, Drawn, VllmError
-from groupwise.engines.vllm.vllm_engine import VllmEngine
+from groupwise.engines.vllm.vllm_engine import Draw, Drawn, PublishedWeights, VllmEngine, VllmError
 from groupwise.models.policy import Policy, load_policy
-from groupwise.models.publish import PublishedWeights
 from groupwise.models.tiny import make_tiny, make_tokenizer
 from groupwise.types import Finish, Group, Problem, Prompt, Rollout, SamplingParams
 from tests.factories import TINY_SIZES
@@ -140,7 +138,7 @@ class FakeBackend:
     def close(self) -> None: ...
 
 
-class FakeWeights:
+class FakeWeights(PublishedWeights):
     def __init__(self) -> None:
         self.writes = 0
 

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from groupwise.config import EngineConfig
 from groupwise.engines.factory import make_engine
-from groupwise.engines.vllm.backend import Draw, Drawn, VllmError
+from groupwise.engines.vllm.vllm_engine import Draw, Drawn, VllmError
 from groupwise.engines.vllm.vllm_server import Server
 from groupwise.types import SamplingParams
 from tests.unit.engines.test_vllm import make_policy, request

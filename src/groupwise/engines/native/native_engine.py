@@ -18,12 +18,18 @@ from typing import Any
 
 import torch
 
-from groupwise.engines.completions import Assembly, completion_text, first_stop, undrawn_groups
-from groupwise.engines.engine import Request
-from groupwise.engines.native.blocks import BlockPool
-from groupwise.engines.native.cache_limits import BLOCK_TOKENS, CACHE_SHARE, PREFILL_TOKENS
+from groupwise.engines.engine import Assembly, Request, completion_text, first_stop, undrawn_groups
 from groupwise.engines.native.decode import DecodeProgress, Look, Piece, Runner
-from groupwise.engines.native.schedule import Decoding, Schedule, Scheduled, blocks_for
+from groupwise.engines.native.schedule import (
+    BLOCK_TOKENS,
+    CACHE_SHARE,
+    PREFILL_TOKENS,
+    BlockPool,
+    Decoding,
+    Schedule,
+    Scheduled,
+    blocks_for,
+)
 from groupwise.types import Finish, Group, Rollout, SamplingParams
 
 
@@ -56,9 +62,7 @@ class NativeEngine:
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
         yield from undrawn_groups(requests, sampling, policy_version)
-        if sampling.max_new_tokens == 0:
-            return
-        asked = [request for request in requests if request.seeds]
+        asked = [request for request in requests if request.seeds and sampling.max_new_tokens]
         if not asked:
             return
         runner = self._runner_for(asked, sampling)
@@ -76,7 +80,6 @@ class NativeEngine:
         schedule = Schedule(
             requests,
             pool=BlockPool(runner.num_blocks),
-            block_tokens=BLOCK_TOKENS,
             num_slots=runner.slots.num_slots,
             max_new_tokens=sampling.max_new_tokens,
         )
@@ -117,15 +120,8 @@ class NativeEngine:
                     pieces, room = [], runner.prefill_tokens
         if pieces:
             runner.prefill(pieces)
-        runner.copy_blocks([source for source, _ in entry.copies], [target for _, target in entry.copies])
-        runner.slots.put(
-            [rollout.slot for rollout in entry.rollouts],
-            tokens=[rollout.last_prompt_token for rollout in entry.rollouts],
-            positions=[rollout.position for rollout in entry.rollouts],
-            seeds=[rollout.seed for rollout in entry.rollouts],
-            limit=sampling.max_new_tokens,
-            tables=[rollout.blocks for rollout in entry.rollouts],
-        )
+        runner.copy_blocks(entry.copies)
+        runner.slots.put(entry.rollouts, sampling.max_new_tokens)
 
     def _take_out(
         self,
@@ -172,14 +168,13 @@ class NativeEngine:
             self._refuse_too_small(requests, runner.num_blocks, num_slots, new_tokens)
             return runner
         self._runner = runner = None
-        row_tokens = blocks_for(row_tokens, 64) * 64
+        row_tokens = -(-row_tokens // 64) * 64
         # One extra row: a prompt whose rollouts enter one after the other keeps its own blocks.
         wanted = self._cache_tokens or (num_slots + 1) * row_tokens
-        num_blocks = max(1, min(blocks_for(wanted, BLOCK_TOKENS), self._affordable_blocks()))
+        num_blocks = max(1, min(blocks_for(wanted), self._affordable_blocks()))
         self._refuse_too_small(requests, num_blocks, num_slots, new_tokens)
         self._runner = self._make_runner(
             num_blocks=num_blocks,
-            block_tokens=BLOCK_TOKENS,
             num_slots=num_slots,
             row_tokens=row_tokens,
             max_new_tokens=new_tokens,
@@ -202,13 +197,13 @@ class NativeEngine:
         free, total = torch.cuda.mem_get_info(device)
         # A process may be limited to a share of the GPU (`train --memory-gib`), which includes what torch has reserved.
         allowed = total * torch.cuda.get_per_process_memory_fraction(device) - torch.cuda.memory_reserved(device)
-        return int(max(0, min(free, allowed)) * CACHE_SHARE) // Runner.block_bytes(self._model, BLOCK_TOKENS)
+        return int(max(0, min(free, allowed)) * CACHE_SHARE) // Runner.block_bytes(self._model)
 
     def _refuse_too_small(self, requests: Sequence[Request], num_blocks: int, num_slots: int, new_tokens: int) -> None:
         for request in requests:
             prefix, size = len(request.prompt.token_ids) - 1, min(len(request.seeds), num_slots)
-            own = blocks_for(prefix + new_tokens, BLOCK_TOKENS) - prefix // BLOCK_TOKENS
-            needed = blocks_for(prefix, BLOCK_TOKENS) + size * own
+            own = blocks_for(prefix + new_tokens) - prefix // BLOCK_TOKENS
+            needed = blocks_for(prefix) + size * own
             if needed > num_blocks:
                 raise CacheTooSmall(
                     f"the cache of {num_blocks} blocks × {BLOCK_TOKENS} tokens cannot hold one group: a prompt of "

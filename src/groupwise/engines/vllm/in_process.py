@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from groupwise.engines.vllm.backend import Draw, Drawn, VllmError
+from groupwise.engines.vllm.vllm_engine import Draw, Drawn, VllmError
 
 DEFAULT_MEMORY_SHARE = 0.4
 

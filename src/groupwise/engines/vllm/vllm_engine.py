@@ -9,22 +9,104 @@ trainer, so recipes correct for that by default (`loss.importance`). Resume is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from groupwise.engines.completions import Assembly, completion_text, first_stop, undrawn_groups
-from groupwise.engines.engine import Request
-from groupwise.engines.vllm.backend import Backend, Draw, Drawn, VllmError, Weights
+import torch
+from torch import Tensor, nn
+from transformers.core_model_loading import revert_weight_conversion
+
+from groupwise.engines.engine import Assembly, Request, completion_text, first_stop, undrawn_groups
+from groupwise.models.lora import merged_state_dict
 from groupwise.types import Finish, Group, Rollout, SamplingParams
 
+TESTED_VERSION = "0.32"
 _FINISHES = {"stop": Finish.STOP, "length": Finish.LENGTH}
 _LOWEST_LOGPROB = -9000.0
 """vLLM's server writes -9999 for a missing logprob."""
 _ROUNDING = 1e-3
 
 
+class VllmError(RuntimeError):
+    """vLLM cannot be used or failed. The message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One requested completion."""
+
+    prompt_ids: tuple[int, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One completion from vLLM, not yet checked."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: str
+    """vLLM's finish reason: stop, length, abort, error, repetition."""
+
+
+class Backend(Protocol):
+    """vLLM, wherever it runs."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Maximum length of prompt and completion together."""
+        ...
+
+    def publish(self, tensors: Mapping[str, Tensor]) -> None:
+        """Use these weights from now on, and drop caches that older weights computed."""
+        ...
+
+    def draw(self, draws: Sequence[Draw], settings: Mapping[str, Any]) -> Iterator[tuple[int, Drawn]]:
+        """Yield (index of the draw, its completion) as they finish. `settings` are vLLM's sampling parameters.
+
+        Closing the iterator early cancels what is still running.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class PublishedWeights:
+    """The trainer's weights, for vLLM's copy of them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def stamp(self) -> object:
+        """Return a value that changes whenever any weight was written, in whatever way.
+
+        torch counts the writes to each tensor, but not those of its fused optimizers or through `.data`. So the bits of
+        the trained weights are summed as well, as integers, which loses nothing to rounding.
+        """
+        held = itertools.chain(self._model.parameters(), self._model.buffers())
+        writes = tuple((tensor.data_ptr(), tensor._version) for tensor in held)
+        sums = [_bits(weight).sum(dtype=torch.int64) for weight in self._model.parameters() if weight.requires_grad]
+        return writes, tuple(torch.stack(sums).tolist()) if sums else ()
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return the weights under the names of a Hugging Face folder, with adapters merged. They may share memory.
+
+        A tied weight appears under each of its names, because vLLM may have a packed copy for each.
+        """
+        named = revert_weight_conversion(self._model, merged_state_dict(self._model))
+        return {name: tensor.detach() for name, tensor in named.items()}
+
+
+def _bits(weight: Tensor) -> Tensor:
+    return weight.detach().view(torch.int32 if weight.element_size() == 4 else torch.int16)
+
+
 class VllmEngine:
-    def __init__(self, backend: Backend, weights: Weights, tokenizer: Any, stop_token_ids: Sequence[int]) -> None:
+    def __init__(
+        self, backend: Backend, weights: PublishedWeights, tokenizer: Any, stop_token_ids: Sequence[int]
+    ) -> None:
         self.peak_bytes = 0
         self._backend = backend
         self._weights = weights
@@ -36,10 +118,8 @@ class VllmEngine:
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
         yield from undrawn_groups(requests, sampling, policy_version)
-        if sampling.max_new_tokens == 0:
-            return
         places = [(index, number) for index, request in enumerate(requests) for number in range(len(request.seeds))]
-        if not places:
+        if not places or sampling.max_new_tokens == 0:
             return
         self._refuse_too_long(requests, sampling.max_new_tokens)
         self._publish_if_changed()
@@ -52,10 +132,7 @@ class VllmEngine:
         self._backend.close()
 
     def _publish_if_changed(self) -> None:
-        """Publish the weights if they changed.
-
-        The weights are checked before each use, so callers need not report changes.
-        """
+        """Publish the weights if they changed. They are checked before each use, so callers need not report changes."""
         stamp = self._weights.stamp()
         if stamp != self._published:
             self._published = None  # after a failure half way, vLLM's weights are unknown

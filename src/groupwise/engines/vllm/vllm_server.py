@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 from safetensors.torch import save_file
 from torch import Tensor
 
-from groupwise.engines.vllm.backend import TESTED_VERSION, Draw, Drawn, VllmError
+from groupwise.engines.vllm.vllm_engine import TESTED_VERSION, Draw, Drawn, VllmError
 
 COMMAND = (
     "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs "
