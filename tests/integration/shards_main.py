@@ -14,7 +14,7 @@ from torch import Tensor
 from groupwise.config import OptimizerConfig, make_recipe
 from groupwise.data.batch import Example, weigh
 from groupwise.distributed.shards import local
-from groupwise.distributed.world import Alone, World, join_world
+from groupwise.distributed.world import World, join_world
 from groupwise.models.policy import Policy, load_policy
 from groupwise.models.replica import HostMemory
 from groupwise.training.update import TokenLoss, update_policy
@@ -73,7 +73,7 @@ def held_bytes(policy: Policy) -> int:
 
 
 def check(case: str, world: World) -> dict[str, float]:
-    alone, ours = policy_of(case, Alone()), policy_of(case, world)
+    alone, ours = policy_of(case, World()), policy_of(case, world)
     replica = ours.replica(HostMemory())
     expected, made = learn(alone, 3), learn(ours, 3)
     # Moments in 8 bit are cut into other blocks: no weight is off by more than a few steps. The rest is rounding.

@@ -28,6 +28,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from groupwise.base.signals import handling_stops
 from groupwise.config import ConfigError
 from groupwise.distributed.world import RankLost
 
@@ -220,9 +221,16 @@ class RayRanks:
         failures: dict[int, RankFailure] = {}
         deadline = float("inf")
         news = self._desk.next_news.remote()
-        with _stop_requests() as stop:
+        signals: list[int] = []
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            signals.append(number)
+            if len(signals) > 1 and number == signal.SIGINT:
+                raise KeyboardInterrupt  # the second Ctrl-C does not wait
+
+        with handling_stops(on_signal):
             while calls and time.monotonic() < deadline:
-                if stop.is_new():
+                if signals and not self._is_stopping:
                     self._is_stopping = True
                     self._desk.ask_to_stop.remote()
                 for call in ray.wait([*calls, news], timeout=POLL_S)[0]:
@@ -316,33 +324,6 @@ def _outcome(call: Any) -> Any:
         return RankFailure(error.cause, has_died=False, traceback=str(error))
     except RayError as error:
         return RankFailure(error, has_died=True)
-
-
-class _StopRequests:
-    def __init__(self) -> None:
-        self._num_signals = 0
-        self._num_seen = 0
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        self._num_signals += 1
-        if self._num_signals > 1 and number == signal.SIGINT:
-            raise KeyboardInterrupt  # the second Ctrl-C does not wait
-
-    def is_new(self) -> bool:
-        """Whether a signal came since the last call."""
-        is_new, self._num_seen = self._num_signals > self._num_seen, self._num_signals
-        return is_new
-
-
-@contextmanager
-def _stop_requests() -> Iterator[_StopRequests]:
-    requests = _StopRequests()
-    before = {number: signal.signal(number, requests.handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield requests
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from torch.nn import Parameter
 
 from groupwise.config import OptimizerConfig
 from groupwise.distributed.shards import local
-from groupwise.distributed.world import Alone, World
+from groupwise.distributed.world import World
 from groupwise.models import memory_limits
 from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.moments import EightBitMoments, Fp32Moments, Moments
@@ -45,7 +45,7 @@ class MasterAdamW:
         sums: GradientSums | None = None,
     ) -> None:
         """`weights`: masters to take over from a former optimizer of the same parameters."""
-        self._world: World = world or Alone()
+        self._world = world or World()
         self._parameters = dict(parameters)
         self._max_grad_norm = config.max_grad_norm
         self._masters: dict[str, Tensor] = {}

@@ -22,7 +22,7 @@ from groupwise.config import OptimizerConfig, Recipe
 from groupwise.data.batch import Example, Microbatch, Rectangle, make_microbatches
 from groupwise.data.pack import Pack
 from groupwise.distributed.shards import Sharded, Unsharded, local
-from groupwise.distributed.world import Alone, World, together
+from groupwise.distributed.world import World, together
 from groupwise.kernels.seam import attending
 from groupwise.models.fused import PackedDecoder, fuse, packed_hidden
 from groupwise.models.gradient_sums import GradientSums
@@ -48,7 +48,7 @@ def load_policy(recipe: Recipe, world: World | None = None) -> Policy:
 
 class Policy:
     def __init__(self, loaded: LoadedModel, *, ema_decay: float, world: World | None = None) -> None:
-        self.world: World = world or Alone()
+        self.world = world or World()
         self.model = loaded.model
         self.tokenizer = loaded.tokenizer
         self.device = loaded.device

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from groupwise.config import Recipe
-from groupwise.distributed.world import Alone, World
+from groupwise.distributed.world import World
 from groupwise.runs.sinks import Sink
 from groupwise.scoring.scorer import ScorerMaker, make_scorer
 from groupwise.tasks.functions import Reward
@@ -25,7 +25,7 @@ class RunRequest:
     """Limit on the GPU memory of this process, for runs that share a GPU."""
     sinks: Sequence[Sink] = ()
     """Receivers of every record besides the run directory, on rank 0 only."""
-    world: World = field(default_factory=Alone)
+    world: World = field(default_factory=World)
     make_scorer: ScorerMaker = make_scorer
     task: Task | None = None
     """The task as an object, where the one that the recipe names cannot be imported."""
