@@ -13,10 +13,9 @@ from groupwise.data.batch import Example, make_microbatches
 from groupwise.data.pack import Pack
 from groupwise.models import recorded as recorded_module
 from groupwise.models.fused import PackedDecoder, fuse
-from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.load import load_model, recompute_activations
 from groupwise.models.lora import add_lora, trainable_parameters
-from groupwise.models.optimizer import MasterAdamW
+from groupwise.models.optimizer import GradientSums, MasterAdamW
 from groupwise.models.placement import exchange
 from groupwise.models.policy import Policy
 from tests.gpu.test_native_cuda import CONFIGS, make_model

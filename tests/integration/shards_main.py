@@ -16,7 +16,6 @@ from groupwise.data.batch import Example, weigh
 from groupwise.distributed.shards import local
 from groupwise.distributed.world import World, join_world
 from groupwise.models.policy import Policy, load_policy
-from groupwise.models.replica import HostMemory
 from groupwise.training.update import TokenLoss, update_policy
 
 # Of 268, 50 or 2 rows no three ranks have the same number, and of 2 one has none.
@@ -74,7 +73,7 @@ def held_bytes(policy: Policy) -> int:
 
 def check(case: str, world: World) -> dict[str, float]:
     alone, ours = policy_of(case, World()), policy_of(case, world)
-    replica = ours.replica(HostMemory())
+    replica = ours.replica()
     expected, made = learn(alone, 3), learn(ours, 3)
     # Moments in 8 bit are cut into other blocks: no weight is off by more than a few steps. The rest is rounding.
     close = {"rtol": 2e-2, "atol": 2e-2} if case == "8bit" else {"rtol": 1e-3, "atol": 1e-5}

@@ -11,7 +11,6 @@ from typing import Any
 
 from groupwise.config import ConfigError, EngineConfig
 from groupwise.engines.engine import Engine, Request
-from groupwise.engines.native.device_memory import ReleasableMemory
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.engines.vllm.in_process import InProcess
@@ -19,7 +18,7 @@ from groupwise.engines.vllm.vllm_engine import Backend, PublishedWeights, VllmEn
 from groupwise.engines.vllm.vllm_server import Server
 from groupwise.models.export import save_folder
 from groupwise.models.policy import Policy
-from groupwise.models.replica import HostMemory, Replica
+from groupwise.models.replica import Replica
 from groupwise.types import Group, SamplingParams
 
 
@@ -28,7 +27,7 @@ def make_engine(config: EngineConfig, policy: Policy) -> Engine:
         return _make_engine(config, policy, policy.model)
     if config.name == "vllm":
         raise ConfigError('engine.name = "vllm": only works with one rank; use engine.name = "native" under torchrun')
-    replica = policy.replica(ReleasableMemory(policy.device) if policy.device.type == "cuda" else HostMemory())
+    replica = policy.replica()
     return RefilledEngine(_make_engine(config, policy, replica.model), replica)
 
 

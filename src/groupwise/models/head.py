@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from groupwise.algo.logprobs import CHUNK_BYTES, Rows, chunk_tokens_of, chunked_logprobs, head_logprobs
 from groupwise.data.batch import Rectangle
 from groupwise.models.families import has_plain_logits, logit_factor, logit_softcap
-from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.memory_limits import CHUNK_SHARE
+from groupwise.models.optimizer import GradientSums
 from groupwise.models.placement import device_bytes
 
 

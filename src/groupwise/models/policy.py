@@ -25,13 +25,12 @@ from groupwise.distributed.shards import Sharded, Unsharded, local
 from groupwise.distributed.world import World, together
 from groupwise.kernels.seam import attending
 from groupwise.models.fused import PackedDecoder, fuse, packed_hidden
-from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.head import Head, own_logits, padded_hidden
 from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
 from groupwise.models.lora import add_lora, trainable_parameters
-from groupwise.models.optimizer import MasterAdamW, sums_stay
+from groupwise.models.optimizer import GradientSums, MasterAdamW, sums_stay
 from groupwise.models.placement import beside, exchange, to_host
-from groupwise.models.replica import Replica, ReplicaMemory, skeleton_of
+from groupwise.models.replica import Replica, skeleton_of
 from groupwise.models.straight import straight_layers
 
 AGREEMENT = 1e-4
@@ -93,10 +92,10 @@ class Policy:
         """
         return self._optimizer.weights
 
-    def replica(self, memory: ReplicaMemory) -> Replica:
+    def replica(self) -> Replica:
         """Return a plain model for an engine to sample from, if this one is sharded."""
         assert isinstance(self._shards, Sharded)
-        return Replica(self._skeleton, self._shards, memory)
+        return Replica(self._skeleton, self._shards, self.device)
 
     def begin_stage(self, optimizer: OptimizerConfig, *, keep_reference: bool, offload_reference: bool = False) -> None:
         """Start with a fresh optimizer and, if wanted, the current policy as the reference."""

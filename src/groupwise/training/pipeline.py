@@ -31,8 +31,8 @@ from groupwise.config import (
     to_table,
 )
 from groupwise.distributed.world import RankLost, World
-from groupwise.engines.native.device_memory import DeviceMemoryError
 from groupwise.engines.vllm.vllm_engine import VllmEngine
+from groupwise.models.device_memory import DeviceMemoryError
 from groupwise.models.placement import limit_memory
 from groupwise.runs import RunLogError, layout
 from groupwise.runs.lock import RunLock

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from groupwise.engines.native.decode import DecodeProgress, Look, Piece, Runner
 from groupwise.engines.native.decoder import StraightDecoder, is_straight
-from groupwise.engines.native.device_memory import DeviceMemoryError, ReleasableMemory
 from groupwise.engines.native.schedule import BLOCK_TOKENS
 from groupwise.engines.sampling import truncate
 from groupwise.kernels import attention as kernels
 from groupwise.kernels.drawing import draw_and_advance
 from groupwise.kernels.output_head import fp32_logits
 from groupwise.kernels.seam import AttentionForm, attending
+from groupwise.models.device_memory import DeviceMemoryError, ReleasableMemory
 from groupwise.models.head import has_plain_head
 from groupwise.types import SamplingParams
 
