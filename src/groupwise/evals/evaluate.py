@@ -28,7 +28,7 @@ from groupwise.evals.result_folder import folder_name, known_groups, open_result
 from groupwise.evals.scores import score_groups
 from groupwise.evals.subject import Subject
 from groupwise.models.chat import Prompts, check_fits
-from groupwise.models.versions import versions
+from groupwise.models.load import versions
 from groupwise.rewards.extract import AnswerMark
 from groupwise.runs.files import plain
 from groupwise.runs.lock import RunLock

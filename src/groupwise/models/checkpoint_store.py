@@ -310,10 +310,8 @@ def _write_files(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], stat
 
 
 def _write_bytes(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    path.write_bytes(data)
+    fsync_path(path)
 
 
 def _separate(named: Mapping[str, Tensor]) -> dict[str, Tensor]:

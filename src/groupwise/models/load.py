@@ -18,8 +18,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import platform
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -27,12 +27,14 @@ from typing import Any, Literal
 
 import jinja2
 import torch
+import transformers
 from tokenizers import Tokenizer
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+import groupwise
 from groupwise.base.hub import hub_or_cache, is_hub_name
 from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import ModelConfig
@@ -239,20 +241,7 @@ def _check_folder(given: str, folder: Path) -> None:
 
 
 def _load_pretrained(given: str, source: str, dtype: torch.dtype, fix: str) -> tuple[Any, Any]:
-    with _foreign_errors(given, fix):
-        # The configuration first: it is small, and fails early if the hub cannot be reached.
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        model, info = AutoModelForCausalLM.from_pretrained(
-            source,
-            config=config,
-            dtype=dtype,
-            attn_implementation="sdpa",
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
-    _check_complete(given, info)
+    _, tokenizer, model = _from_pretrained(given, source, dtype, fix, use_safetensors=True)
     if getattr(model, "is_quantized", False):
         raise ConfigError(
             f"model.path = {given!r}: its weights are stored quantized; give the original model and set "
@@ -275,22 +264,12 @@ def _load_gguf(given: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
                 f"model.path = {given!r}: reading a GGUF file needs {package}, which is not installed; "
                 "pip install groupwise[gguf]"
             )
-    source, name = str(path.parent), path.name
     why = "the file may be damaged, or transformers cannot read this model from GGUF"
-    with _foreign_errors(given, why), read_quickly():
-        config = AutoConfig.from_pretrained(source, gguf_file=name)
-        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name, trust_remote_code=False)
-        model, info = AutoModelForCausalLM.from_pretrained(
-            source,
-            gguf_file=name,
-            config=config,
-            dtype=dtype,
-            attn_implementation="sdpa",
-            quantization_config=GgufConfig(dequantize=True),
-            trust_remote_code=False,
-            output_loading_info=True,
+    plain = {"quantization_config": GgufConfig(dequantize=True)}
+    with read_quickly():
+        config, tokenizer, model = _from_pretrained(
+            given, str(path.parent), dtype, why, {"gguf_file": path.name}, **plain
         )
-    _check_complete(given, info)
     packed = [key for key, weight in model.named_parameters() if not weight.is_floating_point()]
     if packed or getattr(model, "is_quantized", False):
         raise ConfigError(
@@ -299,6 +278,29 @@ def _load_gguf(given: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     _tie_embeddings(model)
     _fix_tokenizer(tokenizer, config.eos_token_id, _num_embeddings(model))
     return model, tokenizer
+
+
+def _from_pretrained(
+    given: str, source: str, dtype: torch.dtype, fix: str, file: Mapping[str, str] | None = None, **named: Any
+) -> tuple[Any, Any, Any]:
+    """Return (configuration, tokenizer, model). A weight that is missing is an error: transformers only logs it."""
+    where: dict[str, Any] = {"trust_remote_code": False, **(file or {})}
+    try:
+        # The configuration first: it is small, and fails early if the hub cannot be reached.
+        config = AutoConfig.from_pretrained(source, **where)
+        tokenizer = AutoTokenizer.from_pretrained(source, **where)
+        how = {"config": config, "dtype": dtype, "attn_implementation": "sdpa", "output_loading_info": True}
+        model, info = AutoModelForCausalLM.from_pretrained(source, **where, **how, **named)
+    except Exception as error:  # damaged files raise anything: struct.error, AssertionError, a bare Exception
+        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise ConfigError(f"model.path = {given!r}: cannot be loaded: {reason} ({fix})") from error
+    if missing := sorted(info["missing_keys"]):
+        shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        raise ConfigError(
+            f"model.path = {given!r}: {len(missing)} weights are missing ({shown}) and would be random; the "
+            "files do not match the architecture in config.json, or are incomplete"
+        )
+    return config, tokenizer, model
 
 
 def _fix_tokenizer(tokenizer: Any, eos_token_id: Any, num_embeddings: int) -> None:
@@ -334,30 +336,6 @@ def _tie_embeddings(model: Any) -> None:
     model.tie_weights()
 
 
-def _check_complete(given: str, info: dict[str, Any]) -> None:
-    """Refuse a model with missing weights: transformers only logs that it made them random."""
-    missing = sorted(info["missing_keys"])
-    if missing:
-        shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-        raise ConfigError(
-            f"model.path = {given!r}: {len(missing)} weights are missing ({shown}) and would be random; the "
-            "files do not match the architecture in config.json, or are incomplete"
-        )
-
-
-@contextmanager
-def _foreign_errors(given: str, fix: str) -> Iterator[None]:
-    """Turn whatever transformers, tokenizers and safetensors raise about files and the hub into a ConfigError.
-
-    Damaged files raise anything: struct.error, AssertionError, and in tokenizers a bare Exception.
-    """
-    try:
-        yield
-    except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        raise ConfigError(f"model.path = {given!r}: cannot be loaded: {reason} ({fix})") from error
-
-
 def _num_embeddings(model: Any) -> int:
     return int(model.get_input_embeddings().weight.shape[0])
 
@@ -365,3 +343,13 @@ def _num_embeddings(model: Any) -> int:
 def _context_tokens(model: Any, tokenizer: Any) -> int:
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return int(tokenizer.model_max_length if limit is None else limit)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the software that a run's numbers depend on."""
+    return {
+        "groupwise": groupwise.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }

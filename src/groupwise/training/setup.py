@@ -19,9 +19,9 @@ from groupwise.evals.guards import check_guards_fit
 from groupwise.evals.held_out import eval_max_new_tokens
 from groupwise.models.chat import Prompts, check_fits
 from groupwise.models.checkpoint_store import CheckpointReader, CheckpointStore
+from groupwise.models.load import versions
 from groupwise.models.placement import memory_limit_gib
 from groupwise.models.policy import Policy, load_policy
-from groupwise.models.versions import versions
 from groupwise.runs import layout
 from groupwise.runs.sinks import Sink, make_sink, tracked_name
 from groupwise.runs.writer import RunLog
