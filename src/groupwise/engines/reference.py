@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.engines.engine import Assembly, Request, completion_text, has_stop
+from groupwise.engines.engine import Assembly, Request
 from groupwise.engines.sampling import draw_tokens
-from groupwise.types import Finish, Group, Rollout, SamplingParams
+from groupwise.types import Finish, Group, SamplingParams
 
 
 @dataclass(slots=True)
@@ -45,34 +45,30 @@ class ReferenceEngine:
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        rows = [
-            _Row(index, number, seed)
-            for index, request in enumerate(requests)
-            for number, seed in enumerate(request.seeds)
-        ]
-        assembly = Assembly(requests)
-        yield from ((i, Group(request.prompt, ())) for i, request in enumerate(requests) if not request.seeds)
+        assembly = Assembly(requests, sampling, self._tokenizer, policy_version)
+        yield from assembly.undrawn()
+        rows = [_Row(index, number, requests[index].seeds[number]) for index, number in assembly.wanted]
         for start in range(0, len(rows), self._max_batch_rollouts):
             batch = rows[start : start + self._max_batch_rollouts]
-            self._decode(requests, batch, sampling)
+            self._decode(assembly, batch)
             for row in batch:
-                yield from assembly.add(row.request, row.number, self._finished(row, policy_version))
+                yield from assembly.add(row.request, row.number, row.token_ids, row.logprobs, row.finish)
 
-    def _decode(self, requests: Sequence[Request], rows: list[_Row], sampling: SamplingParams) -> None:
-        state = self._prefill(requests, rows)
+    def _decode(self, assembly: Assembly, rows: list[_Row]) -> None:
+        state = self._prefill(assembly.requests, rows)
         active = list(rows)
-        for position in range(sampling.max_new_tokens):
+        for position in range(assembly.sampling.max_new_tokens):
             seeds = torch.tensor([row.seed for row in active], device=state.device)
-            tokens, logprobs = draw_tokens(state.logits, sampling, seeds, torch.full_like(seeds, position))
+            tokens, logprobs = draw_tokens(state.logits, assembly.sampling, seeds, torch.full_like(seeds, position))
             still_active = []
             for index, (row, token, logprob) in enumerate(zip(active, tokens.tolist(), logprobs.tolist(), strict=True)):
                 row.token_ids.append(token)
                 row.logprobs.append(logprob)
-                if token in self._stop_token_ids or has_stop(self._tokenizer, row.token_ids, sampling.stop_strings):
+                if token in self._stop_token_ids or assembly.has_stop(row.token_ids):
                     row.finish = Finish.STOP
                 else:
                     still_active.append(index)
-            if not still_active or position + 1 == sampling.max_new_tokens:
+            if not still_active or position + 1 == assembly.sampling.max_new_tokens:
                 return
             if len(still_active) < len(active):
                 active = [active[index] for index in still_active]
@@ -100,10 +96,6 @@ class ReferenceEngine:
         state = _DecodeState(output.past_key_values, mask, positions[:, -1:], output.logits[:, -1])
         state.keep(torch.tensor([wanted.index(row.request) for row in rows], device=device))
         return state
-
-    def _finished(self, row: _Row, policy_version: int) -> Rollout:
-        text = completion_text(self._tokenizer, row.token_ids)
-        return Rollout(tuple(row.token_ids), tuple(row.logprobs), text, row.finish, policy_version)
 
 
 @dataclass(slots=True)

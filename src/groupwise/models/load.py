@@ -19,7 +19,7 @@ import importlib.util
 import json
 import logging
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -153,11 +153,6 @@ def stop_token_ids(tokenizer: Any, model: Any) -> tuple[int, ...]:
     stops = list(dict.fromkeys(int(token_id) for token_id in known if token_id is not None))
     turn_end = _turn_end(tokenizer, stops)
     return tuple(sorted(stops, key=lambda token_id: token_id != turn_end))
-
-
-def pad_token_id(tokenizer: Any, stop_ids: Iterable[int]) -> int:
-    """Return the id that pads token ids. It is always masked, so a stop token will do if no padding is defined."""
-    return int(next(iter(stop_ids)) if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
 
 def _turn_end(tokenizer: Any, stops: list[int]) -> int | None:

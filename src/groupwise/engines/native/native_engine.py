@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from groupwise.engines.engine import Assembly, Request, completion_text, first_stop, undrawn_groups
+from groupwise.engines.engine import Assembly, Request
 from groupwise.engines.native.decode import DecodeProgress, Look, Piece, Runner
 from groupwise.engines.native.schedule import (
     BLOCK_TOKENS,
@@ -30,7 +30,7 @@ from groupwise.engines.native.schedule import (
     Scheduled,
     blocks_for,
 )
-from groupwise.types import Finish, Group, Rollout, SamplingParams
+from groupwise.types import Finish, Group, SamplingParams
 
 
 class CacheTooSmall(ValueError):
@@ -61,24 +61,22 @@ class NativeEngine:
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        yield from undrawn_groups(requests, sampling, policy_version)
-        asked = [request for request in requests if request.seeds and sampling.max_new_tokens]
-        if not asked:
+        assembly = Assembly(requests, sampling, self._tokenizer, policy_version)
+        yield from assembly.undrawn()
+        if not assembly.wanted:
             return
-        runner = self._runner_for(asked, sampling)
+        runner = self._runner_for([request for request in requests if request.seeds], sampling)
         try:
-            yield from self._run(runner, requests, sampling, policy_version)
+            yield from self._run(runner, assembly)
         finally:
             # The cache is allocated during sampling only, not while the policy trains.
             self.peak_bytes = runner.peak_bytes()
             runner.sleep()
 
-    def _run(
-        self, runner: Runner, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
-    ) -> Iterator[tuple[int, Group]]:
-        assembly = Assembly(requests)
+    def _run(self, runner: Runner, assembly: Assembly) -> Iterator[tuple[int, Group]]:
+        sampling = assembly.sampling
         schedule = Schedule(
-            requests,
+            assembly.requests,
             pool=BlockPool(runner.num_blocks),
             num_slots=runner.slots.num_slots,
             max_new_tokens=sampling.max_new_tokens,
@@ -100,9 +98,12 @@ class NativeEngine:
                 continue
             look, seen = looks.popleft()
             present = {slot: rollout for slot, rollout in seen.items() if schedule.active.get(slot) is rollout}
-            for rollout, made in self._take_out(runner, look.read(), present, sampling, policy_version):
-                schedule.leave(rollout.slot)
-                yield from assembly.add(rollout.request, rollout.number, made)
+            finished = self._find_finished(look.read(), present, runner, assembly)
+            tokens, logprobs = runner.drawn(list(finished)) if finished else ([], [])
+            for place, (slot, (count, finish)) in enumerate(finished.items()):
+                schedule.leave(slot)
+                drawn, rollout = (tokens[place][:count], logprobs[place][:count]), present[slot]
+                yield from assembly.add(rollout.request, rollout.number, *drawn, finish)
 
     def _let_in(self, runner: Runner, entry: Scheduled, sampling: SamplingParams) -> None:
         if not entry.rollouts:
@@ -123,40 +124,24 @@ class NativeEngine:
         runner.copy_blocks(entry.copies)
         runner.slots.put(entry.rollouts, sampling.max_new_tokens)
 
-    def _take_out(
-        self,
-        runner: Runner,
-        progress: DecodeProgress,
-        present: Mapping[int, Decoding],
-        sampling: SamplingParams,
-        policy_version: int,
-    ) -> list[tuple[Decoding, Rollout]]:
-        """Return the finished rollouts among those in `present`."""
-        counts = {slot: progress.counts[slot] for slot in present}
-        finishes = {
-            slot: Finish.STOP if progress.is_done[slot] == 1 else Finish.LENGTH
+    def _find_finished(
+        self, progress: DecodeProgress, present: Mapping[int, Decoding], runner: Runner, assembly: Assembly
+    ) -> dict[int, tuple[int, Finish]]:
+        """Return (number of tokens, finish) by slot of the finished rollouts among those in `present`."""
+        finished = {
+            slot: (progress.counts[slot], Finish.STOP if progress.is_done[slot] == 1 else Finish.LENGTH)
             for slot in present
             if progress.is_done[slot]
         }
-        if sampling.stop_strings:
+        if assembly.sampling.stop_strings:
             tokens, _ = runner.drawn(list(present))
             for (slot, rollout), row in zip(present.items(), tokens, strict=True):
-                drawn = row[: counts[slot]]
-                cut = first_stop(self._tokenizer, drawn, sampling.stop_strings, rollout.num_checked)
+                drawn = row[: progress.counts[slot]]
+                cut = assembly.first_stop(drawn, rollout.num_checked)
                 rollout.num_checked = len(drawn)
                 if cut is not None:
-                    counts[slot], finishes[slot] = cut, Finish.STOP
-        if not finishes:
-            return []
-        tokens, logprobs = runner.drawn(list(finishes))
-        found = []
-        for place, (slot, finish) in enumerate(finishes.items()):
-            count = counts[slot]
-            drawn = tokens[place][:count]
-            text = completion_text(self._tokenizer, drawn)
-            made = Rollout(tuple(drawn), tuple(logprobs[place][:count]), text, finish, policy_version)
-            found.append((present[slot], made))
-        return found
+                    finished[slot] = cut, Finish.STOP
+        return finished
 
     def _runner_for(self, requests: Sequence[Request], sampling: SamplingParams) -> Runner:
         """Return the existing runner if it is large enough and its memory is available, else a new one."""

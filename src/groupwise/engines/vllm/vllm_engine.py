@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from transformers.core_model_loading import revert_weight_conversion
 
-from groupwise.engines.engine import Assembly, Request, completion_text, first_stop, undrawn_groups
+from groupwise.engines.engine import Assembly, Request
 from groupwise.models.lora import merged_state_dict
-from groupwise.types import Finish, Group, Rollout, SamplingParams
+from groupwise.types import Finish, Group, SamplingParams
 
 TESTED_VERSION = "0.32"
 _FINISHES = {"stop": Finish.STOP, "length": Finish.LENGTH}
@@ -117,16 +117,18 @@ class VllmEngine:
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        yield from undrawn_groups(requests, sampling, policy_version)
-        places = [(index, number) for index, request in enumerate(requests) for number in range(len(request.seeds))]
-        if not places or sampling.max_new_tokens == 0:
+        assembly = Assembly(requests, sampling, self._tokenizer, policy_version)
+        yield from assembly.undrawn()
+        if not assembly.wanted:
             return
         self._refuse_too_long(requests, sampling.max_new_tokens)
         self._publish_if_changed()
-        draws = [Draw(requests[index].prompt.token_ids, requests[index].seeds[number]) for index, number in places]
-        assembly = Assembly(requests)
+        draws = [
+            Draw(requests[index].prompt.token_ids, requests[index].seeds[number]) for index, number in assembly.wanted
+        ]
         for place, drawn in self._backend.draw(draws, self._settings(sampling)):
-            yield from assembly.add(*places[place], self._rollout(drawn, sampling, policy_version))
+            tokens, logprobs, finish = self._checked(drawn, assembly)
+            yield from assembly.add(*assembly.wanted[place], tokens, logprobs, finish)
 
     def close(self) -> None:
         self._backend.close()
@@ -155,30 +157,29 @@ class VllmEngine:
             "detokenize": bool(sampling.stop_strings),
         }
 
-    def _rollout(self, drawn: Drawn, sampling: SamplingParams, policy_version: int) -> Rollout:
-        tokens, logprobs = drawn.token_ids, drawn.logprobs
+    def _checked(self, drawn: Drawn, assembly: Assembly) -> tuple[Sequence[int], Sequence[float], Finish]:
+        """Return (tokens, logprobs, finish) of a completion, cut after the first stop string."""
+        tokens, logprobs, most = drawn.token_ids, drawn.logprobs, assembly.sampling.max_new_tokens
         if drawn.finish not in _FINISHES:
             raise VllmError(f"vLLM ended a completion with {drawn.finish!r} after {len(tokens)} tokens; see its log")
         finish = _FINISHES[drawn.finish]
-        if not tokens or len(tokens) != len(logprobs) or len(tokens) > sampling.max_new_tokens:
+        if not tokens or len(tokens) != len(logprobs) or len(tokens) > most:
             raise VllmError(
-                f"vLLM gave {len(tokens)} tokens and {len(logprobs)} logprobs instead of 1 to "
-                f"{sampling.max_new_tokens} of each"
+                f"vLLM gave {len(tokens)} tokens and {len(logprobs)} logprobs instead of 1 to {most} of each"
             )
-        if finish is Finish.LENGTH and len(tokens) < sampling.max_new_tokens:
+        if finish is Finish.LENGTH and len(tokens) < most:
             raise VllmError(
-                f"vLLM cut a completion at {len(tokens)} tokens, but sampling.max_new_tokens = "
-                f"{sampling.max_new_tokens}; start it with a larger --max-model-len"
+                f"vLLM cut a completion at {len(tokens)} tokens, but sampling.max_new_tokens = {most}; "
+                "start it with a larger --max-model-len"
             )
         for token, logprob in zip(tokens, logprobs, strict=True):
             if not _LOWEST_LOGPROB < logprob < _ROUNDING:  # also catches NaN
                 raise VllmError(f"vLLM gave token {token} the logprob {logprob}, which is not a logprob")
         # vLLM also stops at stop strings, but decodes differently and may notice one a token late.
-        cut = first_stop(self._tokenizer, tokens, sampling.stop_strings)
+        cut = assembly.first_stop(tokens)
         if cut is not None:
             tokens, logprobs, finish = tokens[:cut], logprobs[:cut], Finish.STOP
-        text = completion_text(self._tokenizer, tokens)
-        return Rollout(tokens, tuple(min(logprob, 0.0) for logprob in logprobs), text, finish, policy_version)
+        return tokens, [min(logprob, 0.0) for logprob in logprobs], finish
 
     def _refuse_too_long(self, requests: Sequence[Request], max_new_tokens: int) -> None:
         longest = max(len(request.prompt.token_ids) for request in requests if request.seeds)
