@@ -175,9 +175,9 @@ def test_packs_of_a_policy_are_no_larger_than_recordings(monkeypatch: pytest.Mon
         for batch in batches:
             assert isinstance(batch.inputs, Pack)
             assert len(batch.inputs.token_ids) <= most
-            policy.begin_gradients()
+            policy.optimizer.begin_gradients()
             logprobs, _ = policy.logprobs(batch, 1.0)
             policy.backward(logprobs.sum())
-            policy.clear_gradients()
+            policy.optimizer.clear_gradients()
     assert policy.recorded_bytes > 0
     assert policy._straight._recorded.size_for(batches[0].inputs) is not None

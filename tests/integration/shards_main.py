@@ -67,7 +67,7 @@ def learn(policy: Policy, steps: int) -> list[Any]:
 def held_bytes(policy: Policy) -> int:
     """What is split among ranks: the model's weights, moments, reference and average."""
     weights = {name: local(weight.detach()) for name, weight in policy.model.named_parameters()}
-    groups = (weights, policy._optimizer.state(), policy._reference, policy._ema)
+    groups = (weights, policy.optimizer.state(), policy._reference, policy._ema)
     return sum(tensor.untyped_storage().nbytes() for group in groups for tensor in group.values() if tensor.dim())
 
 

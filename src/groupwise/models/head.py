@@ -75,12 +75,7 @@ def _rows(hidden: Tensor) -> Rows | None:
 
 def padded_hidden(model: Any, inputs: Rectangle) -> Tensor:
     """Return [N, D]: the hidden state that each completion token is predicted from."""
-    hidden: Tensor = model.get_decoder()(
-        input_ids=inputs.input_ids,
-        attention_mask=inputs.attention_mask,
-        position_ids=inputs.position_ids,
-        use_cache=False,
-    ).last_hidden_state
+    hidden: Tensor = model.get_decoder()(**_named(inputs)).last_hidden_state
     columns = inputs.completion_mask.shape[1]
     # The hidden state of column t predicts the token in column t + 1.
     return hidden[:, -columns - 1 : -1][inputs.completion_mask]
@@ -88,12 +83,15 @@ def padded_hidden(model: Any, inputs: Rectangle) -> Tensor:
 
 def own_logits(model: Any, inputs: Rectangle) -> Tensor:
     """Return [N, V]: the model's own logits, all at once, for models with an unknown head."""
-    output = model(
-        input_ids=inputs.input_ids,
-        attention_mask=inputs.attention_mask,
-        position_ids=inputs.position_ids,
-        use_cache=False,
-        logits_to_keep=inputs.completion_mask.shape[1] + 1,
-    )
+    output = model(**_named(inputs), logits_to_keep=inputs.completion_mask.shape[1] + 1)
     logits: Tensor = output.logits[:, :-1][inputs.completion_mask]
     return logits
+
+
+def _named(inputs: Rectangle) -> dict[str, Any]:
+    return {
+        "input_ids": inputs.input_ids,
+        "attention_mask": inputs.attention_mask,
+        "position_ids": inputs.position_ids,
+        "use_cache": False,
+    }

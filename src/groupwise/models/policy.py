@@ -75,8 +75,11 @@ class Policy:
         self._ema = {name: local(weight.detach()).float().clone() for name, weight in trained.items()}
 
     @property
-    def _optimizer(self) -> MasterAdamW:
-        """The optimizer, made on first use: masters take memory, and a stage may offload them."""
+    def optimizer(self) -> MasterAdamW:
+        """The optimizer, made on first use: masters take memory, and a stage may offload them.
+
+        `optimizer.begin_gradients` starts an update; `step` or `optimizer.clear_gradients` ends it.
+        """
         if self._made is None:
             self._made = self._make_optimizer(OptimizerConfig())
         return self._made
@@ -90,7 +93,7 @@ class Policy:
 
         With several ranks, this rank's slices.
         """
-        return self._optimizer.weights
+        return self.optimizer.weights
 
     def replica(self) -> Replica:
         """Return a plain model for an engine to sample from, if this one is sharded."""
@@ -112,7 +115,7 @@ class Policy:
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Load whole tensors, as `state` returns them."""
-        self._optimizer.load_weights({name: self._shards.part(name, weight) for name, weight in weights.items()})
+        self.optimizer.load_weights({name: self._shards.part(name, weight) for name, weight in weights.items()})
 
     @property
     def device_name(self) -> str:
@@ -232,21 +235,6 @@ class Policy:
         finally:
             set_training(self.model, False)
 
-    def missing_optimizer_bytes(self) -> int:
-        """Return the memory that the optimizer will allocate at its first step."""
-        return self._optimizer.missing_bytes
-
-    def begin_gradients(self) -> None:
-        """Start an update. `step` or `clear_gradients` ends it."""
-        self._optimizer.begin_gradients()
-
-    def gradients(self) -> dict[str, Tensor]:
-        """Return the sums since `begin_gradients` by weight, without weights that have no gradient."""
-        return self._optimizer.gradients()
-
-    def clear_gradients(self) -> None:
-        self._optimizer.clear_gradients()
-
     @property
     def can_abandon(self) -> bool:
         """Whether another pass can run after one that ran out of memory."""
@@ -254,7 +242,7 @@ class Policy:
 
     def abandon(self) -> None:
         """Drop the gradients and the state of an interrupted pass."""
-        self._optimizer.clear_gradients()
+        self.optimizer.clear_gradients()
         self._shards.forget()
         if self._straight is not None:
             self._straight.forget()
@@ -262,11 +250,11 @@ class Policy:
     def backward(self, loss: Tensor) -> None:
         with nullcontext() if self.world.is_alone else together(is_bare=False):
             loss.backward()
-        self._optimizer.collect_gradients()
+        self.optimizer.collect_gradients()
 
     def step(self, learning_rate: float) -> tuple[float, bool]:
         """Apply the gradients. Return (their norm, whether they were finite and therefore applied)."""
-        norm, is_finite = self._optimizer.step(learning_rate)
+        norm, is_finite = self.optimizer.step(learning_rate)
         if is_finite:
             self.version += 1
             self._average()
@@ -288,7 +276,7 @@ class Policy:
 
     def _swap_average(self) -> None:
         exchange(self.weights, self._ema)
-        self._optimizer.publish()
+        self.optimizer.publish()
 
     def state(self, *, is_stage_over: bool = False) -> dict[str, dict[str, Tensor]]:
         """Return what a checkpoint needs to restore this policy bit for bit, as named groups of whole tensors.
@@ -298,7 +286,7 @@ class Policy:
         """
         groups = {"weights": self.weights, "ema": self._ema}
         if not is_stage_over:
-            groups |= {"optimizer": self._optimizer.state(), "reference": self._reference}
+            groups |= {"optimizer": self.optimizer.state(), "reference": self._reference}
         # The optimizer's tensors are named kind/weight.
         return {
             group: {name: self._shards.whole(name.rpartition("/")[2], tensor) for name, tensor in tensors.items()}
@@ -313,8 +301,8 @@ class Policy:
             group: {name: self._shards.part(name.rpartition("/")[2], tensor) for name, tensor in tensors.items()}
             for group, tensors in groups.items()
         }
-        self._optimizer.load_weights(parts["weights"])
-        self._optimizer.load_state(parts.get("optimizer", {}))
+        self.optimizer.load_weights(parts["weights"])
+        self.optimizer.load_state(parts.get("optimizer", {}))
         for kept, group in ((self._reference, "reference"), (self._ema, "ema")):
             for name, tensor in parts.get(group, {}).items():
                 kept[name].copy_(tensor)

@@ -288,7 +288,7 @@ def make_policy(**model: Any) -> Policy:
 
 
 def learn(policy: Policy) -> None:
-    policy.clear_gradients()
+    policy.optimizer.clear_gradients()
     policy.backward(sum((p.square().sum() for p in policy.model.parameters() if p.requires_grad), torch.zeros(())))
     assert policy.step(1e-3)[1]
 
