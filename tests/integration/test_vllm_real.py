@@ -103,7 +103,7 @@ class Pair:
 
     def stopping_at(self, stops: Sequence[int]) -> Pair:
         tokenizer, model = self.policy.tokenizer, self.policy.model
-        engine = VllmEngine(self.engine._backend, PublishedWeights(model), tokenizer, stops)
+        engine = VllmEngine(self.engine.backend, PublishedWeights(model), tokenizer, stops)
         return dataclasses.replace(self, engine=engine, reference=ReferenceEngine(model, tokenizer, stops, 64))
 
 

@@ -7,6 +7,7 @@ rank samples from a plain replica that is filled before sampling and emptied aft
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from groupwise.config import ConfigError, EngineConfig
@@ -14,9 +15,8 @@ from groupwise.engines.engine import Engine, Request
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.engines.vllm.in_process import InProcess
-from groupwise.engines.vllm.vllm_engine import Backend, PublishedWeights, VllmEngine
+from groupwise.engines.vllm.vllm_engine import PublishedWeights, VllmEngine
 from groupwise.engines.vllm.vllm_server import Server
-from groupwise.models.export import save_folder
 from groupwise.models.policy import Policy
 from groupwise.models.replica import Replica
 from groupwise.types import Group, SamplingParams
@@ -33,45 +33,27 @@ def make_engine(config: EngineConfig, policy: Policy) -> Engine:
 
 def _make_engine(config: EngineConfig, policy: Policy, model: Any) -> Engine:
     if config.name == "vllm":
-        weights = PublishedWeights(model)
-        return VllmEngine(_make_backend(config, policy), weights, policy.tokenizer, policy.stop_token_ids)
+        backend = Server(config) if config.url else InProcess(config, policy)
+        return VllmEngine(backend, PublishedWeights(model), policy.tokenizer, policy.stop_token_ids)
     parts = (model, policy.tokenizer, policy.stop_token_ids, config.max_batch_rollouts)
     if config.name == "native":
         return NativeEngine(*parts, cache_tokens=config.cache_tokens)
     return ReferenceEngine(*parts)
 
 
-def _make_backend(config: EngineConfig, policy: Policy) -> Backend:
-    if config.url:
-        return Server(
-            config.url,
-            weights_folder=config.weights_folder,
-            max_batch_rollouts=config.max_batch_rollouts,
-            timeout_s=config.timeout_s,
-        )
-    return InProcess(
-        lambda folder: save_folder(policy, folder),
-        dtype=str(policy.model.dtype).removeprefix("torch."),
-        device=policy.device.type,
-        context_tokens=policy.context_tokens,
-        max_batch_rollouts=config.max_batch_rollouts,
-        memory_share=config.memory_share,
-    )
-
-
+@dataclass(slots=True)
 class RefilledEngine:
     """An engine on a replica."""
 
-    def __init__(self, engine: Engine, replica: Replica) -> None:
-        self.peak_bytes = 0
-        self._engine = engine
-        self._replica = replica
+    engine: Engine
+    replica: Replica
+    peak_bytes: int = 0
 
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
         # Even without requests: other ranks may have some, and all ranks must take part in filling.
-        with self._replica.filled():
-            yield from self._engine.generate(requests, sampling, policy_version)
+        with self.replica.filled():
+            yield from self.engine.generate(requests, sampling, policy_version)
         # torch does not count the replica's memory.
-        self.peak_bytes = self._engine.peak_bytes + self._replica.num_bytes if self._engine.peak_bytes else 0
+        self.peak_bytes = self.engine.peak_bytes + self.replica.num_bytes if self.engine.peak_bytes else 0

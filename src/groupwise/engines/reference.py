@@ -33,23 +33,23 @@ class _Row:
     finish: Finish = Finish.LENGTH
 
 
+@dataclass(slots=True)
 class ReferenceEngine:
-    def __init__(self, model: Any, tokenizer: Any, stop_token_ids: Sequence[int], max_batch_rollouts: int) -> None:
-        self.peak_bytes = 0
-        self._model = model
-        self._tokenizer = tokenizer
-        self._stop_token_ids = frozenset(stop_token_ids)
-        self._max_batch_rollouts = max_batch_rollouts
+    model: Any
+    tokenizer: Any
+    stop_token_ids: Sequence[int]
+    max_batch_rollouts: int
+    peak_bytes: int = 0
 
     @torch.inference_mode()
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        assembly = Assembly(requests, sampling, self._tokenizer, policy_version)
+        assembly = Assembly(requests, sampling, self.tokenizer, policy_version)
         yield from assembly.undrawn()
         rows = [_Row(index, number, requests[index].seeds[number]) for index, number in assembly.wanted]
-        for start in range(0, len(rows), self._max_batch_rollouts):
-            batch = rows[start : start + self._max_batch_rollouts]
+        for start in range(0, len(rows), self.max_batch_rollouts):
+            batch = rows[start : start + self.max_batch_rollouts]
             self._decode(assembly, batch)
             for row in batch:
                 yield from assembly.add(row.request, row.number, row.token_ids, row.logprobs, row.finish)
@@ -64,7 +64,7 @@ class ReferenceEngine:
             for index, (row, token, logprob) in enumerate(zip(active, tokens.tolist(), logprobs.tolist(), strict=True)):
                 row.token_ids.append(token)
                 row.logprobs.append(logprob)
-                if token in self._stop_token_ids or assembly.has_stop(row.token_ids):
+                if token in self.stop_token_ids or assembly.has_stop(row.token_ids):
                     row.finish = Finish.STOP
                 else:
                     still_active.append(index)
@@ -75,11 +75,11 @@ class ReferenceEngine:
                 kept = torch.tensor(still_active, device=state.device)
                 state.keep(kept)
                 tokens = tokens[kept]
-            state.advance(self._model, tokens)
+            state.advance(self.model, tokens)
 
     def _prefill(self, requests: Sequence[Request], rows: list[_Row]) -> _DecodeState:
         """Run each prompt through the model once and copy its cache for each of its rollouts."""
-        device = self._model.device
+        device = self.model.device
         wanted = sorted({row.request for row in rows})
         prompts = [requests[index].prompt.token_ids for index in wanted]
         width = max(map(len, prompts))
@@ -90,7 +90,7 @@ class ReferenceEngine:
             mask[index, width - len(prompt) :] = 1
         ids, mask = ids.to(device), mask.to(device)
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-        output = self._model(
+        output = self.model(
             input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
         )
         state = _DecodeState(output.past_key_values, mask, positions[:, -1:], output.logits[:, -1])

@@ -272,13 +272,13 @@ def test_weights_that_failed_to_publish_are_published_again(monkeypatch: pytest.
     def fail(tensors: Mapping[str, Tensor]) -> None:
         raise VllmError("no")
 
-    engine._weights.writes = 1  # type: ignore[attr-defined]
+    engine.weights.writes = 1  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
         patch.setattr(backend, "publish", fail)
         for _ in range(2):
             with pytest.raises(VllmError, match="no"):
                 only(engine, SamplingParams(4))
-    engine._weights.writes = 0  # type: ignore[attr-defined]
+    engine.weights.writes = 0  # type: ignore[attr-defined]
     only(engine, SamplingParams(4))  # the weights of the first publish, but who knows what vLLM has now
     assert len(backend.published) == 2
 

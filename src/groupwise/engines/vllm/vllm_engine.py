@@ -103,21 +103,19 @@ def _bits(weight: Tensor) -> Tensor:
     return weight.detach().view(torch.int32 if weight.element_size() == 4 else torch.int16)
 
 
+@dataclass(slots=True)
 class VllmEngine:
-    def __init__(
-        self, backend: Backend, weights: PublishedWeights, tokenizer: Any, stop_token_ids: Sequence[int]
-    ) -> None:
-        self.peak_bytes = 0
-        self._backend = backend
-        self._weights = weights
-        self._tokenizer = tokenizer
-        self._stop_token_ids = tuple(stop_token_ids)
-        self._published: object = None
+    backend: Backend
+    weights: PublishedWeights
+    tokenizer: Any
+    stop_token_ids: Sequence[int]
+    peak_bytes: int = 0
+    _published: object = None
 
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        assembly = Assembly(requests, sampling, self._tokenizer, policy_version)
+        assembly = Assembly(requests, sampling, self.tokenizer, policy_version)
         yield from assembly.undrawn()
         if not assembly.wanted:
             return
@@ -126,19 +124,19 @@ class VllmEngine:
         draws = [
             Draw(requests[index].prompt.token_ids, requests[index].seeds[number]) for index, number in assembly.wanted
         ]
-        for place, drawn in self._backend.draw(draws, self._settings(sampling)):
+        for place, drawn in self.backend.draw(draws, self._settings(sampling)):
             tokens, logprobs, finish = self._checked(drawn, assembly)
             yield from assembly.add(*assembly.wanted[place], tokens, logprobs, finish)
 
     def close(self) -> None:
-        self._backend.close()
+        self.backend.close()
 
     def _publish_if_changed(self) -> None:
         """Publish the weights if they changed. They are checked before each use, so callers need not report changes."""
-        stamp = self._weights.stamp()
+        stamp = self.weights.stamp()
         if stamp != self._published:
             self._published = None  # after a failure half way, vLLM's weights are unknown
-            self._backend.publish(self._weights.tensors())
+            self.backend.publish(self.weights.tensors())
             self._published = stamp
 
     def _settings(self, sampling: SamplingParams) -> dict[str, Any]:
@@ -149,7 +147,7 @@ class VllmEngine:
             "top_p": sampling.top_p,
             "min_p": sampling.min_p,
             "stop": list(sampling.stop_strings),
-            "stop_token_ids": list(self._stop_token_ids),
+            "stop_token_ids": list(self.stop_token_ids),
             # vLLM's own end-of-text tokens may differ from ours.
             "ignore_eos": True,
             # Only that of the sampled token.
@@ -183,7 +181,7 @@ class VllmEngine:
 
     def _refuse_too_long(self, requests: Sequence[Request], max_new_tokens: int) -> None:
         longest = max(len(request.prompt.token_ids) for request in requests if request.seeds)
-        limit = self._backend.context_tokens
+        limit = self.backend.context_tokens
         if longest + max_new_tokens > limit:
             raise VllmError(
                 f"a prompt of {longest} tokens and {max_new_tokens} new ones exceed the {limit} that vLLM was "
