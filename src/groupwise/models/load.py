@@ -169,25 +169,22 @@ def _turn_end(tokenizer: Any, stops: list[int]) -> int | None:
 
 
 def _choose_device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     try:
-        device = torch.device(name)
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
     except RuntimeError:
         raise ConfigError(
             f"model.device = {name!r}: unknown; {nearest(name, ('auto', 'cpu', 'cuda', 'cuda:0'))}"
         ) from None
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"model.device = {name!r}: not supported; choose 'auto', 'cpu', 'cuda' or 'cuda:0'")
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ConfigError(f"model.device = {name!r}: torch finds no GPU; set 'cpu' or 'auto'")
-        if (device.index or 0) >= torch.cuda.device_count():
-            last = torch.cuda.device_count() - 1
-            raise ConfigError(f"model.device = {name!r}: no such GPU; the last is 'cuda:{last}'")
-        if device.index is None:
-            return torch.device("cuda", torch.cuda.current_device())
-    return device
+    if device.type == "cpu":
+        return device
+    if not torch.cuda.is_available():
+        raise ConfigError(f"model.device = {name!r}: torch finds no GPU; set 'cpu' or 'auto'")
+    last = torch.cuda.device_count() - 1
+    if (device.index or 0) > last:
+        raise ConfigError(f"model.device = {name!r}: no such GPU; the last is 'cuda:{last}'")
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
 
 
 def _choose_dtype(name: str, device: torch.device) -> torch.dtype:

@@ -76,9 +76,9 @@ def _check_weights(folders: Sequence[Path], weights: Sequence[float]) -> None:
     total = math.fsum(weights)
     if not abs(total - 1) <= 1e-6:  # also catches NaN
         shown = " + ".join(f"{weight:g}" for weight in weights)
-        can_normalize = math.isfinite(total) and total != 0
-        normalized = ", ".join(f"{weight / total:.6g}" for weight in weights) if can_normalize else ""
-        fix = f"; normalized: {normalized}" if can_normalize else ""
+        fix = ""
+        if math.isfinite(total) and total != 0:
+            fix = "; normalized: " + ", ".join(f"{weight / total:.6g}" for weight in weights)
         raise ConfigError(f"weights {shown} = {total:g}: must sum to 1{fix}")
 
 

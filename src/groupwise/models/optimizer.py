@@ -105,10 +105,9 @@ class MasterAdamW:
     @property
     def missing_bytes(self) -> int:
         """Memory that the first step will allocate for moments on the model's device."""
-        return 0 if self._is_offloaded() else self._moments.missing_bytes
-
-    def _is_offloaded(self) -> bool:
-        return any(local(self._parameters[name]).device != master.device for name, master in self._masters.items())
+        masters = self._masters.items()
+        is_offloaded = any(local(self._parameters[name]).device != master.device for name, master in masters)
+        return 0 if is_offloaded else self._moments.missing_bytes
 
     # ---- gradients ----
 
@@ -218,10 +217,7 @@ class MasterAdamW:
 
 
 def offers_sum(parameter: Tensor) -> bool:
-    """Whether a sum is offered: for whole weights on a GPU that are not in fp32.
-
-    Slices get gradients after the pass.
-    """
+    """Whether a sum is offered: for whole weights on a GPU that are not in fp32. A slice gets its gradient later."""
     return parameter.is_cuda and parameter.dtype != torch.float32 and local(parameter) is parameter
 
 

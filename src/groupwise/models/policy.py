@@ -89,10 +89,7 @@ class Policy:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The trained weights in fp32, by name; under LoRA only the adapters.
-
-        With several ranks, this rank's slices.
-        """
+        """The trained weights in fp32, by name: under LoRA the adapters, with several ranks this rank's slices."""
         return self.optimizer.weights
 
     def replica(self) -> Replica:
@@ -188,15 +185,10 @@ class Policy:
 
     def ref_logprobs(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
         """Return the logprobs of each example's completion tokens under the reference."""
-        with self._as_reference():
-            return [logprobs for logprobs, _ in self.measure(examples, temperature, max_tokens)]
-
-    @contextmanager
-    def _as_reference(self) -> Iterator[None]:
-        """Inside, the model has the reference's weights. They swap places, so no second model is needed."""
+        # The reference and the policy swap places, so no second model is needed.
         exchange(self._slices(), self._reference)
         try:
-            yield
+            return [logprobs for logprobs, _ in self.measure(examples, temperature, max_tokens)]
         finally:
             exchange(self._slices(), self._reference)
 
