@@ -62,6 +62,7 @@ class TablePolicy:
     def __init__(self) -> None:
         self.table = nn.Parameter(torch.tensor(NOW))
         self.gradient: list[float] = []
+        self.optimizer = self
 
     def microbatches(self, examples: list[Example], token_weights: list[float], max_tokens: int) -> list[Microbatch]:
         return make_microbatches(examples, token_weights, max_tokens, self.device)
