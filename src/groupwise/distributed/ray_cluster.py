@@ -13,6 +13,7 @@ This module knows nothing about training. Work is any callable that can be pickl
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import os
@@ -130,8 +131,6 @@ class Desk:
     """A mailbox for news to the driver and for its request to stop."""
 
     def __init__(self) -> None:
-        import asyncio
-
         self._news: list[Any] = []
         self._has_news = asyncio.Event()
         self._stop = asyncio.Event()
@@ -290,9 +289,8 @@ def check_address(address: str) -> None:
 def to_blame(failures: Mapping[int, RankFailure]) -> int:
     """Return the rank that most likely failed first: one that died, else one that raised an error of its own."""
 
-    def order(rank: int) -> int:
-        failure = failures[rank]
-        return 0 if failure.has_died else 2 if isinstance(failure.error, RankLost) else 1
+    def order(rank: int) -> tuple[bool, bool]:
+        return not failures[rank].has_died, isinstance(failures[rank].error, RankLost)
 
     return min(failures, key=order)  # among equals, the first that was reported
 
