@@ -29,7 +29,7 @@ class Engine(Protocol):
 
 
 class Assembly:
-    """One call of `generate`: what was asked for, and the groups of what was sampled so far, in any order."""
+    """One call of `generate`: its requests, and the rollouts sampled so far, which it assembles into groups."""
 
     def __init__(
         self, requests: Sequence[Request], sampling: SamplingParams, tokenizer: Any, policy_version: int

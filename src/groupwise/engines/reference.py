@@ -58,7 +58,7 @@ class ReferenceEngine:
         state = self._prefill(assembly.requests, rows)
         active = list(rows)
         for position in range(assembly.sampling.max_new_tokens):
-            seeds = torch.tensor([row.seed for row in active], device=state.device)
+            seeds = torch.tensor([row.seed for row in active], device=self.model.device)
             tokens, logprobs = draw_tokens(state.logits, assembly.sampling, seeds, torch.full_like(seeds, position))
             still_active = []
             for index, (row, token, logprob) in enumerate(zip(active, tokens.tolist(), logprobs.tolist(), strict=True)):
@@ -72,7 +72,7 @@ class ReferenceEngine:
                 return
             if len(still_active) < len(active):
                 active = [active[index] for index in still_active]
-                kept = torch.tensor(still_active, device=state.device)
+                kept = torch.tensor(still_active, device=self.model.device)
                 state.keep(kept)
                 tokens = tokens[kept]
             state.advance(self.model, tokens)
@@ -107,10 +107,6 @@ class _DecodeState:
     """[B, 1] position of the last input token."""
     logits: Tensor
     """[B, V] for the next token."""
-
-    @property
-    def device(self) -> torch.device:
-        return self.mask.device
 
     def keep(self, rows: Tensor) -> None:
         self.cache.batch_select_indices(rows)

@@ -115,7 +115,7 @@ class CheckpointStore:
         return path
 
     def newest_valid(self) -> Path | None:
-        """Return the newest checkpoint that verifies, reading every byte. Newer ones are given to `on_skip`."""
+        """Return the newest checkpoint that verifies, reading every byte. Newer, damaged ones go to `on_skip`."""
         for path in reversed(self._candidates()):
             reason = self.verify(path)
             if reason is None:

@@ -83,7 +83,8 @@ def load_model(config: ModelConfig, seed: int) -> LoadedModel:
     model = model.to(device=device, dtype=dtype)
     recompute_activations(model, config.gradient_checkpointing)
     set_training(model, False)
-    return LoadedModel(model, tokenizer, _context_tokens(model, tokenizer), device, dtype)
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return LoadedModel(model, tokenizer, int(tokenizer.model_max_length if limit is None else limit), device, dtype)
 
 
 def prepare_template(tokenizer: Any, config: ModelConfig) -> None:
@@ -169,8 +170,10 @@ def _turn_end(tokenizer: Any, stops: list[int]) -> int | None:
 
 
 def _choose_device(name: str) -> torch.device:
+    if name == "auto":
+        return _choose_device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+        device = torch.device(name)
     except RuntimeError:
         raise ConfigError(
             f"model.device = {name!r}: unknown; {nearest(name, ('auto', 'cpu', 'cuda', 'cuda:0'))}"
@@ -330,11 +333,6 @@ def _tie_embeddings(model: Any) -> None:
 
 def _num_embeddings(model: Any) -> int:
     return int(model.get_input_embeddings().weight.shape[0])
-
-
-def _context_tokens(model: Any, tokenizer: Any) -> int:
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return int(tokenizer.model_max_length if limit is None else limit)
 
 
 def versions() -> dict[str, str]:

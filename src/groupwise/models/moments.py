@@ -13,7 +13,7 @@ checkpoints contain fp32 moments and load with either kind and on any number of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import torch
@@ -234,7 +234,9 @@ def _shares(magnitudes: Tensor) -> tuple[Tensor, Tensor]:
 def step_codes(master: Tensor, gradient: Tensor, codes: Codes, sizes: StepSizes) -> None:
     """Do one step of AdamW on one tensor, in chunks, so the whole tensor is never decoded at once."""
     weights, gradients = master.view(-1), gradient.reshape(-1)
-    for blocks, elements in _chunks(len(codes.first), master.numel()):
+    for start in range(0, len(codes.first), CHUNK_BLOCKS):
+        blocks = slice(start, start + CHUNK_BLOCKS)
+        elements = slice(start * BLOCK, (start + CHUNK_BLOCKS) * BLOCK)
         weight, grad = weights[elements], _in_blocks(gradients[elements])
         first = decode_first(codes.first[blocks], codes.first_scales[blocks]).lerp_(grad, 1 - sizes.beta1)
         second = decode_second(codes.second[blocks], codes.second_scales[blocks])
@@ -243,12 +245,6 @@ def step_codes(master: Tensor, gradient: Tensor, codes: Codes, sizes: StepSizes)
         codes.second[blocks], codes.second_scales[blocks] = encode_second(second)
         change = first.div_(second.sqrt_().div_(sizes.root_bias).add_(sizes.epsilon)).view(-1)[: len(weight)]
         weight.mul_(sizes.shrink).sub_(change, alpha=sizes.size)
-
-
-def _chunks(blocks: int, elements: int) -> Iterator[tuple[slice, slice]]:
-    for start in range(0, blocks, CHUNK_BLOCKS):
-        stop = min(start + CHUNK_BLOCKS, blocks)
-        yield slice(start, stop), slice(start * BLOCK, min(stop * BLOCK, elements))
 
 
 def _in_blocks(values: Tensor) -> Tensor:

@@ -250,16 +250,15 @@ class PlainPrefill:
         keys, values = self._runner.cache[layer]
         keys.flatten(0, 1)[self._places] = key[0].transpose(0, 1)
         values.flatten(0, 1)[self._places] = value[0].transpose(0, 1)
-        out, start = [], 0
-        for piece in self._pieces:
-            count, end = len(piece.token_ids), piece.position + len(piece.token_ids)
+        out = []
+        parts = query.split([len(piece.token_ids) for piece in self._pieces], dim=2)
+        for piece, part in zip(self._pieces, parts, strict=True):
+            end = piece.position + len(piece.token_ids)
             table = torch.tensor([piece.blocks], device=query.device)
             seen_keys, seen_values = gather((keys, values), table, end)
             positions = torch.arange(piece.position, end, device=query.device)[:, None]
             seen = may_see(positions, torch.arange(end, device=query.device)[None], form.window)
-            part = query[:, :, start : start + count]
             out.append(plain_attention(part, seen_keys, seen_values, seen[None, None], form))
-            start += count
         return torch.cat(out, dim=2).transpose(1, 2)
 
 

@@ -91,7 +91,7 @@ class PublishedWeights:
         return writes, tuple(torch.stack(sums).tolist()) if sums else ()
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """Return the weights under the names of a Hugging Face folder, with adapters merged. They may share memory.
+        """Return the weights under the names of a Hugging Face folder, with adapters merged. They may share its memory.
 
         A tied weight appears under each of its names, because vLLM may have a packed copy for each.
         """
