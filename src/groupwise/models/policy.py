@@ -100,7 +100,8 @@ class Policy:
     def begin_stage(self, optimizer: OptimizerConfig, *, keep_reference: bool, offload_reference: bool = False) -> None:
         """Start with a fresh optimizer and, if wanted, the current policy as the reference."""
         self._made = self._make_optimizer(optimizer, None if self._made is None else self._made.weights)
-        self._ema = {name: beside(average, self.weights[name]) for name, average in self._ema.items()}
+        weights = self.weights
+        self._ema = {name: beside(average, weights[name]) for name, average in self._ema.items()}
         self._reference = {}
         if keep_reference:
             keep = to_host if offload_reference else torch.clone
@@ -249,13 +250,10 @@ class Policy:
         norm, is_finite = self.optimizer.step(learning_rate)
         if is_finite:
             self.version += 1
-            self._average()
+            weights = self.weights
+            for name, average in self._ema.items():
+                average.lerp_(weights[name], 1 - self._ema_decay)
         return norm, is_finite
-
-    @torch.no_grad()
-    def _average(self) -> None:
-        for name, average in self._ema.items():
-            average.lerp_(self.weights[name], 1 - self._ema_decay)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
