@@ -137,17 +137,17 @@ def _check_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
     if hidden % heads:
         raise ConfigError(
             f"model.tiny.hidden_size = {hidden}: must be a multiple of num_heads = {heads}, "
-            f"and {hidden} / {heads} = {hidden / heads:.2f}; {hidden // heads * heads or heads} would do"
+            f"and {hidden} / {heads} = {hidden / heads:.2f}; use {hidden // heads * heads or heads}"
         )
     if (hidden // heads) % 2:
         raise ConfigError(
-            f"model.tiny.hidden_size = {hidden}: rotary positions turn pairs of numbers, so that a head's size must be "
-            f"even, and {hidden} / {heads} heads = {hidden // heads}; {hidden + heads} would do"
+            f"model.tiny.hidden_size = {hidden}: the rotary embedding rotates pairs of values, so the size of a head "
+            f"must be even, and {hidden} / {heads} heads = {hidden // heads}; use {hidden + heads}"
         )
     if heads % kv_heads:
         divisors = ", ".join(str(count) for count in range(1, heads + 1) if heads % count == 0)
         raise ConfigError(
             f"model.tiny.num_kv_heads = {kv_heads}: must divide num_heads = {heads}, "
-            f"and {heads} / {kv_heads} = {heads / kv_heads:.2f}; take one of {divisors}"
+            f"and {heads} / {kv_heads} = {heads / kv_heads:.2f}; use one of {divisors}"
         )
     return checked
