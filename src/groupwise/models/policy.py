@@ -219,7 +219,7 @@ class Policy:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Inside, dropout of adapters and gradient checkpointing are on. For sampling they are off."""
+        """Switch on dropout of adapters and gradient checkpointing for the block. Sampling runs without them."""
         self._knows_head()
         set_training(self.model, True)
         try:
@@ -257,7 +257,7 @@ class Policy:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Inside, the model has the moving average of its weights."""
+        """Give the model the moving average of its weights for the block."""
         self._swap_average()
         try:
             yield

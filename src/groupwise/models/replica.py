@@ -54,7 +54,7 @@ class Replica:
 
     @contextmanager
     def filled(self) -> Iterator[None]:
-        """Inside, the replica has the current weights. All ranks must enter, with or without work."""
+        """Fill the replica with the current weights for the block. All ranks must enter, with or without work."""
         self._memory.restore()
         try:
             self._shards.fill(self.model)
