@@ -108,13 +108,12 @@ class Schedule:
         self._prefixes: dict[int, Prefix] = {}
         self._used_up: list[Prefix] = []
         """Prefixes whose rollouts have all entered."""
-        self._prompts = [request.prompt.token_ids for request in requests]
+        self._requests = requests
         self._waiting: deque[Decoding] = deque()
         for index, request in enumerate(requests):
             prompt = request.prompt.token_ids
             for number, seed in enumerate(request.seeds):
                 self._waiting.append(Decoding(index, number, seed, prompt[-1], len(prompt) - 1))
-        self._sizes = [len(request.seeds) for request in requests]
         self.active: dict[int, Decoding] = {}
         """The decoding rollouts, by slot."""
 
@@ -168,9 +167,9 @@ class Schedule:
         self._free_slots.append(slot)
 
     def _begin_prefix(self, rollout: Decoding, num_blocks: int) -> Prefix:
-        tokens = self._prompts[rollout.request][:-1]
-        full = len(tokens) // BLOCK_TOKENS
-        prefix = Prefix(tokens, self._pool.take(num_blocks), full, self._sizes[rollout.request])
+        request = self._requests[rollout.request]
+        tokens = request.prompt.token_ids[:-1]
+        prefix = Prefix(tokens, self._pool.take(num_blocks), len(tokens) // BLOCK_TOKENS, len(request.seeds))
         self._prefixes[rollout.request] = prefix
         return prefix
 
