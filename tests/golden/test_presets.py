@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from groupwise.config import RlStage, make_recipe
 from groupwise.data.batch import Example, Microbatch, make_microbatches
-from groupwise.distributed.world import Alone
+from groupwise.distributed.world import World
 from groupwise.scoring.credit import shape_group
 from groupwise.training.collect import Collected
 from groupwise.training.grpo import choose_examples, make_batch, policy_loss
@@ -57,11 +57,12 @@ class TablePolicy:
     """A policy whose logprobs are the table above."""
 
     device = torch.device("cpu")
-    world = Alone()
+    world = World()
 
     def __init__(self) -> None:
         self.table = nn.Parameter(torch.tensor(NOW))
         self.gradient: list[float] = []
+        self.optimizer = self
 
     def microbatches(self, examples: list[Example], token_weights: list[float], max_tokens: int) -> list[Microbatch]:
         return make_microbatches(examples, token_weights, max_tokens, self.device)

@@ -35,7 +35,7 @@ def test_made_twice_and_resumed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not is_recorded:  # as with models whose sums are too large to be kept
-        monkeypatch.setattr(optimizer, "KEPT_SHARE", 0.0)
+        monkeypatch.setattr(optimizer, "KEPT_SUMS_SHARE", 0.0)
     model = TINY_MODEL | {"device": "cuda"} | ({"lora": {"rank": 4, "dropout": 0.1}} if lora else {})
     recipe = recipe_with(model=model, stages=[SFT, GRPO | {"algorithm": algorithm}], checkpoints=CHECKPOINTS)
     for name in ("whole", "again"):

@@ -155,7 +155,7 @@ def test_attention(heads: int, kv_heads: int, size: int, window: int, length: in
 
 
 def test_memory_comes_back_at_the_same_address() -> None:
-    from groupwise.engines.native.device_memory import ReleasableMemory
+    from groupwise.models.device_memory import ReleasableMemory
 
     memory = ReleasableMemory(torch.device("cuda"))
     tensor = memory.tensor((3, 1 << 20), torch.float32)

@@ -276,8 +276,8 @@ def test_the_cache_keeps_within_what_the_process_may_have() -> None:
     allowed = torch.cuda.memory_reserved() + 2**30
     torch.cuda.set_per_process_memory_fraction(allowed / total)
     try:
-        found = engine._affordable_blocks() * Runner.block_bytes(engine._model, 16)
+        found = engine._affordable_blocks() * Runner.block_bytes(engine._model)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert 0.7 * 2**30 < found <= 2**30
-    assert everything * Runner.block_bytes(engine._model, 16) > 2 * found
+    assert everything * Runner.block_bytes(engine._model) > 2 * found

@@ -13,10 +13,9 @@ from groupwise.data.batch import Example, make_microbatches
 from groupwise.data.pack import Pack
 from groupwise.models import recorded as recorded_module
 from groupwise.models.fused import PackedDecoder, fuse
-from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.load import load_model, recompute_activations
 from groupwise.models.lora import add_lora, trainable_parameters
-from groupwise.models.optimizer import MasterAdamW
+from groupwise.models.optimizer import GradientSums, MasterAdamW
 from groupwise.models.placement import exchange
 from groupwise.models.policy import Policy
 from tests.gpu.test_native_cuda import CONFIGS, make_model
@@ -176,9 +175,9 @@ def test_packs_of_a_policy_are_no_larger_than_recordings(monkeypatch: pytest.Mon
         for batch in batches:
             assert isinstance(batch.inputs, Pack)
             assert len(batch.inputs.token_ids) <= most
-            policy.begin_gradients()
+            policy.optimizer.begin_gradients()
             logprobs, _ = policy.logprobs(batch, 1.0)
             policy.backward(logprobs.sum())
-            policy.clear_gradients()
+            policy.optimizer.clear_gradients()
     assert policy.recorded_bytes > 0
     assert policy._straight._recorded.size_for(batches[0].inputs) is not None

@@ -14,9 +14,8 @@ from torch import Tensor
 from groupwise.config import OptimizerConfig, make_recipe
 from groupwise.data.batch import Example, weigh
 from groupwise.distributed.shards import local
-from groupwise.distributed.world import Alone, World, join_world
+from groupwise.distributed.world import World, join_world
 from groupwise.models.policy import Policy, load_policy
-from groupwise.models.replica import HostMemory
 from groupwise.training.update import TokenLoss, update_policy
 
 # Of 268, 50 or 2 rows no three ranks have the same number, and of 2 one has none.
@@ -68,13 +67,13 @@ def learn(policy: Policy, steps: int) -> list[Any]:
 def held_bytes(policy: Policy) -> int:
     """What is split among ranks: the model's weights, moments, reference and average."""
     weights = {name: local(weight.detach()) for name, weight in policy.model.named_parameters()}
-    groups = (weights, policy._optimizer.state(), policy._reference, policy._ema)
+    groups = (weights, policy.optimizer.state(), policy._reference, policy._ema)
     return sum(tensor.untyped_storage().nbytes() for group in groups for tensor in group.values() if tensor.dim())
 
 
 def check(case: str, world: World) -> dict[str, float]:
-    alone, ours = policy_of(case, Alone()), policy_of(case, world)
-    replica = ours.replica(HostMemory())
+    alone, ours = policy_of(case, World()), policy_of(case, world)
+    replica = ours.replica()
     expected, made = learn(alone, 3), learn(ours, 3)
     # Moments in 8 bit are cut into other blocks: no weight is off by more than a few steps. The rest is rounding.
     close = {"rtol": 2e-2, "atol": 2e-2} if case == "8bit" else {"rtol": 1e-3, "atol": 1e-5}

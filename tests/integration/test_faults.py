@@ -13,8 +13,8 @@ import torch
 from groupwise.algo import losses
 from groupwise.cli import main
 from groupwise.config import Recipe, dump_toml, to_table
-from groupwise.engines.native.device_memory import DeviceMemoryError
 from groupwise.models.checkpoint_store import CheckpointStore
+from groupwise.models.device_memory import DeviceMemoryError
 from groupwise.models.policy import load_policy
 from groupwise.runs.lock import RunLock
 from groupwise.runs.reader import Run

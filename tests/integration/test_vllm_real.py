@@ -28,11 +28,9 @@ from groupwise.engines.engine import Request
 from groupwise.engines.factory import make_engine
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.engines.sampling import truncate
-from groupwise.engines.vllm.backend import VllmError
-from groupwise.engines.vllm.vllm_engine import VllmEngine
+from groupwise.engines.vllm.vllm_engine import PublishedWeights, VllmEngine, VllmError
 from groupwise.models.export import save_folder
 from groupwise.models.policy import Policy, load_policy
-from groupwise.models.publish import PublishedWeights
 from groupwise.runs.reader import Run
 from groupwise.types import Group, Problem, Prompt, Rollout, SamplingParams
 from tests.factories import GRPO, TINY_MODEL
@@ -105,7 +103,7 @@ class Pair:
 
     def stopping_at(self, stops: Sequence[int]) -> Pair:
         tokenizer, model = self.policy.tokenizer, self.policy.model
-        engine = VllmEngine(self.engine._backend, PublishedWeights(model), tokenizer, stops)
+        engine = VllmEngine(self.engine.backend, PublishedWeights(model), tokenizer, stops)
         return dataclasses.replace(self, engine=engine, reference=ReferenceEngine(model, tokenizer, stops, 64))
 
 

@@ -230,15 +230,15 @@ def _pass_rate(groups: Sequence[ScoredGroup]) -> float:
 def _gradients(policy: Policy, scored: ScoredGroup, work: GroupsWork, sketch: Sketch) -> Iterator[Tensor]:
     """Yield the sketch of each rollout's gradient: that of the mean logprob of its tokens."""
     for rollout in scored.group.rollouts:
-        policy.begin_gradients()
+        policy.optimizer.begin_gradients()
         if rollout.token_ids:
             example = Example(scored.group.prompt.token_ids, rollout.token_ids)
             with policy.training():
                 (microbatch,) = policy.microbatches([example], [1.0], work.microbatch_tokens)
                 logprobs, _ = policy.logprobs(microbatch, work.temperature)
                 policy.backward(logprobs.mean())
-        yield sketch(policy.gradients())
-        policy.clear_gradients()
+        yield sketch(policy.optimizer.gradients())
+        policy.optimizer.clear_gradients()
 
 
 class Sketcher:

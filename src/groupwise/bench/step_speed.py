@@ -17,7 +17,7 @@ import torch
 
 from groupwise.base.text_layout import aligned
 from groupwise.config import ConfigError, Recipe, RlStage
-from groupwise.engines.native.device_memory import ReleasableMemory
+from groupwise.models.device_memory import ReleasableMemory
 from groupwise.models.placement import limit_memory
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline

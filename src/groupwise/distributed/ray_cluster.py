@@ -13,6 +13,9 @@ This module knows nothing about training. Work is any callable that can be pickl
 
 from __future__ import annotations
 
+import asyncio
+import importlib
+import importlib.util
 import os
 import pickle
 import signal
@@ -28,8 +31,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from groupwise.base.signals import handling_stops
 from groupwise.config import ConfigError
 from groupwise.distributed.world import RankLost
+
+ray: Any = importlib.import_module("ray") if importlib.util.find_spec("ray") else None
 
 Tell = Callable[[Any], None]
 """How a rank reports to the driver."""
@@ -72,8 +78,6 @@ class Rank:
     """One rank, as a Ray actor. Its methods run in its main thread, where signals are handled."""
 
     def place(self) -> RankPlace:
-        import ray
-
         return RankPlace(ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address())
 
     def offer_port(self) -> int:
@@ -103,8 +107,6 @@ class Rank:
     def run(
         self, environment: Mapping[str, str], folder: str, search_path: Sequence[str], work: bytes, desk: Any
     ) -> Any:
-        import ray
-
         os.environ.update(environment)
         try:
             os.chdir(folder)
@@ -119,11 +121,8 @@ class Rank:
 
 
 def _await_stop(desk: Any) -> None:
-    import ray
-    from ray.exceptions import RayError
-
     # Without a desk there is no driver, and Ray ends this process.
-    with suppress(RayError):
+    with suppress(ray.exceptions.RayError):
         ray.get(desk.stop_asked.remote())
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -132,8 +131,6 @@ class Desk:
     """A mailbox for news to the driver and for its request to stop."""
 
     def __init__(self) -> None:
-        import asyncio
-
         self._news: list[Any] = []
         self._has_news = asyncio.Event()
         self._stop = asyncio.Event()
@@ -162,8 +159,6 @@ class RayRanks:
     """The ranks, placed and waiting for work."""
 
     def __init__(self, actors: Sequence[Any], desk: Any, bundle: Mapping[str, float]) -> None:
-        import ray
-
         self._actors = actors
         self._desk = desk
         self._bundle = bundle
@@ -173,8 +168,6 @@ class RayRanks:
 
     def free_cpus(self) -> dict[str, float]:
         """Return the CPUs of each machine that the ranks leave free, by its id. Other users are ignored."""
-        import ray
-
         free = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"]}
         for place in self.places:
             free[place.node_id] = max(0.0, free[place.node_id] - self._bundle["CPU"])
@@ -182,8 +175,6 @@ class RayRanks:
 
     def check_folder(self, folder: Path) -> None:
         """Refuse a folder that is not shared by all ranks."""
-        import ray
-
         name = f".seen-by-all-{uuid.uuid4().hex}"
         first, where = self._actors[0], self.places[0].address
         why_not = ray.get(first.write_token.remote(folder, name))
@@ -200,8 +191,6 @@ class RayRanks:
 
     def run(self, works: Sequence[Work], on_news: Tell) -> list[Any]:
         """Run each rank's work and return the results, by rank. Signals are forwarded to the ranks."""
-        import ray
-
         port = ray.get(self._actors[0].offer_port.remote())
         here = (os.getcwd(), list(sys.path))
         calls = {}
@@ -214,15 +203,20 @@ class RayRanks:
         return [results[rank] for rank in range(self.size)]
 
     def _await(self, calls: dict[Any, int], on_news: Tell) -> tuple[dict[int, Any], dict[int, RankFailure]]:
-        import ray
-
         results: dict[int, Any] = {}
         failures: dict[int, RankFailure] = {}
         deadline = float("inf")
         news = self._desk.next_news.remote()
-        with _stop_requests() as stop:
+        signals: list[int] = []
+
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            signals.append(number)
+            if len(signals) > 1 and number == signal.SIGINT:
+                raise KeyboardInterrupt  # the second Ctrl-C does not wait
+
+        with handling_stops(on_signal):
             while calls and time.monotonic() < deadline:
-                if stop.is_new():
+                if signals and not self._is_stopping:
                     self._is_stopping = True
                     self._desk.ask_to_stop.remote()
                 for call in ray.wait([*calls, news], timeout=POLL_S)[0]:
@@ -295,9 +289,8 @@ def check_address(address: str) -> None:
 def to_blame(failures: Mapping[int, RankFailure]) -> int:
     """Return the rank that most likely failed first: one that died, else one that raised an error of its own."""
 
-    def order(rank: int) -> int:
-        failure = failures[rank]
-        return 0 if failure.has_died else 2 if isinstance(failure.error, RankLost) else 1
+    def order(rank: int) -> tuple[bool, bool]:
+        return not failures[rank].has_died, isinstance(failures[rank].error, RankLost)
 
     return min(failures, key=order)  # among equals, the first that was reported
 
@@ -307,51 +300,19 @@ def last_line(error: BaseException) -> str:
 
 
 def _outcome(call: Any) -> Any:
-    import ray
-    from ray.exceptions import RayError, RayTaskError
-
     try:
         return ray.get(call)
-    except RayTaskError as error:
+    except ray.exceptions.RayTaskError as error:
         return RankFailure(error.cause, has_died=False, traceback=str(error))
-    except RayError as error:
+    except ray.exceptions.RayError as error:
         return RankFailure(error, has_died=True)
-
-
-class _StopRequests:
-    def __init__(self) -> None:
-        self._num_signals = 0
-        self._num_seen = 0
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        self._num_signals += 1
-        if self._num_signals > 1 and number == signal.SIGINT:
-            raise KeyboardInterrupt  # the second Ctrl-C does not wait
-
-    def is_new(self) -> bool:
-        """Whether a signal came since the last call."""
-        is_new, self._num_seen = self._num_signals > self._num_seen, self._num_signals
-        return is_new
-
-
-@contextmanager
-def _stop_requests() -> Iterator[_StopRequests]:
-    requests = _StopRequests()
-    before = {number: signal.signal(number, requests.handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield requests
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def ray_ranks(asked: int | None, *, address: str | None, use_gpus: bool) -> Iterator[RayRanks]:
     """Place ranks on the cluster at `address`, else at RAY_ADDRESS or on this machine, else on a new local one."""
-    try:
-        import ray
-    except ImportError:
-        raise ConfigError("--ray: Ray is not installed; pip install 'groupwise[ray]'") from None
+    if ray is None:
+        raise ConfigError("--ray: Ray is not installed; pip install 'groupwise[ray]'")
     from ray.util.placement_group import placement_group
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 

@@ -1,8 +1,8 @@
 """The ranks of a run, as `torchrun` starts them. All ranks make the same decisions, and each computes a share.
 
 All ranks run the same loop on the same data, so sampler, advantages, denominators and metrics are equal everywhere
-without communication. Heavy work is split and gathered with the methods here, which all ranks call in the same order. A
-world of one needs no communication. For how the weights are split, see shards.py.
+without communication. Heavy work is split and gathered with the methods here, which all ranks call in the same order.
+For how the weights are split, see shards.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed
@@ -45,54 +45,37 @@ def together(*, is_bare: bool = True) -> Iterator[None]:
         ) from error
 
 
-class World(Protocol):
-    rank: int
-    size: int
-    is_alone: bool
+class World:
+    """The interface to all ranks, and a world of one rank, which needs no communication."""
+
+    rank = 0
+    size = 1
+    is_alone = True
     """True without a launcher: nothing is sharded. A single rank that a launcher started is not alone."""
 
     def share(self, items: Sequence[T]) -> list[T]:
         """Return this rank's part of a list that all ranks have."""
-        ...
+        return list(items)
 
     def in_step(self, items: Sequence[T]) -> Iterator[tuple[T, bool]]:
         """Yield this rank's part, padded to the longest: (item, whether it counts). Padding must have no effect.
 
         Items are taken from the list one by one.
         """
-        ...
-
-    def gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, in order."""
-        ...
-
-    def add(self, tensor: Tensor) -> None:
-        """Sum a tensor over the ranks, in place. (FSDP sums gradients during the backward pass.)"""
-        ...
-
-    def close(self) -> None: ...
-
-
-class Alone:
-    rank, size, is_alone = 0, 1, True
-
-    def share(self, items: Sequence[T]) -> list[T]:
-        return list(items)
-
-    def in_step(self, items: Sequence[T]) -> Iterator[tuple[T, bool]]:
         return ((item, True) for item in items)
 
     def gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, in order."""
         return [value]
 
     def add(self, tensor: Tensor) -> None:
-        pass
+        """Sum a tensor over the ranks, in place. (FSDP sums gradients during the backward pass.)"""
 
     def close(self) -> None:
-        pass
+        """Leave the other ranks."""
 
 
-class Ranks:
+class Ranks(World):
     is_alone = False
 
     def __init__(self) -> None:
@@ -127,15 +110,14 @@ class Ranks:
     def close(self) -> None:
         torch.distributed.destroy_process_group()
         # Gloo's threads outlive this, because torch's caches of sharded tensors keep the group alive. A thread that
-        # still
-        # frees the last message's tensors needs Python, and aborts the process if Python is shutting down.
+        # still frees the last message's tensors needs Python, and aborts the process if Python is shutting down.
         time.sleep(SECONDS_TO_LET_GO)
 
 
 def join_world() -> World:
-    """Return the ranks that this process belongs to; alone without `torchrun`.
+    """Return the ranks that this process belongs to; a world of one without `torchrun`.
 
     A single rank that `torchrun` started still shards its weights, into one part: it runs the code of many ranks.
     """
     is_launched = torch.distributed.is_torchelastic_launched() or int(os.environ.get("WORLD_SIZE", "1")) > 1
-    return Ranks() if is_launched else Alone()
+    return Ranks() if is_launched else World()

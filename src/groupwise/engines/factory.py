@@ -6,22 +6,20 @@ rank samples from a plain replica that is filled before sampling and emptied aft
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from groupwise.config import ConfigError, EngineConfig
-from groupwise.engines.engine import Engine
-from groupwise.engines.native.device_memory import ReleasableMemory
+from groupwise.engines.engine import Engine, Request
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
-from groupwise.engines.refilled import RefilledEngine
-from groupwise.engines.vllm.backend import Backend
 from groupwise.engines.vllm.in_process import InProcess
-from groupwise.engines.vllm.vllm_engine import VllmEngine
+from groupwise.engines.vllm.vllm_engine import PublishedWeights, VllmEngine
 from groupwise.engines.vllm.vllm_server import Server
-from groupwise.models.export import save_folder
 from groupwise.models.policy import Policy
-from groupwise.models.publish import PublishedWeights
-from groupwise.models.replica import HostMemory
+from groupwise.models.replica import Replica
+from groupwise.types import Group, SamplingParams
 
 
 def make_engine(config: EngineConfig, policy: Policy) -> Engine:
@@ -29,33 +27,33 @@ def make_engine(config: EngineConfig, policy: Policy) -> Engine:
         return _make_engine(config, policy, policy.model)
     if config.name == "vllm":
         raise ConfigError('engine.name = "vllm": only works with one rank; use engine.name = "native" under torchrun')
-    replica = policy.replica(ReleasableMemory(policy.device) if policy.device.type == "cuda" else HostMemory())
-    return RefilledEngine(_make_engine(config, policy, replica.model), replica.filled, replica.num_bytes)
+    replica = policy.replica()
+    return RefilledEngine(_make_engine(config, policy, replica.model), replica)
 
 
 def _make_engine(config: EngineConfig, policy: Policy, model: Any) -> Engine:
     if config.name == "vllm":
-        weights = PublishedWeights(model)
-        return VllmEngine(_make_backend(config, policy), weights, policy.tokenizer, policy.stop_token_ids)
+        backend = Server(config) if config.url else InProcess(config, policy)
+        return VllmEngine(backend, PublishedWeights(model), policy.tokenizer, policy.stop_token_ids)
     parts = (model, policy.tokenizer, policy.stop_token_ids, config.max_batch_rollouts)
     if config.name == "native":
         return NativeEngine(*parts, cache_tokens=config.cache_tokens)
     return ReferenceEngine(*parts)
 
 
-def _make_backend(config: EngineConfig, policy: Policy) -> Backend:
-    if config.url:
-        return Server(
-            config.url,
-            weights_folder=config.weights_folder,
-            max_batch_rollouts=config.max_batch_rollouts,
-            timeout_s=config.timeout_s,
-        )
-    return InProcess(
-        lambda folder: save_folder(policy, folder),
-        dtype=str(policy.model.dtype).removeprefix("torch."),
-        device=policy.device.type,
-        context_tokens=policy.context_tokens,
-        max_batch_rollouts=config.max_batch_rollouts,
-        memory_share=config.memory_share,
-    )
+@dataclass(slots=True)
+class RefilledEngine:
+    """An engine on a replica."""
+
+    engine: Engine
+    replica: Replica
+    peak_bytes: int = 0
+
+    def generate(
+        self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
+    ) -> Iterator[tuple[int, Group]]:
+        # Even without requests: other ranks may have some, and all ranks must take part in filling.
+        with self.replica.filled():
+            yield from self.engine.generate(requests, sampling, policy_version)
+        # torch does not count the replica's memory.
+        self.peak_bytes = self.engine.peak_bytes + self.replica.num_bytes if self.engine.peak_bytes else 0

@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.engines.completions import Assembly, completion_text, has_stop
-from groupwise.engines.engine import Request
+from groupwise.engines.engine import Assembly, Request
 from groupwise.engines.sampling import draw_tokens
-from groupwise.types import Finish, Group, Rollout, SamplingParams
+from groupwise.types import Finish, Group, SamplingParams
 
 
 @dataclass(slots=True)
@@ -34,57 +33,53 @@ class _Row:
     finish: Finish = Finish.LENGTH
 
 
+@dataclass(slots=True)
 class ReferenceEngine:
-    def __init__(self, model: Any, tokenizer: Any, stop_token_ids: Sequence[int], max_batch_rollouts: int) -> None:
-        self.peak_bytes = 0
-        self._model = model
-        self._tokenizer = tokenizer
-        self._stop_token_ids = frozenset(stop_token_ids)
-        self._max_batch_rollouts = max_batch_rollouts
+    model: Any
+    tokenizer: Any
+    stop_token_ids: Sequence[int]
+    max_batch_rollouts: int
+    peak_bytes: int = 0
 
     @torch.inference_mode()
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        rows = [
-            _Row(index, number, seed)
-            for index, request in enumerate(requests)
-            for number, seed in enumerate(request.seeds)
-        ]
-        assembly = Assembly(requests)
-        yield from ((i, Group(request.prompt, ())) for i, request in enumerate(requests) if not request.seeds)
-        for start in range(0, len(rows), self._max_batch_rollouts):
-            batch = rows[start : start + self._max_batch_rollouts]
-            self._decode(requests, batch, sampling)
+        assembly = Assembly(requests, sampling, self.tokenizer, policy_version)
+        yield from assembly.undrawn()
+        rows = [_Row(index, number, requests[index].seeds[number]) for index, number in assembly.wanted]
+        for start in range(0, len(rows), self.max_batch_rollouts):
+            batch = rows[start : start + self.max_batch_rollouts]
+            self._decode(assembly, batch)
             for row in batch:
-                yield from assembly.add(row.request, row.number, self._finished(row, policy_version))
+                yield from assembly.add(row.request, row.number, row.token_ids, row.logprobs, row.finish)
 
-    def _decode(self, requests: Sequence[Request], rows: list[_Row], sampling: SamplingParams) -> None:
-        state = self._prefill(requests, rows)
+    def _decode(self, assembly: Assembly, rows: list[_Row]) -> None:
+        state = self._prefill(assembly.requests, rows)
         active = list(rows)
-        for position in range(sampling.max_new_tokens):
-            seeds = torch.tensor([row.seed for row in active], device=state.device)
-            tokens, logprobs = draw_tokens(state.logits, sampling, seeds, torch.full_like(seeds, position))
+        for position in range(assembly.sampling.max_new_tokens):
+            seeds = torch.tensor([row.seed for row in active], device=self.model.device)
+            tokens, logprobs = draw_tokens(state.logits, assembly.sampling, seeds, torch.full_like(seeds, position))
             still_active = []
             for index, (row, token, logprob) in enumerate(zip(active, tokens.tolist(), logprobs.tolist(), strict=True)):
                 row.token_ids.append(token)
                 row.logprobs.append(logprob)
-                if token in self._stop_token_ids or has_stop(self._tokenizer, row.token_ids, sampling.stop_strings):
+                if token in self.stop_token_ids or assembly.has_stop(row.token_ids):
                     row.finish = Finish.STOP
                 else:
                     still_active.append(index)
-            if not still_active or position + 1 == sampling.max_new_tokens:
+            if not still_active or position + 1 == assembly.sampling.max_new_tokens:
                 return
             if len(still_active) < len(active):
                 active = [active[index] for index in still_active]
-                kept = torch.tensor(still_active, device=state.device)
+                kept = torch.tensor(still_active, device=self.model.device)
                 state.keep(kept)
                 tokens = tokens[kept]
-            state.advance(self._model, tokens)
+            state.advance(self.model, tokens)
 
     def _prefill(self, requests: Sequence[Request], rows: list[_Row]) -> _DecodeState:
         """Run each prompt through the model once and copy its cache for each of its rollouts."""
-        device = self._model.device
+        device = self.model.device
         wanted = sorted({row.request for row in rows})
         prompts = [requests[index].prompt.token_ids for index in wanted]
         width = max(map(len, prompts))
@@ -95,16 +90,12 @@ class ReferenceEngine:
             mask[index, width - len(prompt) :] = 1
         ids, mask = ids.to(device), mask.to(device)
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-        output = self._model(
+        output = self.model(
             input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
         )
         state = _DecodeState(output.past_key_values, mask, positions[:, -1:], output.logits[:, -1])
         state.keep(torch.tensor([wanted.index(row.request) for row in rows], device=device))
         return state
-
-    def _finished(self, row: _Row, policy_version: int) -> Rollout:
-        text = completion_text(self._tokenizer, row.token_ids)
-        return Rollout(tuple(row.token_ids), tuple(row.logprobs), text, row.finish, policy_version)
 
 
 @dataclass(slots=True)
@@ -116,10 +107,6 @@ class _DecodeState:
     """[B, 1] position of the last input token."""
     logits: Tensor
     """[B, V] for the next token."""
-
-    @property
-    def device(self) -> torch.device:
-        return self.mask.device
 
     def keep(self, rows: Tensor) -> None:
         self.cache.batch_select_indices(rows)

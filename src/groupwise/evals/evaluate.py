@@ -30,7 +30,7 @@ from groupwise.evals.held_out import draw_scored, eval_max_new_tokens, make_requ
 from groupwise.evals.scores import score_groups
 from groupwise.evals.subject import Subject
 from groupwise.models.chat import Prompts, check_fits
-from groupwise.models.versions import versions
+from groupwise.models.load import versions
 from groupwise.rewards.extract import AnswerMark
 from groupwise.runs.files import repair_tail
 from groupwise.runs.lock import RunLock

@@ -115,10 +115,7 @@ class CheckpointStore:
         return path
 
     def newest_valid(self) -> Path | None:
-        """Return the newest checkpoint that verifies, reading every byte.
-
-        Newer ones that do not are given to `on_skip`.
-        """
+        """Return the newest checkpoint that verifies, reading every byte. Newer, damaged ones go to `on_skip`."""
         for path in reversed(self._candidates()):
             reason = self.verify(path)
             if reason is None:
@@ -199,29 +196,24 @@ class CheckpointStore:
             return []
         except OSError as error:
             raise CheckpointError(f"cannot list {self.root}: {error}") from error
-        found = [path for path in paths if _NAME.fullmatch(path.name.removeprefix(_REPLACED))]
-
-        def order(path: Path) -> tuple[tuple[int, bool, int], bool]:
-            return checkpoint_order(path.name.removeprefix(_REPLACED)), not path.name.startswith(_REPLACED)
-
-        return sorted(found, key=order)
+        names = {path: path.name.removeprefix(_REPLACED) for path in paths}
+        found = [path for path, name in names.items() if _NAME.fullmatch(name)]
+        return sorted(found, key=lambda path: (checkpoint_order(names[path]), path.name == names[path]))
 
     def _put_in_place(self, temporary: Path, path: Path) -> None:
         aside = self.root / f"{_REPLACED}{path.name}"
-        is_replacing = path.exists()
-        if is_replacing:
+        if path.exists():
             # A folder cannot be renamed over a full one. Between the two renames, `newest_valid` finds the one set
             # aside.
             os.rename(path, aside)
         try:
             os.rename(temporary, path)
         except OSError:
-            if is_replacing:
-                with contextlib.suppress(OSError):
-                    os.rename(aside, path)
+            with contextlib.suppress(OSError):
+                os.rename(aside, path)
             raise
         fsync_path(self.root)
-        if is_replacing:
+        if aside.exists():
             self._remove(aside)
 
     def _settle(self) -> None:
@@ -310,10 +302,8 @@ def _write_files(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], stat
 
 
 def _write_bytes(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    path.write_bytes(data)
+    fsync_path(path)
 
 
 def _separate(named: Mapping[str, Tensor]) -> dict[str, Tensor]:

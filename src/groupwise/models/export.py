@@ -8,7 +8,9 @@ held-out scores were measured with both together.
 from __future__ import annotations
 
 import os
-import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from groupwise.config import ConfigError, ModelConfig, make_recipe, nearest
@@ -44,11 +46,6 @@ def export_model(given: str, out: Path) -> None:
     save_folder(load_model(ModelConfig(path=given), 0), out)
 
 
-def refuse_full(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is not an empty folder; choose a new one")
-
-
 def find_checkpoint(store: CheckpointStore, wanted: str) -> Path:
     if wanted == "best":
         path = store.tagged("best")
@@ -65,15 +62,24 @@ def find_checkpoint(store: CheckpointStore, wanted: str) -> Path:
 
 
 def save_folder(policy: Policy | LoadedModel, out: Path) -> None:
-    """Write to a temporary folder beside `out`, then rename it."""
-    temporary = out.with_name(f".tmp-{out.name}-{os.getpid()}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with new_folder(out) as folder:
         # An explicit state dict: merged, and without the names that adapters insert.
-        policy.model.save_pretrained(temporary, state_dict=merged_state_dict(policy.model))
-        policy.tokenizer.save_pretrained(temporary)
-        if out.exists():
-            out.rmdir()
-        os.rename(temporary, out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        policy.model.save_pretrained(folder, state_dict=merged_state_dict(policy.model))
+        policy.tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Yield a folder to write to. It becomes `out` at the end, which appears complete or not at all."""
+    refuse_full(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".partial", dir=out.parent) as name:
+        folder = Path(name) / "model"
+        folder.mkdir()
+        yield folder
+        os.replace(folder, out)  # `out` is missing or an empty folder
+
+
+def refuse_full(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out}: exists and is not an empty folder; choose a new one")

@@ -25,8 +25,8 @@ from groupwise.data.pack import Pack
 from groupwise.kernels.joined import lay_side_by_side
 from groupwise.kernels.seam import AttentionForm, attend_with
 from groupwise.models.families import fits_packed_attention, has_silu
-from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.head import has_plain_head
+from groupwise.models.optimizer import GradientSums
 from groupwise.models.placement import device_bytes
 from groupwise.models.recorded import RecordedLayers, filled
 from groupwise.models.straight import Heads, run_layer, straight_layers, straighten

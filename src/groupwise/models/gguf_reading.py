@@ -19,8 +19,6 @@ import numpy
 
 PIECE_BLOCKS = 1 << 14
 """Blocks (of 32 or 256 weights) dequantized at once: large enough for numpy, small enough for many cores."""
-
-
 TIED_DISTANCE = 0.15
 """Share of the norm. Q5_0 and Q8_0 of one matrix differ by 0.04 (Qwen2.5-Coder-0.5B), two matrices by about 1."""
 TIED_ROWS = 256

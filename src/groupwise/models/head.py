@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,8 +11,8 @@ from torch import Tensor, nn
 from groupwise.algo.logprobs import CHUNK_BYTES, Rows, chunk_tokens_of, chunked_logprobs, head_logprobs
 from groupwise.data.batch import Rectangle
 from groupwise.models.families import has_plain_logits, logit_factor, logit_softcap
-from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.memory_limits import CHUNK_SHARE
+from groupwise.models.optimizer import GradientSums
 from groupwise.models.placement import device_bytes
 
 
@@ -20,6 +21,13 @@ def has_plain_head(model: Any) -> bool:
     head = model.get_output_embeddings()
     is_matrix = type(head) is nn.Linear and head.bias is None and head.weight.dtype == torch.bfloat16
     return is_matrix and head.weight.is_cuda and has_plain_logits(model.config.get_text_config())
+
+
+def finish_logits(config: Any, logits: Tensor) -> Tensor:
+    """Apply what a configuration does to the product with the head's matrix: a factor and a soft cap."""
+    factor, softcap = logit_factor(config), logit_softcap(config)
+    logits = logits if factor == 1 else logits * factor
+    return torch.tanh(logits / softcap) * softcap if softcap else logits
 
 
 class Head:
@@ -33,23 +41,19 @@ class Head:
             # Larger chunks make faster products, if there is memory for them.
             share = int(device_bytes(model.device) * CHUNK_SHARE)
             self._chunk_bytes = min(max(CHUNK_BYTES, share), 4 * CHUNK_BYTES)
-        self._softcap = logit_softcap(config)
-        self._factor = logit_factor(config)
+        self._finish = partial(finish_logits, config)
+        self._is_linear = logit_factor(config) == 1 and not logit_softcap(config)
 
     def logprobs(self, model: Any, hidden: Tensor, token_ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """Return (logprobs with gradient, entropies without) of tokens [N], predicted from hidden states [N, D]."""
         head = model.get_output_embeddings()
-        if type(head) is nn.Linear and head.bias is None and not self._softcap and self._factor == 1:
+        if type(head) is nn.Linear and head.bias is None and self._is_linear:
             size = chunk_tokens_of(head.weight.shape[0], self._chunk_bytes)
             return head_logprobs(
                 hidden, head.weight, token_ids, temperature, size, _rows(hidden), self._sums.of(head.weight)
             )
         vocab = model.config.get_text_config().vocab_size
         return chunked_logprobs(lambda part: self._finish(head(part)), hidden, token_ids, temperature, vocab)
-
-    def _finish(self, logits: Tensor) -> Tensor:
-        logits = logits * self._factor
-        return torch.tanh(logits / self._softcap) * self._softcap if self._softcap else logits
 
     @torch.no_grad()
     def is_right(self, model: Any) -> bool:
@@ -71,12 +75,7 @@ def _rows(hidden: Tensor) -> Rows | None:
 
 def padded_hidden(model: Any, inputs: Rectangle) -> Tensor:
     """Return [N, D]: the hidden state that each completion token is predicted from."""
-    hidden: Tensor = model.get_decoder()(
-        input_ids=inputs.input_ids,
-        attention_mask=inputs.attention_mask,
-        position_ids=inputs.position_ids,
-        use_cache=False,
-    ).last_hidden_state
+    hidden: Tensor = model.get_decoder()(**_named(inputs)).last_hidden_state
     columns = inputs.completion_mask.shape[1]
     # The hidden state of column t predicts the token in column t + 1.
     return hidden[:, -columns - 1 : -1][inputs.completion_mask]
@@ -84,12 +83,15 @@ def padded_hidden(model: Any, inputs: Rectangle) -> Tensor:
 
 def own_logits(model: Any, inputs: Rectangle) -> Tensor:
     """Return [N, V]: the model's own logits, all at once, for models with an unknown head."""
-    output = model(
-        input_ids=inputs.input_ids,
-        attention_mask=inputs.attention_mask,
-        position_ids=inputs.position_ids,
-        use_cache=False,
-        logits_to_keep=inputs.completion_mask.shape[1] + 1,
-    )
+    output = model(**_named(inputs), logits_to_keep=inputs.completion_mask.shape[1] + 1)
     logits: Tensor = output.logits[:, :-1][inputs.completion_mask]
     return logits
+
+
+def _named(inputs: Rectangle) -> dict[str, Any]:
+    return {
+        "input_ids": inputs.input_ids,
+        "attention_mask": inputs.attention_mask,
+        "position_ids": inputs.position_ids,
+        "use_cache": False,
+    }

@@ -18,8 +18,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -27,12 +27,14 @@ from typing import Any, Literal
 
 import jinja2
 import torch
+import transformers
 from tokenizers import Tokenizer
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+import groupwise
 from groupwise.base.hub import hub_or_cache, is_hub_name
 from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import ModelConfig
@@ -81,7 +83,8 @@ def load_model(config: ModelConfig, seed: int) -> LoadedModel:
     model = model.to(device=device, dtype=dtype)
     recompute_activations(model, config.gradient_checkpointing)
     set_training(model, False)
-    return LoadedModel(model, tokenizer, _context_tokens(model, tokenizer), device, dtype)
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return LoadedModel(model, tokenizer, int(tokenizer.model_max_length if limit is None else limit), device, dtype)
 
 
 def prepare_template(tokenizer: Any, config: ModelConfig) -> None:
@@ -153,11 +156,6 @@ def stop_token_ids(tokenizer: Any, model: Any) -> tuple[int, ...]:
     return tuple(sorted(stops, key=lambda token_id: token_id != turn_end))
 
 
-def pad_token_id(tokenizer: Any, stop_ids: Iterable[int]) -> int:
-    """Return the id that pads token ids. It is always masked, so a stop token will do if no padding is defined."""
-    return int(next(iter(stop_ids)) if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
-
-
 def _turn_end(tokenizer: Any, stops: list[int]) -> int | None:
     """Return the last stop token that the template writes after an assistant's message."""
     if tokenizer.chat_template is None:
@@ -173,7 +171,7 @@ def _turn_end(tokenizer: Any, stops: list[int]) -> int | None:
 
 def _choose_device(name: str) -> torch.device:
     if name == "auto":
-        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        return _choose_device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -182,15 +180,14 @@ def _choose_device(name: str) -> torch.device:
         ) from None
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"model.device = {name!r}: not supported; choose 'auto', 'cpu', 'cuda' or 'cuda:0'")
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise ConfigError(f"model.device = {name!r}: torch finds no GPU; set 'cpu' or 'auto'")
-        if (device.index or 0) >= torch.cuda.device_count():
-            last = torch.cuda.device_count() - 1
-            raise ConfigError(f"model.device = {name!r}: no such GPU; the last is 'cuda:{last}'")
-        if device.index is None:
-            return torch.device("cuda", torch.cuda.current_device())
-    return device
+    if device.type == "cpu":
+        return device
+    if not torch.cuda.is_available():
+        raise ConfigError(f"model.device = {name!r}: torch finds no GPU; set 'cpu' or 'auto'")
+    last = torch.cuda.device_count() - 1
+    if (device.index or 0) > last:
+        raise ConfigError(f"model.device = {name!r}: no such GPU; the last is 'cuda:{last}'")
+    return torch.device("cuda", torch.cuda.current_device()) if device.index is None else device
 
 
 def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
@@ -239,20 +236,7 @@ def _check_folder(given: str, folder: Path) -> None:
 
 
 def _load_pretrained(given: str, source: str, dtype: torch.dtype, fix: str) -> tuple[Any, Any]:
-    with _foreign_errors(given, fix):
-        # The configuration first: it is small, and fails early if the hub cannot be reached.
-        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-        model, info = AutoModelForCausalLM.from_pretrained(
-            source,
-            config=config,
-            dtype=dtype,
-            attn_implementation="sdpa",
-            use_safetensors=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
-    _check_complete(given, info)
+    _, tokenizer, model = _from_pretrained(given, source, dtype, fix, use_safetensors=True)
     if getattr(model, "is_quantized", False):
         raise ConfigError(
             f"model.path = {given!r}: its weights are stored quantized; give the original model and set "
@@ -275,22 +259,12 @@ def _load_gguf(given: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
                 f"model.path = {given!r}: reading a GGUF file needs {package}, which is not installed; "
                 "pip install groupwise[gguf]"
             )
-    source, name = str(path.parent), path.name
     why = "the file may be damaged, or transformers cannot read this model from GGUF"
-    with _foreign_errors(given, why), read_quickly():
-        config = AutoConfig.from_pretrained(source, gguf_file=name)
-        tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=name, trust_remote_code=False)
-        model, info = AutoModelForCausalLM.from_pretrained(
-            source,
-            gguf_file=name,
-            config=config,
-            dtype=dtype,
-            attn_implementation="sdpa",
-            quantization_config=GgufConfig(dequantize=True),
-            trust_remote_code=False,
-            output_loading_info=True,
+    plain = {"quantization_config": GgufConfig(dequantize=True)}
+    with read_quickly():
+        config, tokenizer, model = _from_pretrained(
+            given, str(path.parent), dtype, why, {"gguf_file": path.name}, **plain
         )
-    _check_complete(given, info)
     packed = [key for key, weight in model.named_parameters() if not weight.is_floating_point()]
     if packed or getattr(model, "is_quantized", False):
         raise ConfigError(
@@ -299,6 +273,29 @@ def _load_gguf(given: str, path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     _tie_embeddings(model)
     _fix_tokenizer(tokenizer, config.eos_token_id, _num_embeddings(model))
     return model, tokenizer
+
+
+def _from_pretrained(
+    given: str, source: str, dtype: torch.dtype, fix: str, file: Mapping[str, str] | None = None, **named: Any
+) -> tuple[Any, Any, Any]:
+    """Return (configuration, tokenizer, model). A weight that is missing is an error: transformers only logs it."""
+    where: dict[str, Any] = {"trust_remote_code": False, **(file or {})}
+    try:
+        # The configuration first: it is small, and fails early if the hub cannot be reached.
+        config = AutoConfig.from_pretrained(source, **where)
+        tokenizer = AutoTokenizer.from_pretrained(source, **where)
+        how = {"config": config, "dtype": dtype, "attn_implementation": "sdpa", "output_loading_info": True}
+        model, info = AutoModelForCausalLM.from_pretrained(source, **where, **how, **named)
+    except Exception as error:  # damaged files raise anything: struct.error, AssertionError, a bare Exception
+        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+        raise ConfigError(f"model.path = {given!r}: cannot be loaded: {reason} ({fix})") from error
+    if missing := sorted(info["missing_keys"]):
+        shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        raise ConfigError(
+            f"model.path = {given!r}: {len(missing)} weights are missing ({shown}) and would be random; the "
+            "files do not match the architecture in config.json, or are incomplete"
+        )
+    return config, tokenizer, model
 
 
 def _fix_tokenizer(tokenizer: Any, eos_token_id: Any, num_embeddings: int) -> None:
@@ -334,34 +331,15 @@ def _tie_embeddings(model: Any) -> None:
     model.tie_weights()
 
 
-def _check_complete(given: str, info: dict[str, Any]) -> None:
-    """Refuse a model with missing weights: transformers only logs that it made them random."""
-    missing = sorted(info["missing_keys"])
-    if missing:
-        shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
-        raise ConfigError(
-            f"model.path = {given!r}: {len(missing)} weights are missing ({shown}) and would be random; the "
-            "files do not match the architecture in config.json, or are incomplete"
-        )
-
-
-@contextmanager
-def _foreign_errors(given: str, fix: str) -> Iterator[None]:
-    """Turn whatever transformers, tokenizers and safetensors raise about files and the hub into a ConfigError.
-
-    Damaged files raise anything: struct.error, AssertionError, and in tokenizers a bare Exception.
-    """
-    try:
-        yield
-    except Exception as error:
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        raise ConfigError(f"model.path = {given!r}: cannot be loaded: {reason} ({fix})") from error
-
-
 def _num_embeddings(model: Any) -> int:
     return int(model.get_input_embeddings().weight.shape[0])
 
 
-def _context_tokens(model: Any, tokenizer: Any) -> int:
-    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return int(tokenizer.model_max_length if limit is None else limit)
+def versions() -> dict[str, str]:
+    """Return the versions of the software that a run's numbers depend on."""
+    return {
+        "groupwise": groupwise.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }

@@ -7,7 +7,6 @@ writes the merged model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -65,17 +64,13 @@ def merged_state_dict(model: nn.Module) -> dict[str, torch.Tensor]:
     packed = {f"{name}.weight": module for name, module in model.named_modules() if isinstance(module, QuantizedLinear)}
     merged = {}
     for key, tensor in model.state_dict().items():
+        if key.partition(".lora_")[0] in layers:
+            continue  # a weight of the adapter
         weight = packed[key].dense() if key in packed else tensor
-        owner = next((name for name in _parents(key) if name in layers), None)
-        name = key
-        if owner is not None:
-            inner = key[len(owner) + 1 :]
-            if not inner.startswith("base_layer."):
-                continue  # a weight of the adapter
-            inner = inner.removeprefix("base_layer.")
-            if inner == "weight":
-                weight = _merge_weight(layers[owner], weight)
-            name = f"{owner}.{inner}"
+        owner, _, inner = key.rpartition(".base_layer.")
+        if owner in layers and inner == "weight":
+            weight = _merge_weight(layers[owner], weight)
+        name = f"{owner}.{inner}" if owner in layers else key
         merged[name] = weight.cpu() if key in packed else weight
     return merged
 
@@ -94,12 +89,6 @@ def _lora_layers(model: nn.Module) -> dict[str, Any]:
         for name, module in model.named_modules()
         if hasattr(module, "lora_A") and hasattr(module, "base_layer")
     }
-
-
-def _parents(key: str) -> Iterator[str]:
-    while "." in key:
-        key = key.rpartition(".")[0]
-        yield key
 
 
 def _check_targets(model: nn.Module, targets: tuple[str, ...]) -> None:

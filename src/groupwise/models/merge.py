@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
 from groupwise.config.build import ConfigError
+from groupwise.models.export import new_folder, refuse_full
 
 INDEX_NAME = "model.safetensors.index.json"
 
@@ -58,20 +57,15 @@ def merge_folders(folders: Sequence[Path], weights: Sequence[float], out: Path) 
     """Write out = Σ weights[i] · folders[i], tensor by tensor."""
     folders, out = [Path(folder) for folder in folders], Path(out)
     _check_weights(folders, weights)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out}: exists and is not an empty folder; name a new one")
+    refuse_full(out)
     locations = [_locate_tensors(folder) for folder in folders]
     _check_alike(folders, locations)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", suffix=".partial", dir=out.parent) as name:
-        partial = Path(name) / "model"
-        partial.mkdir()
+    with new_folder(out) as folder:
         for pattern in _COPIED:
             for file in folders[0].glob(pattern):
-                shutil.copyfile(file, partial / file.name)
+                shutil.copyfile(file, folder / file.name)
         for shard in sorted(set(locations[0].values())):
-            _merge_shard(folders, weights, locations, shard, partial / shard.name)
-        os.replace(partial, out)  # `out` is missing or an empty folder
+            _merge_shard(folders, weights, locations, shard, folder / shard.name)
 
 
 def _check_weights(folders: Sequence[Path], weights: Sequence[float]) -> None:
@@ -82,9 +76,9 @@ def _check_weights(folders: Sequence[Path], weights: Sequence[float]) -> None:
     total = math.fsum(weights)
     if not abs(total - 1) <= 1e-6:  # also catches NaN
         shown = " + ".join(f"{weight:g}" for weight in weights)
-        can_normalize = math.isfinite(total) and total != 0
-        normalized = ", ".join(f"{weight / total:.6g}" for weight in weights) if can_normalize else ""
-        fix = f"; normalized: {normalized}" if can_normalize else ""
+        fix = ""
+        if math.isfinite(total) and total != 0:
+            fix = "; normalized: " + ", ".join(f"{weight / total:.6g}" for weight in weights)
         raise ConfigError(f"weights {shown} = {total:g}: must sum to 1{fix}")
 
 

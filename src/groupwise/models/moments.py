@@ -13,9 +13,8 @@ checkpoints contain fp32 moments and load with either kind and on any number of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -32,24 +31,9 @@ SMALLEST = 1e-28
 """A block without larger values counts as zeros: its smallest codes would be denormal numbers."""
 
 
-class Moments(Protocol):
-    @property
-    def missing_bytes(self) -> int:
-        """Memory that the first step will allocate."""
-        ...
-
-    def step(self, learning_rate: float) -> frozenset[str]:
-        """Update the masters that have a gradient. Return the names of those that were also written into the model."""
-        ...
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the moments in fp32, named kind/name."""
-        ...
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None: ...
-
-
 class Fp32Moments:
+    """torch's AdamW. `EightBitMoments` has the same interface."""
+
     def __init__(self, masters: Mapping[str, Tensor], config: OptimizerConfig) -> None:
         self._masters = dict(masters)
         matrices = [master for master in self._masters.values() if master.dim() >= 2]
@@ -66,16 +50,19 @@ class Fp32Moments:
 
     @property
     def missing_bytes(self) -> int:
+        """Memory that the first step will allocate."""
         missing = [master for master in self._masters.values() if master not in self._adamw.state]
         return sum(2 * master.numel() * master.element_size() for master in missing)
 
-    def step(self, learning_rate: float) -> frozenset[str]:
+    def step(self, learning_rate: float) -> Set[str]:
+        """Update the masters that have a gradient. Return the names of those that were also written into the model."""
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         self._adamw.step()
-        return frozenset()
+        return set()
 
     def state(self) -> dict[str, Tensor]:
+        """Return the moments in fp32, named kind/name."""
         return {
             f"{kind}/{name}": value
             for name, master in self._masters.items()
@@ -145,7 +132,7 @@ class EightBitMoments:
     def __init__(self, masters: Mapping[str, Tensor], weights: Mapping[str, Tensor], config: OptimizerConfig) -> None:
         """`weights`: the model's own weights, where they are not the masters."""
         small = {name: master for name, master in masters.items() if master.numel() < MIN_ELEMENTS}
-        self._small = Fp32Moments(small, config) if small else None
+        self._small = Fp32Moments(small, config)
         self._masters = {name: master for name, master in masters.items() if name not in small}
         self._weights = dict(weights)
         self._config = config
@@ -154,13 +141,12 @@ class EightBitMoments:
     @property
     def missing_bytes(self) -> int:
         missing = [num_blocks(master) for name, master in self._masters.items() if name not in self._codes]
-        return sum(2 * blocks * (BLOCK + 4) for blocks in missing) + (self._small.missing_bytes if self._small else 0)
+        return sum(2 * blocks * (BLOCK + 4) for blocks in missing) + self._small.missing_bytes
 
     @torch.no_grad()
-    def step(self, learning_rate: float) -> frozenset[str]:
-        if self._small is not None:
-            self._small.step(learning_rate)
-        written = []
+    def step(self, learning_rate: float) -> Set[str]:
+        self._small.step(learning_rate)
+        written = set()
         for name, master in self._masters.items():
             if master.grad is None:
                 continue
@@ -174,13 +160,13 @@ class EightBitMoments:
 
                 weight = self._weights.get(name)
                 step_codes_cuda(master, master.grad, weight, codes, sizes)
-                written.append(name)
+                written.add(name)
             else:
                 step_codes(master, master.grad, codes, sizes)
-        return frozenset(written)
+        return written
 
     def state(self) -> dict[str, Tensor]:
-        tensors = self._small.state() if self._small else {}
+        tensors = self._small.state()
         for name, codes in self._codes.items():
             shape, count = self._masters[name].shape, self._masters[name].numel()
             tensors[f"step/{name}"] = torch.tensor(float(codes.num_steps))
@@ -193,16 +179,13 @@ class EightBitMoments:
         return tensors
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        if self._small is not None:
-            self._small.load_state({key: value for key, value in tensors.items() if not self._is_coded(key)})
-        for name, kinds in by_name({key: value for key, value in tensors.items() if self._is_coded(key)}).items():
+        small = {key: value for key, value in tensors.items() if key.partition("/")[2] not in self._masters}
+        self._small.load_state(small)
+        for name, kinds in by_name({key: value for key, value in tensors.items() if key not in small}).items():
             device = self._masters[name].device
             first, first_scales = encode_first(_in_blocks(kinds["exp_avg"]).to(device))
             second, second_scales = encode_second(_in_blocks(kinds["exp_avg_sq"]).to(device))
             self._codes[name] = Codes(first, first_scales, second, second_scales, int(kinds["step"]))
-
-    def _is_coded(self, key: str) -> bool:
-        return key.partition("/")[2] in self._masters
 
 
 def num_blocks(tensor: Tensor) -> int:
@@ -251,7 +234,9 @@ def _shares(magnitudes: Tensor) -> tuple[Tensor, Tensor]:
 def step_codes(master: Tensor, gradient: Tensor, codes: Codes, sizes: StepSizes) -> None:
     """Do one step of AdamW on one tensor, in chunks, so the whole tensor is never decoded at once."""
     weights, gradients = master.view(-1), gradient.reshape(-1)
-    for blocks, elements in _chunks(len(codes.first), master.numel()):
+    for start in range(0, len(codes.first), CHUNK_BLOCKS):
+        blocks = slice(start, start + CHUNK_BLOCKS)
+        elements = slice(start * BLOCK, (start + CHUNK_BLOCKS) * BLOCK)
         weight, grad = weights[elements], _in_blocks(gradients[elements])
         first = decode_first(codes.first[blocks], codes.first_scales[blocks]).lerp_(grad, 1 - sizes.beta1)
         second = decode_second(codes.second[blocks], codes.second_scales[blocks])
@@ -260,12 +245,6 @@ def step_codes(master: Tensor, gradient: Tensor, codes: Codes, sizes: StepSizes)
         codes.second[blocks], codes.second_scales[blocks] = encode_second(second)
         change = first.div_(second.sqrt_().div_(sizes.root_bias).add_(sizes.epsilon)).view(-1)[: len(weight)]
         weight.mul_(sizes.shrink).sub_(change, alpha=sizes.size)
-
-
-def _chunks(blocks: int, elements: int) -> Iterator[tuple[slice, slice]]:
-    for start in range(0, blocks, CHUNK_BLOCKS):
-        stop = min(start + CHUNK_BLOCKS, blocks)
-        yield slice(start, stop), slice(start * BLOCK, min(stop * BLOCK, elements))
 
 
 def _in_blocks(values: Tensor) -> Tensor:

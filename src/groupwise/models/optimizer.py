@@ -17,7 +17,7 @@ is this rank's slices as plain tensors; only the norm is over all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -26,13 +26,37 @@ from torch.nn import Parameter
 
 from groupwise.config import OptimizerConfig
 from groupwise.distributed.shards import local
-from groupwise.distributed.world import Alone, World
-from groupwise.models import memory_limits
-from groupwise.models.gradient_sums import GradientSums
-from groupwise.models.moments import EightBitMoments, Fp32Moments, Moments
+from groupwise.distributed.world import World
+from groupwise.models.memory_limits import KEPT_SUMS_SHARE
+from groupwise.models.moments import EightBitMoments, Fp32Moments
 from groupwise.models.placement import device_bytes, laid_out_alike, to_host
 
-KEPT_SHARE = memory_limits.KEPT_SUMS_SHARE
+
+class GradientSums:
+    """Sums of gradients in fp32 that a backward pass of our own adds to directly, instead of handing autograd one.
+
+    The optimizer offers a sum for each weight at the start of an update and withdraws them all at its end. The policy
+    makes one `GradientSums` and passes it to the optimizer, the output head and the layers.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[Tensor, Tensor] = {}
+        self._stay = False
+
+    def offer(self, weights: Sequence[Tensor], sums: Sequence[Tensor], *, stay: bool) -> None:
+        """Offer a sum for each weight. `stay`: they keep their addresses from update to update."""
+        self._sums = dict(zip(weights, sums, strict=True))
+        self._stay = stay
+
+    def withdraw(self) -> None:
+        self._sums = {}
+
+    def of(self, weight: Tensor) -> Tensor | None:
+        return self._sums.get(weight)
+
+    def stays(self, weight: Tensor) -> bool:
+        """Whether the weight's sum may be recorded in a CUDA graph, which holds addresses."""
+        return self._stay and weight in self._sums
 
 
 class MasterAdamW:
@@ -44,8 +68,8 @@ class MasterAdamW:
         weights: Mapping[str, Tensor] | None = None,
         sums: GradientSums | None = None,
     ) -> None:
-        """`weights`: masters to take over from a former optimizer of the same parameters."""
-        self._world: World = world or Alone()
+        """`weights`: masters of a former optimizer of the same parameters."""
+        self._world = world or World()
         self._parameters = dict(parameters)
         self._max_grad_norm = config.max_grad_norm
         self._masters: dict[str, Tensor] = {}
@@ -66,12 +90,12 @@ class MasterAdamW:
         self.sums = sums or GradientSums()
         self._offered: list[Tensor] = []
         self._hooks: list[Any] = []
-        targets = {name: local(self._parameters[name].detach()) for name in self._published}
-        self._moments: Moments = (
-            Fp32Moments(self._masters, config)
-            if config.moments == "fp32"
-            else EightBitMoments(self._masters, targets, config)
-        )
+        self._moments: Fp32Moments | EightBitMoments
+        if config.moments == "fp32":
+            self._moments = Fp32Moments(self._masters, config)
+        else:
+            targets = {name: local(self._parameters[name].detach()) for name in self._published}
+            self._moments = EightBitMoments(self._masters, targets, config)
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -81,10 +105,9 @@ class MasterAdamW:
     @property
     def missing_bytes(self) -> int:
         """Memory that the first step will allocate for moments on the model's device."""
-        return 0 if self._is_offloaded() else self._moments.missing_bytes
-
-    def _is_offloaded(self) -> bool:
-        return any(local(self._parameters[name]).device != master.device for name, master in self._masters.items())
+        masters = self._masters.items()
+        is_offloaded = any(local(self._parameters[name]).device != master.device for name, master in masters)
+        return 0 if is_offloaded else self._moments.missing_bytes
 
     # ---- gradients ----
 
@@ -132,13 +155,11 @@ class MasterAdamW:
 
     def gradients(self) -> dict[str, Tensor]:
         """Return the sums on the model's device, without weights that have no gradient."""
-        found = {}
+        totals = {}
         for name, parameter in self._parameters.items():
             offered = self.sums.of(parameter)
-            total = offered if offered is not None else self._gathered.get(name, parameter.grad)
-            if total is not None:
-                found[name] = total
-        return found
+            totals[name] = self._gathered.get(name, parameter.grad) if offered is None else offered
+        return {name: total for name, total in totals.items() if total is not None}
 
     def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
         norm = torch.nn.utils.get_total_norm(gradients)
@@ -165,12 +186,13 @@ class MasterAdamW:
             master.grad = gradient if gradient.device == master.device else gradient.to(master.device)
         written = self._moments.step(learning_rate)
         self.clear_gradients()
-        self._publish(self._published - written)
+        self.publish(written)
         return float(norm), True
 
     @torch.no_grad()
-    def _publish(self, names: set[str]) -> None:
-        """Copy masters into the model."""
+    def publish(self, written: Set[str] = frozenset()) -> None:
+        """Copy masters into the model, except those that were already `written` there."""
+        names = self._published - written
         targets = [local(self._parameters[name].detach()) for name in names]
         masters = [self._masters[name] for name in names]
         if all(target.is_cuda and master.is_cuda for target, master in zip(targets, masters, strict=True)):
@@ -184,11 +206,7 @@ class MasterAdamW:
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         for name, master in self._masters.items():
             master.copy_(weights[name])
-        self._publish(self._published)
-
-    def publish(self) -> None:
-        """Copy masters into the model after they were written from outside."""
-        self._publish(self._published)
+        self.publish()
 
     def state(self) -> dict[str, Tensor]:
         """Return AdamW's moments and step counts as named tensors."""
@@ -199,10 +217,7 @@ class MasterAdamW:
 
 
 def offers_sum(parameter: Tensor) -> bool:
-    """Whether a sum is offered: for whole weights on a GPU that are not in fp32.
-
-    Slices get gradients after the pass.
-    """
+    """Whether a sum is offered: for whole weights on a GPU that are not in fp32. A slice gets its gradient later."""
     return parameter.is_cuda and parameter.dtype != torch.float32 and local(parameter) is parameter
 
 
@@ -212,7 +227,7 @@ def sums_stay(parameters: Iterable[Tensor]) -> bool:
     num_bytes = sum(4 * parameter.numel() for parameter in offering)
     if not offering or not offering[0].is_cuda:
         return bool(offering)
-    return num_bytes <= KEPT_SHARE * device_bytes(offering[0].device)
+    return num_bytes <= KEPT_SUMS_SHARE * device_bytes(offering[0].device)
 
 
 def _zeros(count: int, tensor: Tensor) -> Tensor:

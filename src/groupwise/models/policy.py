@@ -22,16 +22,15 @@ from groupwise.config import OptimizerConfig, Recipe
 from groupwise.data.batch import Example, Microbatch, Rectangle, make_microbatches
 from groupwise.data.pack import Pack
 from groupwise.distributed.shards import Sharded, Unsharded, local
-from groupwise.distributed.world import Alone, World, together
+from groupwise.distributed.world import World, together
 from groupwise.kernels.seam import attending
 from groupwise.models.fused import PackedDecoder, fuse, packed_hidden
-from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.head import Head, own_logits, padded_hidden
 from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
 from groupwise.models.lora import add_lora, trainable_parameters
-from groupwise.models.optimizer import MasterAdamW, sums_stay
+from groupwise.models.optimizer import GradientSums, MasterAdamW, sums_stay
 from groupwise.models.placement import beside, exchange, to_host
-from groupwise.models.replica import Replica, ReplicaMemory, skeleton_of
+from groupwise.models.replica import Replica, skeleton_of
 from groupwise.models.straight import straight_layers
 
 AGREEMENT = 1e-4
@@ -48,7 +47,7 @@ def load_policy(recipe: Recipe, world: World | None = None) -> Policy:
 
 class Policy:
     def __init__(self, loaded: LoadedModel, *, ema_decay: float, world: World | None = None) -> None:
-        self.world: World = world or Alone()
+        self.world = world or World()
         self.model = loaded.model
         self.tokenizer = loaded.tokenizer
         self.device = loaded.device
@@ -76,8 +75,11 @@ class Policy:
         self._ema = {name: local(weight.detach()).float().clone() for name, weight in trained.items()}
 
     @property
-    def _optimizer(self) -> MasterAdamW:
-        """The optimizer, made on first use: masters take memory, and a stage may offload them."""
+    def optimizer(self) -> MasterAdamW:
+        """The optimizer, made on first use: masters take memory, and a stage may offload them.
+
+        `optimizer.begin_gradients` starts an update; `step` or `optimizer.clear_gradients` ends it.
+        """
         if self._made is None:
             self._made = self._make_optimizer(OptimizerConfig())
         return self._made
@@ -87,21 +89,19 @@ class Policy:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The trained weights in fp32, by name; under LoRA only the adapters.
+        """The trained weights in fp32, by name: under LoRA the adapters, with several ranks this rank's slices."""
+        return self.optimizer.weights
 
-        With several ranks, this rank's slices.
-        """
-        return self._optimizer.weights
-
-    def replica(self, memory: ReplicaMemory) -> Replica:
+    def replica(self) -> Replica:
         """Return a plain model for an engine to sample from, if this one is sharded."""
         assert isinstance(self._shards, Sharded)
-        return Replica(self._skeleton, self._shards, memory)
+        return Replica(self._skeleton, self._shards, self.device)
 
     def begin_stage(self, optimizer: OptimizerConfig, *, keep_reference: bool, offload_reference: bool = False) -> None:
         """Start with a fresh optimizer and, if wanted, the current policy as the reference."""
         self._made = self._make_optimizer(optimizer, None if self._made is None else self._made.weights)
-        self._ema = {name: beside(average, self.weights[name]) for name, average in self._ema.items()}
+        weights = self.weights
+        self._ema = {name: beside(average, weights[name]) for name, average in self._ema.items()}
         self._reference = {}
         if keep_reference:
             keep = to_host if offload_reference else torch.clone
@@ -113,7 +113,7 @@ class Policy:
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Load whole tensors, as `state` returns them."""
-        self._optimizer.load_weights({name: self._shards.part(name, weight) for name, weight in weights.items()})
+        self.optimizer.load_weights({name: self._shards.part(name, weight) for name, weight in weights.items()})
 
     @property
     def device_name(self) -> str:
@@ -186,15 +186,10 @@ class Policy:
 
     def ref_logprobs(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
         """Return the logprobs of each example's completion tokens under the reference."""
-        with self._as_reference():
-            return [logprobs for logprobs, _ in self.measure(examples, temperature, max_tokens)]
-
-    @contextmanager
-    def _as_reference(self) -> Iterator[None]:
-        """Inside, the model has the reference's weights. They swap places, so no second model is needed."""
+        # The reference and the policy swap places, so no second model is needed.
         exchange(self._slices(), self._reference)
         try:
-            yield
+            return [logprobs for logprobs, _ in self.measure(examples, temperature, max_tokens)]
         finally:
             exchange(self._slices(), self._reference)
 
@@ -224,7 +219,7 @@ class Policy:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Inside, dropout of adapters and gradient checkpointing are on. For sampling they are off."""
+        """Switch on dropout of adapters and gradient checkpointing for the block. Sampling runs without them."""
         self._knows_head()
         set_training(self.model, True)
         try:
@@ -233,21 +228,6 @@ class Policy:
         finally:
             set_training(self.model, False)
 
-    def missing_optimizer_bytes(self) -> int:
-        """Return the memory that the optimizer will allocate at its first step."""
-        return self._optimizer.missing_bytes
-
-    def begin_gradients(self) -> None:
-        """Start an update. `step` or `clear_gradients` ends it."""
-        self._optimizer.begin_gradients()
-
-    def gradients(self) -> dict[str, Tensor]:
-        """Return the sums since `begin_gradients` by weight, without weights that have no gradient."""
-        return self._optimizer.gradients()
-
-    def clear_gradients(self) -> None:
-        self._optimizer.clear_gradients()
-
     @property
     def can_abandon(self) -> bool:
         """Whether another pass can run after one that ran out of memory."""
@@ -255,7 +235,7 @@ class Policy:
 
     def abandon(self) -> None:
         """Drop the gradients and the state of an interrupted pass."""
-        self._optimizer.clear_gradients()
+        self.optimizer.clear_gradients()
         self._shards.forget()
         if self._straight is not None:
             self._straight.forget()
@@ -263,24 +243,21 @@ class Policy:
     def backward(self, loss: Tensor) -> None:
         with nullcontext() if self.world.is_alone else together(is_bare=False):
             loss.backward()
-        self._optimizer.collect_gradients()
+        self.optimizer.collect_gradients()
 
     def step(self, learning_rate: float) -> tuple[float, bool]:
         """Apply the gradients. Return (their norm, whether they were finite and therefore applied)."""
-        norm, is_finite = self._optimizer.step(learning_rate)
+        norm, is_finite = self.optimizer.step(learning_rate)
         if is_finite:
             self.version += 1
-            self._average()
+            weights = self.weights
+            for name, average in self._ema.items():
+                average.lerp_(weights[name], 1 - self._ema_decay)
         return norm, is_finite
-
-    @torch.no_grad()
-    def _average(self) -> None:
-        for name, average in self._ema.items():
-            average.lerp_(self.weights[name], 1 - self._ema_decay)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Inside, the model has the moving average of its weights."""
+        """Give the model the moving average of its weights for the block."""
         self._swap_average()
         try:
             yield
@@ -289,7 +266,7 @@ class Policy:
 
     def _swap_average(self) -> None:
         exchange(self.weights, self._ema)
-        self._optimizer.publish()
+        self.optimizer.publish()
 
     def state(self, *, is_stage_over: bool = False) -> dict[str, dict[str, Tensor]]:
         """Return what a checkpoint needs to restore this policy bit for bit, as named groups of whole tensors.
@@ -299,7 +276,7 @@ class Policy:
         """
         groups = {"weights": self.weights, "ema": self._ema}
         if not is_stage_over:
-            groups |= {"optimizer": self._optimizer.state(), "reference": self._reference}
+            groups |= {"optimizer": self.optimizer.state(), "reference": self._reference}
         # The optimizer's tensors are named kind/weight.
         return {
             group: {name: self._shards.whole(name.rpartition("/")[2], tensor) for name, tensor in tensors.items()}
@@ -314,8 +291,8 @@ class Policy:
             group: {name: self._shards.part(name.rpartition("/")[2], tensor) for name, tensor in tensors.items()}
             for group, tensors in groups.items()
         }
-        self._optimizer.load_weights(parts["weights"])
-        self._optimizer.load_state(parts.get("optimizer", {}))
+        self.optimizer.load_weights(parts["weights"])
+        self.optimizer.load_state(parts.get("optimizer", {}))
         for kept, group in ((self._reference, "reference"), (self._ema, "ema")):
             for name, tensor in parts.get(group, {}).items():
                 kept[name].copy_(tensor)

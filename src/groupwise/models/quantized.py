@@ -84,8 +84,6 @@ def quantize(model: Any, kind: Quantization, device: torch.device, dtype: torch.
 
     Layers are replaced one by one, so at most one dense layer is on the device at a time. Nothing else is moved.
     """
-    if kind == "4bit":
-        _check_bitsandbytes()
     head = model.get_output_embeddings()
     names = [name for name, module in model.named_modules() if type(module) is nn.Linear and module is not head]
     if not names:
@@ -96,19 +94,14 @@ def quantize(model: Any, kind: Quantization, device: torch.device, dtype: torch.
         model.set_submodule(name, QuantizedLinear(model.get_submodule(name), kind, device, dtype))
 
 
-def _check_bitsandbytes() -> None:
+def _pack_nf4(weight: Tensor) -> tuple[Tensor, Any]:
     try:
-        import bitsandbytes  # noqa: F401
+        from bitsandbytes.functional import quantize_4bit
     except ImportError as error:
         raise ConfigError(
             "model.quantization = '4bit': needs bitsandbytes, which is not installed; pip install groupwise[quantized] "
             "(model.quantization = '8bit' needs no package)"
         ) from error
-
-
-def _pack_nf4(weight: Tensor) -> tuple[Tensor, Any]:
-    from bitsandbytes.functional import quantize_4bit
-
     # Flat, because blocks cross rows: if a row ends inside a block, the AVX-512 code of bitsandbytes 0.50 unpacks with
     # the wrong scales.
     packed, scales = quantize_4bit(weight.flatten(), quant_type="nf4", compress_statistics=True)

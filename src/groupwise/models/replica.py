@@ -7,35 +7,20 @@ only the memory behind its weights is freed and allocated again.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from groupwise.distributed.shards import Sharded
+from groupwise.models.device_memory import ReleasableMemory
 from groupwise.models.placement import laid_out_alike
 
 
-class ReplicaMemory(Protocol):
-    """Tensors whose memory can be released and restored, on a GPU at the same addresses."""
-
-    @property
-    def num_bytes(self) -> int: ...
-
-    def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Return an uninitialized tensor."""
-        ...
-
-    def release(self) -> None: ...
-
-    def restore(self) -> None: ...
-
-
 class HostMemory:
-    """Memory on the CPU, where addresses may change."""
+    """The CPU's counterpart of ReleasableMemory. Addresses may change."""
 
     def __init__(self) -> None:
         self._tensors: list[tuple[Tensor, int]] = []
@@ -60,16 +45,16 @@ class HostMemory:
 
 
 class Replica:
-    def __init__(self, skeleton: Any, shards: Sharded, memory: ReplicaMemory) -> None:
-        self.model = with_other_weights(skeleton, _Arena(memory, skeleton).take)
+    def __init__(self, skeleton: Any, shards: Sharded, device: torch.device) -> None:
         self._shards = shards
-        self._memory = memory
-        self.num_bytes = memory.num_bytes
-        memory.release()
+        self._memory = ReleasableMemory(device) if device.type == "cuda" else HostMemory()
+        self.model = with_other_weights(skeleton, _Arena(self._memory, skeleton).take)
+        self.num_bytes = self._memory.num_bytes
+        self._memory.release()
 
     @contextmanager
     def filled(self) -> Iterator[None]:
-        """Inside, the replica has the current weights. All ranks must enter, with or without work."""
+        """Fill the replica with the current weights for the block. All ranks must enter, with or without work."""
         self._memory.restore()
         try:
             self._shards.fill(self.model)
@@ -81,15 +66,15 @@ class Replica:
 class _Arena:
     """One allocation for all weights of a model, because devices allocate by megabytes and norms are small."""
 
-    def __init__(self, memory: ReplicaMemory, model: nn.Module) -> None:
+    def __init__(self, memory: HostMemory | ReleasableMemory, model: nn.Module) -> None:
         sizes = {(storage := weight.untyped_storage())._cdata: storage.nbytes() for weight in model.parameters()}
         self._bytes = memory.tensor((sum(map(_aligned, sizes.values())),), torch.uint8)
         self._taken = 0
 
-    def take(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        start, size = self._taken, math.prod(shape) * dtype.itemsize
+    def take(self, numel: int, like: Tensor) -> Tensor:
+        start, size = self._taken, numel * like.element_size()
         self._taken += _aligned(size)
-        return self._bytes[start : start + size].view(dtype).view(shape)
+        return self._bytes[start : start + size].view(like.dtype)
 
 
 def _aligned(num_bytes: int) -> int:
@@ -99,13 +84,13 @@ def _aligned(num_bytes: int) -> int:
 
 def skeleton_of(model: Any) -> Any:
     """Return a copy of a model without memory for its weights."""
-    return with_other_weights(model, lambda shape, dtype: torch.empty(shape, dtype=dtype, device="meta"))
+    return with_other_weights(model, lambda numel, like: torch.empty(numel, dtype=like.dtype, device="meta"))
 
 
-def with_other_weights(model: Any, allocate: Callable[[tuple[int, ...], torch.dtype], Tensor]) -> Any:
+def with_other_weights(model: Any, allocate: Callable[[int, Tensor], Tensor]) -> Any:
     """Return a copy with new weights, tied and adjacent like the model's. Quantized weights are shared."""
     weights = [weight for weight in model.parameters() if weight.is_floating_point()]
-    placed = laid_out_alike(weights, lambda numel, weight: allocate((numel,), weight.dtype))
     memo: dict[int, Any] = {id(weight): weight for weight in model.parameters()}
-    memo |= {id(old): nn.Parameter(new, requires_grad=False) for old, new in zip(weights, placed, strict=True)}
+    for old, new in zip(weights, laid_out_alike(weights, allocate), strict=True):
+        memo[id(old)] = nn.Parameter(new, requires_grad=False)
     return copy.deepcopy(model, memo)

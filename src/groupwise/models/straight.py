@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from groupwise.kernels.joined import Joined, is_plain, join, join_copies
 from groupwise.kernels.seam import AttentionForm, current_step
 from groupwise.models.families import UNKNOWN, Family, family_of, has_silu, window_of
-from groupwise.models.gradient_sums import GradientSums
+from groupwise.models.optimizer import GradientSums
 
 Keep = Literal["all", "attention", "input"]
 """What is saved for the backward pass. `attention`: all but the feed-forward block. `input`: the layer's input only."""

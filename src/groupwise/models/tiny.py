@@ -25,7 +25,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 
 from groupwise.config.build import ConfigError, nearest
 
-TINY_NAMES = ("tiny-llama", "tiny-qwen3")
+_ARCHITECTURES = {
+    "tiny-llama": (LlamaConfig, LlamaForCausalLM, {"tie_word_embeddings": False}),
+    "tiny-qwen3": (Qwen3Config, Qwen3ForCausalLM, {"tie_word_embeddings": True}),
+}
+TINY_NAMES = tuple(_ARCHITECTURES)
 
 DEFAULT_SIZES: Mapping[str, int] = {
     "hidden_size": 128,
@@ -54,32 +58,36 @@ CHAT_TEMPLATE = (
 
 def make_tiny(name: str, sizes: Mapping[str, int], seed: int) -> tuple[Any, Any]:
     """Return (model, tokenizer). `sizes` overrides DEFAULT_SIZES. The model is in float32, on the CPU, in eval mode."""
-    if name not in TINY_NAMES:
-        raise ConfigError(f"model.path = {name!r}: no such tiny model; {nearest(name, TINY_NAMES)}")
-    checked = _check_sizes(sizes)
     tokenizer = make_tokenizer()
-    settings = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": checked["hidden_size"],
-        "intermediate_size": checked["intermediate_size"],
-        "num_hidden_layers": checked["num_layers"],
-        "num_attention_heads": checked["num_heads"],
-        "num_key_value_heads": checked["num_kv_heads"],
-        "head_dim": checked["hidden_size"] // checked["num_heads"],
-        "max_position_embeddings": checked["context_tokens"],
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-        "attn_implementation": "sdpa",
-    }
+    config = tiny_config(name, sizes, tokenizer)
     # Weights are sampled on the CPU from the global generator, whose state is restored afterwards.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        if name == "tiny-qwen3":
-            model = Qwen3ForCausalLM(Qwen3Config(**settings, tie_word_embeddings=True))
-        else:
-            model = LlamaForCausalLM(LlamaConfig(**settings, tie_word_embeddings=False))
+        model = _ARCHITECTURES[name][1](config)
     return model.to(torch.float32).eval(), tokenizer
+
+
+def tiny_config(name: str, sizes: Mapping[str, int], tokenizer: Any) -> Any:
+    """Return the configuration of a tiny model, in the form of transformers."""
+    if name not in TINY_NAMES:
+        raise ConfigError(f"model.path = {name!r}: no such tiny model; {nearest(name, TINY_NAMES)}")
+    checked = _check_sizes(sizes)
+    kind, _, form = _ARCHITECTURES[name]
+    return kind(
+        vocab_size=len(tokenizer),
+        hidden_size=checked["hidden_size"],
+        intermediate_size=checked["intermediate_size"],
+        num_hidden_layers=checked["num_layers"],
+        num_attention_heads=checked["num_heads"],
+        num_key_value_heads=checked["num_kv_heads"],
+        head_dim=checked["hidden_size"] // checked["num_heads"],
+        max_position_embeddings=checked["context_tokens"],
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_implementation="sdpa",
+        **form,
+    )
 
 
 def make_tokenizer() -> Any:
@@ -129,17 +137,17 @@ def _check_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
     if hidden % heads:
         raise ConfigError(
             f"model.tiny.hidden_size = {hidden}: must be a multiple of num_heads = {heads}, "
-            f"and {hidden} / {heads} = {hidden / heads:.2f}; {hidden // heads * heads or heads} would do"
+            f"and {hidden} / {heads} = {hidden / heads:.2f}; use {hidden // heads * heads or heads}"
         )
     if (hidden // heads) % 2:
         raise ConfigError(
-            f"model.tiny.hidden_size = {hidden}: rotary positions turn pairs of numbers, so that a head's size must be "
-            f"even, and {hidden} / {heads} heads = {hidden // heads}; {hidden + heads} would do"
+            f"model.tiny.hidden_size = {hidden}: the rotary embedding rotates pairs of values, so the size of a head "
+            f"must be even, and {hidden} / {heads} heads = {hidden // heads}; use {hidden + heads}"
         )
     if heads % kv_heads:
         divisors = ", ".join(str(count) for count in range(1, heads + 1) if heads % count == 0)
         raise ConfigError(
             f"model.tiny.num_kv_heads = {kv_heads}: must divide num_heads = {heads}, "
-            f"and {heads} / {kv_heads} = {heads / kv_heads:.2f}; take one of {divisors}"
+            f"and {heads} / {kv_heads} = {heads / kv_heads:.2f}; use one of {divisors}"
         )
     return checked

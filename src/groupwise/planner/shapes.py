@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
-from groupwise.models.families import family_named
+from groupwise.models.families import family_named, has_bias, head_size, num_kv_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ class ModelShape:
 
 
 def find_shape(model: ModelConfig) -> ModelShape:
-    from groupwise.models.tiny import TINY_NAMES
+    from groupwise.models.tiny import TINY_NAMES, make_tokenizer, tiny_config
 
     path = Path(model.path).expanduser()
     if model.path in TINY_NAMES:
-        return _tiny_shape(model)
+        return shape_of(tiny_config(model.path, model.tiny, make_tokenizer()), model.path)
     from transformers import AutoConfig
 
     from groupwise.models.gguf_reading import has_tied_head, read_quickly
@@ -123,36 +123,16 @@ def shape_of(config: Any, path: str) -> ModelShape:
     missing = [key for key in wanted if not isinstance(getattr(text, key, None), int)]
     if missing:
         raise ConfigError(f"model.path = {path!r}: its configuration has no {missing[0]}, which the planner needs")
-    heads = text.num_attention_heads
     return ModelShape(
         kind=text.model_type,
         layers=text.num_hidden_layers,
         hidden=text.hidden_size,
-        heads=heads,
-        kv_heads=getattr(text, "num_key_value_heads", None) or heads,
-        head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
+        heads=text.num_attention_heads,
+        kv_heads=num_kv_heads(text),
+        head_size=head_size(text),
         width=text.intermediate_size,
         vocab=text.vocab_size,
         is_tied=bool(text.tie_word_embeddings),
-        has_head_norms=text.model_type.startswith("qwen3"),
-        has_bias=text.model_type == "qwen2" or bool(getattr(text, "attention_bias", False)),
-    )
-
-
-def _tiny_shape(model: ModelConfig) -> ModelShape:
-    from groupwise.models.tiny import DEFAULT_SIZES, make_tokenizer
-
-    sizes = {**DEFAULT_SIZES, **model.tiny}
-    is_qwen = model.path == "tiny-qwen3"
-    return ModelShape(
-        kind="qwen3" if is_qwen else "llama",
-        layers=sizes["num_layers"],
-        hidden=sizes["hidden_size"],
-        heads=sizes["num_heads"],
-        kv_heads=sizes["num_kv_heads"],
-        head_size=sizes["hidden_size"] // sizes["num_heads"],
-        width=sizes["intermediate_size"],
-        vocab=len(make_tokenizer()),
-        is_tied=is_qwen,
-        has_head_norms=is_qwen,
+        has_head_norms=family_named(text.model_type).has_head_norms,
+        has_bias=has_bias(text),
     )

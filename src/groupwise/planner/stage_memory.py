@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from groupwise.config import RlStage
-from groupwise.engines.native.cache_limits import BLOCK_TOKENS, CACHE_SHARE, PREFILL_TOKENS
+from groupwise.engines.native.schedule import BLOCK_TOKENS, CACHE_SHARE, PREFILL_TOKENS
 from groupwise.models.memory_limits import (
     CHUNK_SHARE,
     EXCHANGE_BYTES,

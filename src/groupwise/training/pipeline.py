@@ -33,18 +33,18 @@ from groupwise.config import (
     make_recipe,
     to_table,
 )
-from groupwise.distributed.world import Alone, RankLost, World
+from groupwise.distributed.world import RankLost, World
 from groupwise.engines.factory import make_engine
-from groupwise.engines.native.device_memory import DeviceMemoryError
 from groupwise.engines.vllm.vllm_engine import VllmEngine
 from groupwise.evals.contamination import find_contamination
 from groupwise.evals.guards import check_guards_fit
 from groupwise.evals.held_out import eval_max_new_tokens
 from groupwise.models.chat import Prompts, check_fits
 from groupwise.models.checkpoint_store import CheckpointReader, CheckpointStore
+from groupwise.models.device_memory import DeviceMemoryError
+from groupwise.models.load import versions
 from groupwise.models.placement import limit_memory, memory_limit_gib
 from groupwise.models.policy import Policy, load_policy
-from groupwise.models.versions import versions
 from groupwise.runs import RunLogError, layout
 from groupwise.runs.lock import RunLock
 from groupwise.runs.reader import Run
@@ -78,7 +78,7 @@ class RunRequest:
     """Limit on the GPU memory of this process, for runs that share a GPU."""
     sinks: Sequence[Sink] = ()
     """Receivers of every record besides the run directory, on rank 0 only."""
-    world: World = field(default_factory=Alone)
+    world: World = field(default_factory=World)
     make_scorer: ScorerMaker = make_scorer
     task: Task | None = None
     """The task as an object, where the one that the recipe names cannot be imported."""

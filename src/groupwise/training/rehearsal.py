@@ -90,11 +90,11 @@ def _fits_here(policy: Policy, prompt_tokens: int, new_tokens: int, max_tokens: 
     allowed = total * torch.cuda.get_per_process_memory_fraction(policy.device)
     room = min(torch.cuda.memory_allocated(policy.device) + free, allowed)
     # The optimizer allocates its moments at its first step.
-    return peak + policy.missing_optimizer_bytes() <= room
+    return peak + policy.optimizer.missing_bytes <= room
 
 
 def _learn_nothing(policy: Policy, examples: Sequence[Example], max_tokens: int) -> None:
-    policy.begin_gradients()
+    policy.optimizer.begin_gradients()
     with policy.training():
         for microbatch in policy.microbatches(examples, [0.0] * len(examples), max_tokens):
             logprobs, _ = policy.logprobs(microbatch, 1.0)

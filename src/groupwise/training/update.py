@@ -52,7 +52,7 @@ def update_policy(
     if not update.examples:
         return UpdateStats(0.0, 0.0, True, learning_rate, 0)
     start = time.perf_counter()
-    policy.begin_gradients()
+    policy.optimizer.begin_gradients()
     totals = Totals()
     with policy.training():
         microbatches = policy.microbatches(update.examples, update.token_weights, max_tokens)
@@ -70,7 +70,7 @@ def update_policy(
     if math.isfinite(loss):
         grad_norm, is_finite = policy.step(learning_rate)
     else:
-        policy.clear_gradients()
+        policy.optimizer.clear_gradients()
         grad_norm, is_finite = math.nan, False
     means = {name: total / max(num_tokens, 1) for name, total in sums.items()}
     seconds = time.perf_counter() - start

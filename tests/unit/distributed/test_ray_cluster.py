@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import socket
 from pathlib import Path
 from typing import Any
@@ -90,14 +89,7 @@ def test_the_last_line_of_an_error() -> None:
 
 
 def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without_ray(name: str, *arguments: Any, **named: Any) -> Any:
-        if name.split(".")[0] == "ray":
-            raise ImportError(name)
-        return real(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without_ray)
+    monkeypatch.setattr(ray_cluster, "ray", None)
     with (
         pytest.raises(ConfigError, match=r"pip install 'groupwise\[ray\]'"),
         ray_ranks(1, address=None, use_gpus=False),

@@ -12,6 +12,7 @@ from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma3TextConfig,
+    GraniteConfig,
     LlamaConfig,
     MistralConfig,
     PreTrainedConfig,
@@ -50,6 +51,7 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "gemma2: window, soft caps": Gemma2Config(
         **SIZES, head_dim=8, sliding_window=9, final_logit_softcapping=3.0, attn_logit_softcapping=2.0
     ),
+    "granite: scaled logits": GraniteConfig(**SIZES, logits_scaling=3.0),
     "gemma3": Gemma3TextConfig(**SIZES, head_dim=8, sliding_window=9),
 }
 

@@ -9,11 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from groupwise.engines.engine import Request
-from groupwise.engines.native.blocks import BlockPool
-from groupwise.engines.native.schedule import Schedule
+from groupwise.engines.native.schedule import BLOCK_TOKENS, BlockPool, Schedule
 from groupwise.types import Problem, Prompt
-
-BLOCK = 4
 
 
 def test_a_block_is_free_when_its_last_reader_is_gone() -> None:
@@ -38,9 +35,9 @@ def test_mistakes_are_caught() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    shapes=st.lists(st.tuples(st.integers(1, 14), st.integers(1, 5)), min_size=1, max_size=8),
+    shapes=st.lists(st.tuples(st.integers(1, 56), st.integers(1, 5)), min_size=1, max_size=8),
     num_slots=st.integers(1, 6),
-    new_tokens=st.integers(1, 9),
+    new_tokens=st.integers(1, 36),
     spare=st.integers(0, 20),
     seed=st.integers(0, 1000),
 )
@@ -52,9 +49,11 @@ def test_nobody_writes_where_another_reads(
         Request(Prompt(Problem(str(n), (), ""), tuple(range(length))), tuple(range(size)))
         for n, (length, size) in enumerate(shapes)
     ]
-    largest = max(-(-(length - 1) // BLOCK) + -(-(length - 1 + new_tokens) // BLOCK) for length, _ in shapes)
+    largest = max(
+        -(-(length - 1) // BLOCK_TOKENS) + -(-(length - 1 + new_tokens) // BLOCK_TOKENS) for length, _ in shapes
+    )
     pool = BlockPool(largest + spare)
-    schedule = Schedule(requests, pool=pool, block_tokens=BLOCK, num_slots=num_slots, max_new_tokens=new_tokens)
+    schedule = Schedule(requests, pool=pool, num_slots=num_slots, max_new_tokens=new_tokens)
     entered = []
     while not schedule.is_finished:
         entry = schedule.enter()
@@ -65,10 +64,10 @@ def test_nobody_writes_where_another_reads(
         written: list[int] = []
         for slot, rollout in schedule.active.items():
             assert rollout.slot == slot
-            num_shared = rollout.position // BLOCK
-            assert len(rollout.blocks) == -(-(rollout.position + new_tokens) // BLOCK)
+            num_shared = rollout.position // BLOCK_TOKENS
+            assert len(rollout.blocks) == -(-(rollout.position + new_tokens) // BLOCK_TOKENS)
             written += rollout.blocks[num_shared:]
-        shared = {b for rollout in schedule.active.values() for b in rollout.blocks[: rollout.position // BLOCK]}
+        shared = {b for rollout in schedule.active.values() for b in rollout.blocks[: rollout.position // BLOCK_TOKENS]}
         assert len(set(written)) == len(written)
         assert not shared & set(written)
         assert len(set(prefilled)) == len(prefilled)

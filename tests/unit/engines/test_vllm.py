@@ -27,10 +27,8 @@ from groupwise.config import (
 from groupwise.engines.engine import Request
 from groupwise.engines.factory import make_engine
 from groupwise.engines.reference import ReferenceEngine
-from groupwise.engines.vllm.backend import Draw, Drawn, VllmError
-from groupwise.engines.vllm.vllm_engine import VllmEngine
+from groupwise.engines.vllm.vllm_engine import Draw, Drawn, PublishedWeights, VllmEngine, VllmError
 from groupwise.models.policy import Policy, load_policy
-from groupwise.models.publish import PublishedWeights
 from groupwise.models.tiny import make_tiny, make_tokenizer
 from groupwise.types import Finish, Group, Problem, Prompt, Rollout, SamplingParams
 from tests.factories import TINY_SIZES
@@ -140,7 +138,7 @@ class FakeBackend:
     def close(self) -> None: ...
 
 
-class FakeWeights:
+class FakeWeights(PublishedWeights):
     def __init__(self) -> None:
         self.writes = 0
 
@@ -274,13 +272,13 @@ def test_weights_that_failed_to_publish_are_published_again(monkeypatch: pytest.
     def fail(tensors: Mapping[str, Tensor]) -> None:
         raise VllmError("no")
 
-    engine._weights.writes = 1  # type: ignore[attr-defined]
+    engine.weights.writes = 1  # type: ignore[attr-defined]
     with monkeypatch.context() as patch:
         patch.setattr(backend, "publish", fail)
         for _ in range(2):
             with pytest.raises(VllmError, match="no"):
                 only(engine, SamplingParams(4))
-    engine._weights.writes = 0  # type: ignore[attr-defined]
+    engine.weights.writes = 0  # type: ignore[attr-defined]
     only(engine, SamplingParams(4))  # the weights of the first publish, but who knows what vLLM has now
     assert len(backend.published) == 2
 
@@ -290,7 +288,7 @@ def make_policy(**model: Any) -> Policy:
 
 
 def learn(policy: Policy) -> None:
-    policy.clear_gradients()
+    policy.optimizer.clear_gradients()
     policy.backward(sum((p.square().sum() for p in policy.model.parameters() if p.requires_grad), torch.zeros(())))
     assert policy.step(1e-3)[1]
 

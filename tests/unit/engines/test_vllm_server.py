@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from groupwise.config import EngineConfig
 from groupwise.engines.factory import make_engine
-from groupwise.engines.vllm.backend import Draw, Drawn, VllmError
+from groupwise.engines.vllm.vllm_engine import Draw, Drawn, VllmError
 from groupwise.engines.vllm.vllm_server import Server
 from groupwise.types import SamplingParams
 from tests.unit.engines.test_vllm import make_policy, request
@@ -113,7 +113,9 @@ def url(fake: FakeVllm) -> Iterator[str]:
 
 
 def connect(url: str, folder: Path | str = "", timeout_s: float = 20.0, at_once: int = 3) -> Server:
-    return Server(url, weights_folder=str(folder), max_batch_rollouts=at_once, timeout_s=timeout_s)
+    return Server(
+        EngineConfig(name="vllm", url=url, weights_folder=str(folder), max_batch_rollouts=at_once, timeout_s=timeout_s)
+    )
 
 
 def test_weights_go_over_the_folder_and_completions_over_http(fake: FakeVllm, url: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from groupwise.config import ConfigError, ModelConfig
-from groupwise.models.load import LoadedModel, load_model, pad_token_id, set_training, stop_token_ids
+from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
 from groupwise.models.tiny import make_tiny, make_tokenizer
 from groupwise.planner.shapes import find_shape
 
@@ -111,13 +111,6 @@ def test_stop_tokens_come_from_everywhere_and_the_turn_end_first(tmp_path: Path)
     assert set(stop_token_ids(tokenizer, model)) == {stop, tokenizer.eos_token_id, 7}
     tokenizer.add_tokens(["<|eot_id|>"])  # not special: text, and no stop
     assert len(stop_token_ids(tokenizer, model)) == 3
-
-
-def test_padding_falls_back_on_a_stop_token() -> None:
-    tokenizer = make_tokenizer()
-    assert pad_token_id(tokenizer, (4, 5)) == tokenizer.convert_tokens_to_ids("<|pad|>")
-    tokenizer.pad_token = None
-    assert pad_token_id(tokenizer, (4, 5)) == 4
 
 
 def test_tokenizer_without_template_gets_a_plain_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -21,12 +21,12 @@ from groupwise.data.batch import Example
 from groupwise.engines.engine import Request
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
+from groupwise.engines.vllm.vllm_engine import PublishedWeights
 from groupwise.kernels.joined import join, lay_side_by_side
 from groupwise.models.load import LoadedModel, load_model
 from groupwise.models.lora import add_lora, merged_state_dict, trainable_parameters
 from groupwise.models.merge import merge_folders
 from groupwise.models.policy import AGREEMENT, Policy
-from groupwise.models.publish import PublishedWeights
 from groupwise.models.quantized import QuantizedLinear, quantize
 from groupwise.models.tiny import make_tiny
 from groupwise.types import Problem, Prompt, SamplingParams

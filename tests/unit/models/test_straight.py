@@ -15,10 +15,10 @@ from groupwise.config import LoraConfig, ModelConfig
 from groupwise.data.batch import Example, Microbatch, make_microbatches
 from groupwise.data.pack import Pack
 from groupwise.kernels.seam import AttentionForm, attend_with, attending
-from groupwise.models.gradient_sums import GradientSums
 from groupwise.models.head import padded_hidden
 from groupwise.models.load import load_model, recompute_activations
 from groupwise.models.lora import add_lora, trainable_parameters
+from groupwise.models.optimizer import GradientSums
 from groupwise.models.straight import straighten
 
 SMALL = {"hidden_size": 32, "intermediate_size": 96, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2}

@@ -130,10 +130,10 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"hidden_size": 130}, r"hidden_size = 130: .*130 / 4 = 32\.50; 128 would do"),
-        ({"hidden_size": 2}, r"hidden_size = 2: .*2 / 4 = 0\.50; 4 would do"),
-        ({"hidden_size": 60}, r"hidden_size = 60: .*60 / 4 heads = 15; 64 would do"),
-        ({"num_heads": 4, "num_kv_heads": 3}, r"num_kv_heads = 3: .*4 / 3 = 1\.33; take one of 1, 2, 4"),
+        ({"hidden_size": 130}, r"hidden_size = 130: .*130 / 4 = 32\.50; use 128"),
+        ({"hidden_size": 2}, r"hidden_size = 2: .*2 / 4 = 0\.50; use 4"),
+        ({"hidden_size": 60}, r"hidden_size = 60: .*60 / 4 heads = 15; use 64"),
+        ({"num_heads": 4, "num_kv_heads": 3}, r"num_kv_heads = 3: .*4 / 3 = 1\.33; use one of 1, 2, 4"),
         ({"num_layers": 0}, r"num_layers = 0: must be at least 1; the default is 4"),
     ],
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 from groupwise.config import CurriculumConfig, RlStage, make_recipe
 from groupwise.data.sampler import ProblemSampler
-from groupwise.distributed.world import Alone
+from groupwise.distributed.world import World
 from groupwise.engines.engine import Request
 from groupwise.models.chat import Prompts
 from groupwise.models.tiny import make_tokenizer
@@ -69,7 +69,7 @@ def make_stage(**changes: Any) -> RlStage:
 def collect(engine: ScriptedEngine, stage_step: int = 0, num_problems: int = 40, **changes: Any) -> Collected:
     sampler = ProblemSampler(PROBLEMS[:num_problems], CurriculumConfig(), seed=0)
     scorer = LocalScorer(ScoreFunction(TextTask()))
-    collector = Collector(make_stage(**changes), scorer, engine, Prompts(make_tokenizer()), seed=0, world=Alone())
+    collector = Collector(make_stage(**changes), scorer, engine, Prompts(make_tokenizer()), seed=0, world=World())
     return collector.collect(sampler, stage_step, policy_version=3)
 
 

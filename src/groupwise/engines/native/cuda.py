@@ -17,12 +17,13 @@ from torch import Tensor
 
 from groupwise.engines.native.decode import DecodeProgress, Look, Piece, Runner
 from groupwise.engines.native.decoder import StraightDecoder, is_straight
-from groupwise.engines.native.device_memory import DeviceMemoryError, ReleasableMemory
+from groupwise.engines.native.schedule import BLOCK_TOKENS
 from groupwise.engines.sampling import truncate
 from groupwise.kernels import attention as kernels
 from groupwise.kernels.drawing import draw_and_advance
 from groupwise.kernels.output_head import fp32_logits
 from groupwise.kernels.seam import AttentionForm, attending
+from groupwise.models.device_memory import DeviceMemoryError, ReleasableMemory
 from groupwise.models.head import has_plain_head
 from groupwise.types import SamplingParams
 
@@ -83,7 +84,7 @@ class CudaRunner(Runner):
             some = pieces[first : first + MAX_PIECES]
             count = sum(len(piece.token_ids) for piece in some)
             size = min(self.prefill_tokens, max(64, 1 << (count - 1).bit_length()))
-            scratch = self.num_blocks * self.block_tokens
+            scratch = self.num_blocks * BLOCK_TOKENS
             self._inputs.fill(some, self.places(some), size, scratch)
             self._graph(("prefill", size), partial(self._prefill_straight, size)).replay()
 

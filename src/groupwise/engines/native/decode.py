@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.engines.native.attend import gather, may_see, plain_attention
-from groupwise.engines.native.slots import Slots
+from groupwise.engines.native.schedule import BLOCK_TOKENS, Decoding, blocks_for
 from groupwise.engines.sampling import draw_tokens
 from groupwise.kernels.seam import AttentionForm, attending
-from groupwise.models.families import head_size, logit_softcap, num_kv_heads
+from groupwise.models.families import head_size, num_kv_heads
+from groupwise.models.head import finish_logits
 from groupwise.types import SamplingParams
 
 
@@ -41,6 +41,57 @@ class DecodeProgress:
 
     counts: list[int]
     is_done: list[int]
+
+
+class Slots:
+    """The state of the decoding rollouts, as tensors that a captured graph reads and writes in place.
+
+    A rollout occupies a *slot* from when it enters until it leaves. A step runs over *rows*: `order` says which slot
+    each row works on, so only `order` changes when rollouts leave or enter. One extra slot is always idle, for the
+    unused rows of a graph of fixed size.
+    """
+
+    def __init__(self, num_slots: int, max_blocks: int, max_new_tokens: int, device: torch.device) -> None:
+        self.num_slots = num_slots
+        self._state = torch.zeros(6, num_slots + 1, dtype=torch.int64, device=device)
+        self.tokens = self._state[0]
+        """[S] newest token, whose key and value are not in the cache yet."""
+        self.positions = self._state[1]
+        """[S] position of that token in the sequence."""
+        self.limits = self._state[2]
+        """[S] maximum number of sampled tokens."""
+        self.seeds = self._state[3]
+        self.progress = self._state[4:]
+        """[2, S] counts and is_done, which the host reads."""
+        self.counts = self._state[4]
+        """[S] tokens sampled so far."""
+        self.is_done = self._state[5]
+        """[S] 0 while decoding, 1 after a stop token, 2 at the limit."""
+        self.is_done.fill_(1)
+        self.tables = torch.zeros(num_slots + 1, max_blocks, dtype=torch.int32, device=device)
+        """[S, blocks] cache blocks of the slot, in order."""
+        self.out_tokens = torch.zeros(num_slots + 1, max_new_tokens, dtype=torch.int64, device=device)
+        self.out_logprobs = torch.zeros(num_slots + 1, max_new_tokens, dtype=torch.float32, device=device)
+        self.order = torch.full((num_slots,), num_slots, dtype=torch.int64, device=device)
+        """[R] slot of each row."""
+
+    def put(self, rollouts: Sequence[Decoding], limit: int) -> None:
+        """Put new rollouts into their slots."""
+        where, width = self._send([rollout.slot for rollout in rollouts]), self.tables.shape[1]
+        rows = [(new.last_prompt_token, new.position, limit, new.seed, 0, 0) for new in rollouts]
+        self._state[:, where] = self._send(list(zip(*rows, strict=True)))
+        tables = [[*new.blocks, *[0] * (width - len(new.blocks))] for new in rollouts]
+        self.tables[where] = self._send(tables, torch.int32)
+
+    def arrange(self, slots: Sequence[int]) -> None:
+        """Assign rows 0 … len-1 to these slots and the other rows to the idle slot."""
+        idle = [self.num_slots] * (self.num_slots - len(slots))
+        self.order.copy_(self._send([*slots, *idle]), non_blocking=True)
+
+    def _send(self, values: Sequence[object], dtype: torch.dtype = torch.int64) -> Tensor:
+        is_cuda = self.order.is_cuda
+        # Pinned, so the copy queues behind the steps without blocking the host.
+        return torch.tensor(values, dtype=dtype, pin_memory=is_cuda).to(self.order.device, non_blocking=is_cuda)
 
 
 class Look:
@@ -68,7 +119,6 @@ class Runner:
         model: Any,
         *,
         num_blocks: int,
-        block_tokens: int,
         num_slots: int,
         row_tokens: int,
         max_new_tokens: int,
@@ -76,27 +126,25 @@ class Runner:
     ) -> None:
         self.model = model
         self.device = model.device
-        self.block_tokens = block_tokens
         self.row_tokens = row_tokens
         self.max_new_tokens = max_new_tokens
         self.prefill_tokens = prefill_tokens
         """Maximum number of tokens prefilled at once."""
         self._decoder = model.get_decoder()
         self._head = model.get_output_embeddings()
-        config = model.config.get_text_config()
-        self._softcap = logit_softcap(config)
+        self._config = config = model.config.get_text_config()
         self.num_blocks = num_blocks
         heads = (num_kv_heads(config), head_size(config))
-        self.cache = self._allocate_cache((config.num_hidden_layers, 2, num_blocks, block_tokens, *heads))
-        self.slots = Slots(num_slots, -(-row_tokens // block_tokens), max_new_tokens, self.device)
+        self.cache = self._allocate_cache((config.num_hidden_layers, 2, num_blocks, BLOCK_TOKENS, *heads))
+        self.slots = Slots(num_slots, blocks_for(row_tokens), max_new_tokens, self.device)
 
     def _allocate_cache(self, shape: tuple[int, ...]) -> Tensor:
         return torch.zeros(shape, device=self.device, dtype=self.model.dtype)
 
     @staticmethod
-    def block_bytes(model: Any, block_tokens: int) -> int:
+    def block_bytes(model: Any) -> int:
         config = model.config.get_text_config()
-        values = config.num_hidden_layers * 2 * block_tokens * num_kv_heads(config) * head_size(config)
+        values = config.num_hidden_layers * 2 * BLOCK_TOKENS * num_kv_heads(config) * head_size(config)
         return int(values * torch.finfo(model.dtype).bits // 8)
 
     def fits(self, num_slots: int, row_tokens: int, max_new_tokens: int) -> bool:
@@ -120,28 +168,28 @@ class Runner:
     def prefill(self, pieces: Sequence[Piece]) -> None:
         """Write the keys and values of the pieces. The first token is sampled by a decode step."""
         tokens = [token for piece in pieces for token in piece.token_ids]
-        ids = torch.tensor([tokens], device=self.device)
+        positions = [piece.position + offset for piece in pieces for offset in range(len(piece.token_ids))]
+        ids, positions_of_ids = torch.tensor([[tokens], [positions]], device=self.device)
         with attending(self.model, self._prefill_step(pieces)):
-            self._decoder(
-                input_ids=ids, position_ids=torch.tensor([_positions(pieces)], device=self.device), use_cache=False
-            )
+            self._decoder(input_ids=ids, position_ids=positions_of_ids, use_cache=False)
 
     def _prefill_step(self, pieces: Sequence[Piece]) -> Any:
         return PlainPrefill(self, pieces)
 
     def places(self, pieces: Sequence[Piece]) -> list[int]:
         """Return the place of each packed token in the flattened blocks."""
-        size = self.block_tokens
+        size = BLOCK_TOKENS
         return [
             piece.blocks[position // size] * size + position % size
             for piece in pieces
             for position in range(piece.position, piece.position + len(piece.token_ids))
         ]
 
-    def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        if sources:
-            pairs = torch.tensor([sources, targets], device=self.device)
-            self.cache[:, :, pairs[1]] = self.cache[:, :, pairs[0]]
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy blocks of the cache, each (from, to)."""
+        if pairs:
+            sources, targets = torch.tensor(pairs, device=self.device).t()
+            self.cache[:, :, targets] = self.cache[:, :, sources]
 
     # -- decode --
 
@@ -179,10 +227,7 @@ class Runner:
         return self.head(hidden)
 
     def head(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self._head(hidden).float()
-        if self._softcap:
-            logits = torch.tanh(logits / self._softcap) * self._softcap
-        return logits
+        return finish_logits(self._config, self._head(hidden).float())
 
     # -- results --
 
@@ -195,10 +240,6 @@ class Runner:
         return self.slots.out_tokens[where].tolist(), self.slots.out_logprobs[where].tolist()
 
 
-def _positions(pieces: Sequence[Piece]) -> list[int]:
-    return [piece.position + offset for piece in pieces for offset in range(len(piece.token_ids))]
-
-
 class PlainPrefill:
     def __init__(self, runner: Runner, pieces: Sequence[Piece]) -> None:
         self._runner = runner
@@ -209,16 +250,15 @@ class PlainPrefill:
         keys, values = self._runner.cache[layer]
         keys.flatten(0, 1)[self._places] = key[0].transpose(0, 1)
         values.flatten(0, 1)[self._places] = value[0].transpose(0, 1)
-        out, start = [], 0
-        for piece in self._pieces:
-            count, end = len(piece.token_ids), piece.position + len(piece.token_ids)
+        out = []
+        parts = query.split([len(piece.token_ids) for piece in self._pieces], dim=2)
+        for piece, part in zip(self._pieces, parts, strict=True):
+            end = piece.position + len(piece.token_ids)
             table = torch.tensor([piece.blocks], device=query.device)
             seen_keys, seen_values = gather((keys, values), table, end)
             positions = torch.arange(piece.position, end, device=query.device)[:, None]
             seen = may_see(positions, torch.arange(end, device=query.device)[None], form.window)
-            part = query[:, :, start : start + count]
             out.append(plain_attention(part, seen_keys, seen_values, seen[None, None], form))
-            start += count
         return torch.cat(out, dim=2).transpose(1, 2)
 
 
@@ -231,7 +271,7 @@ class PlainDecode:
         self._positions = slots.positions[order] * self._is_going  # a finished slot may point past its last block
         self._tables = slots.tables[order]
         self._length = int(self._positions.max()) + 1
-        size = runner.block_tokens
+        size = BLOCK_TOKENS
         blocks = self._tables.gather(1, (self._positions // size)[:, None])[:, 0]
         self._places = (blocks.long() * size + self._positions % size)[self._is_going]
 
@@ -243,3 +283,30 @@ class PlainDecode:
         index = torch.arange(self._length, device=query.device)
         seen = may_see(self._positions[:, None], index[None], form.window)
         return plain_attention(query, seen_keys, seen_values, seen[:, None, None], form).transpose(1, 2)
+
+
+def gather(cache: tuple[Tensor, Tensor], tables: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """Return the first `length` cached keys and values of each row, [B, K, L, D] each."""
+    size = cache[0].shape[1]
+    blocks = tables[:, : -(-length // size)].flatten()
+    # `index_select` of whole blocks is several times faster on a CPU than indexing with a table.
+    found = [part.index_select(0, blocks).view(len(tables), -1, *part.shape[2:]) for part in cache]
+    keys, values = (part[:, :length].transpose(1, 2) for part in found)
+    return keys, values
+
+
+def plain_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, form: AttentionForm) -> Tensor:
+    """Return [B, H, T, D]. `seen` [B, 1, T, L] says which keys a query may see."""
+    if not form.softcap:
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=seen, scale=form.scale, enable_gqa=True
+        )
+    groups = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    scores = form.softcap * torch.tanh(query.float() @ key.float().transpose(2, 3) * form.scale / form.softcap)
+    return scores.masked_fill(~seen, -torch.inf).softmax(-1).to(value.dtype) @ value
+
+
+def may_see(query_positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
+    seen = key_positions <= query_positions
+    return seen & (key_positions > query_positions - window) if window else seen

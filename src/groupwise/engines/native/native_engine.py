@@ -18,13 +18,19 @@ from typing import Any
 
 import torch
 
-from groupwise.engines.completions import Assembly, completion_text, first_stop, undrawn_groups
-from groupwise.engines.engine import Request
-from groupwise.engines.native.blocks import BlockPool
-from groupwise.engines.native.cache_limits import BLOCK_TOKENS, CACHE_SHARE, PREFILL_TOKENS
+from groupwise.engines.engine import Assembly, Request
 from groupwise.engines.native.decode import DecodeProgress, Look, Piece, Runner
-from groupwise.engines.native.schedule import Decoding, Schedule, Scheduled, blocks_for
-from groupwise.types import Finish, Group, Rollout, SamplingParams
+from groupwise.engines.native.schedule import (
+    BLOCK_TOKENS,
+    CACHE_SHARE,
+    PREFILL_TOKENS,
+    BlockPool,
+    Decoding,
+    Schedule,
+    Scheduled,
+    blocks_for,
+)
+from groupwise.types import Finish, Group, SamplingParams
 
 
 class CacheTooSmall(ValueError):
@@ -55,28 +61,23 @@ class NativeEngine:
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        yield from undrawn_groups(requests, sampling, policy_version)
-        if sampling.max_new_tokens == 0:
+        assembly = Assembly(requests, sampling, self._tokenizer, policy_version)
+        yield from assembly.undrawn()
+        if not assembly.wanted:
             return
-        asked = [request for request in requests if request.seeds]
-        if not asked:
-            return
-        runner = self._runner_for(asked, sampling)
+        runner = self._runner_for([request for request in requests if request.seeds], sampling)
         try:
-            yield from self._run(runner, requests, sampling, policy_version)
+            yield from self._run(runner, assembly)
         finally:
             # The cache is allocated during sampling only, not while the policy trains.
             self.peak_bytes = runner.peak_bytes()
             runner.sleep()
 
-    def _run(
-        self, runner: Runner, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
-    ) -> Iterator[tuple[int, Group]]:
-        assembly = Assembly(requests)
+    def _run(self, runner: Runner, assembly: Assembly) -> Iterator[tuple[int, Group]]:
+        sampling = assembly.sampling
         schedule = Schedule(
-            requests,
+            assembly.requests,
             pool=BlockPool(runner.num_blocks),
-            block_tokens=BLOCK_TOKENS,
             num_slots=runner.slots.num_slots,
             max_new_tokens=sampling.max_new_tokens,
         )
@@ -97,9 +98,12 @@ class NativeEngine:
                 continue
             look, seen = looks.popleft()
             present = {slot: rollout for slot, rollout in seen.items() if schedule.active.get(slot) is rollout}
-            for rollout, made in self._take_out(runner, look.read(), present, sampling, policy_version):
-                schedule.leave(rollout.slot)
-                yield from assembly.add(rollout.request, rollout.number, made)
+            finished = self._find_finished(look.read(), present, runner, assembly)
+            tokens, logprobs = runner.drawn(list(finished)) if finished else ([], [])
+            for place, (slot, (count, finish)) in enumerate(finished.items()):
+                schedule.leave(slot)
+                drawn, rollout = (tokens[place][:count], logprobs[place][:count]), present[slot]
+                yield from assembly.add(rollout.request, rollout.number, *drawn, finish)
 
     def _let_in(self, runner: Runner, entry: Scheduled, sampling: SamplingParams) -> None:
         if not entry.rollouts:
@@ -117,50 +121,27 @@ class NativeEngine:
                     pieces, room = [], runner.prefill_tokens
         if pieces:
             runner.prefill(pieces)
-        runner.copy_blocks([source for source, _ in entry.copies], [target for _, target in entry.copies])
-        runner.slots.put(
-            [rollout.slot for rollout in entry.rollouts],
-            tokens=[rollout.last_prompt_token for rollout in entry.rollouts],
-            positions=[rollout.position for rollout in entry.rollouts],
-            seeds=[rollout.seed for rollout in entry.rollouts],
-            limit=sampling.max_new_tokens,
-            tables=[rollout.blocks for rollout in entry.rollouts],
-        )
+        runner.copy_blocks(entry.copies)
+        runner.slots.put(entry.rollouts, sampling.max_new_tokens)
 
-    def _take_out(
-        self,
-        runner: Runner,
-        progress: DecodeProgress,
-        present: Mapping[int, Decoding],
-        sampling: SamplingParams,
-        policy_version: int,
-    ) -> list[tuple[Decoding, Rollout]]:
-        """Return the finished rollouts among those in `present`."""
-        counts = {slot: progress.counts[slot] for slot in present}
-        finishes = {
-            slot: Finish.STOP if progress.is_done[slot] == 1 else Finish.LENGTH
+    def _find_finished(
+        self, progress: DecodeProgress, present: Mapping[int, Decoding], runner: Runner, assembly: Assembly
+    ) -> dict[int, tuple[int, Finish]]:
+        """Return (number of tokens, finish) by slot of the finished rollouts among those in `present`."""
+        finished = {
+            slot: (progress.counts[slot], Finish.STOP if progress.is_done[slot] == 1 else Finish.LENGTH)
             for slot in present
             if progress.is_done[slot]
         }
-        if sampling.stop_strings:
+        if assembly.sampling.stop_strings:
             tokens, _ = runner.drawn(list(present))
             for (slot, rollout), row in zip(present.items(), tokens, strict=True):
-                drawn = row[: counts[slot]]
-                cut = first_stop(self._tokenizer, drawn, sampling.stop_strings, rollout.num_checked)
+                drawn = row[: progress.counts[slot]]
+                cut = assembly.first_stop(drawn, rollout.num_checked)
                 rollout.num_checked = len(drawn)
                 if cut is not None:
-                    counts[slot], finishes[slot] = cut, Finish.STOP
-        if not finishes:
-            return []
-        tokens, logprobs = runner.drawn(list(finishes))
-        found = []
-        for place, (slot, finish) in enumerate(finishes.items()):
-            count = counts[slot]
-            drawn = tokens[place][:count]
-            text = completion_text(self._tokenizer, drawn)
-            made = Rollout(tuple(drawn), tuple(logprobs[place][:count]), text, finish, policy_version)
-            found.append((present[slot], made))
-        return found
+                    finished[slot] = cut, Finish.STOP
+        return finished
 
     def _runner_for(self, requests: Sequence[Request], sampling: SamplingParams) -> Runner:
         """Return the existing runner if it is large enough and its memory is available, else a new one."""
@@ -172,14 +153,13 @@ class NativeEngine:
             self._refuse_too_small(requests, runner.num_blocks, num_slots, new_tokens)
             return runner
         self._runner = runner = None
-        row_tokens = blocks_for(row_tokens, 64) * 64
+        row_tokens = -(-row_tokens // 64) * 64
         # One extra row: a prompt whose rollouts enter one after the other keeps its own blocks.
         wanted = self._cache_tokens or (num_slots + 1) * row_tokens
-        num_blocks = max(1, min(blocks_for(wanted, BLOCK_TOKENS), self._affordable_blocks()))
+        num_blocks = max(1, min(blocks_for(wanted), self._affordable_blocks()))
         self._refuse_too_small(requests, num_blocks, num_slots, new_tokens)
         self._runner = self._make_runner(
             num_blocks=num_blocks,
-            block_tokens=BLOCK_TOKENS,
             num_slots=num_slots,
             row_tokens=row_tokens,
             max_new_tokens=new_tokens,
@@ -202,13 +182,13 @@ class NativeEngine:
         free, total = torch.cuda.mem_get_info(device)
         # A process may be limited to a share of the GPU (`train --memory-gib`), which includes what torch has reserved.
         allowed = total * torch.cuda.get_per_process_memory_fraction(device) - torch.cuda.memory_reserved(device)
-        return int(max(0, min(free, allowed)) * CACHE_SHARE) // Runner.block_bytes(self._model, BLOCK_TOKENS)
+        return int(max(0, min(free, allowed)) * CACHE_SHARE) // Runner.block_bytes(self._model)
 
     def _refuse_too_small(self, requests: Sequence[Request], num_blocks: int, num_slots: int, new_tokens: int) -> None:
         for request in requests:
             prefix, size = len(request.prompt.token_ids) - 1, min(len(request.seeds), num_slots)
-            own = blocks_for(prefix + new_tokens, BLOCK_TOKENS) - prefix // BLOCK_TOKENS
-            needed = blocks_for(prefix, BLOCK_TOKENS) + size * own
+            own = blocks_for(prefix + new_tokens) - prefix // BLOCK_TOKENS
+            needed = blocks_for(prefix) + size * own
             if needed > num_blocks:
                 raise CacheTooSmall(
                     f"the cache of {num_blocks} blocks × {BLOCK_TOKENS} tokens cannot hold one group: a prompt of "

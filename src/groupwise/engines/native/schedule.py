@@ -1,4 +1,6 @@
-"""The schedule: which rollouts decode now, in which slot, on which cache blocks. Bookkeeping on the host, no tensors.
+"""The schedule: which rollouts decode now, in which slot, on which cache blocks.
+
+This is bookkeeping on the host, without torch: the planner reads the constants.
 
 A rollout enters with all the blocks that it can ever need, so nothing is preempted later. The prompt of a group is
 prefilled once, except for its last token. All rollouts share its full blocks; the last, partial block is copied for
@@ -8,11 +10,51 @@ each rollout, which continues writing in it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from groupwise.engines.engine import Request
-from groupwise.engines.native.blocks import BlockPool
+
+BLOCK_TOKENS = 16
+PREFILL_TOKENS = 2048
+"""Prompt tokens that go through the model at once; a longer prompt is split."""
+CACHE_SHARE = 0.8
+"""Fraction of the free memory for the cache."""
+
+
+class BlockPool:
+    """The cache's blocks: which are free, and how many rollouts read each."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._free = list(range(num_blocks - 1, -1, -1))
+        self._readers = [0] * num_blocks
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    def take(self, count: int) -> list[int]:
+        """Take `count` blocks with one reader each. The caller checks that there are enough."""
+        assert count <= len(self._free), f"{count} blocks wanted, {len(self._free)} free"
+        taken = [self._free.pop() for _ in range(count)]
+        for block in taken:
+            self._readers[block] = 1
+        return taken
+
+    def share(self, blocks: Iterable[int]) -> None:
+        """Add a reader to each block."""
+        for block in blocks:
+            assert self._readers[block] > 0, f"block {block} is free"
+            self._readers[block] += 1
+
+    def give(self, blocks: Iterable[int]) -> None:
+        """Remove a reader from each block. A block without readers is free."""
+        for block in blocks:
+            assert self._readers[block] > 0, f"block {block} is free already"
+            self._readers[block] -= 1
+            if self._readers[block] == 0:
+                self._free.append(block)
 
 
 @dataclass(slots=True)
@@ -58,24 +100,20 @@ class Scheduled:
 
 
 class Schedule:
-    def __init__(
-        self, requests: Sequence[Request], *, pool: BlockPool, block_tokens: int, num_slots: int, max_new_tokens: int
-    ) -> None:
+    def __init__(self, requests: Sequence[Request], *, pool: BlockPool, num_slots: int, max_new_tokens: int) -> None:
         self._pool = pool
-        self._block_tokens = block_tokens
         self._num_slots = num_slots
         self._free_slots = list(range(num_slots - 1, -1, -1))
         self._max_new_tokens = max_new_tokens
         self._prefixes: dict[int, Prefix] = {}
         self._used_up: list[Prefix] = []
         """Prefixes whose rollouts have all entered."""
-        self._prompts = [request.prompt.token_ids for request in requests]
+        self._requests = requests
         self._waiting: deque[Decoding] = deque()
         for index, request in enumerate(requests):
             prompt = request.prompt.token_ids
             for number, seed in enumerate(request.seeds):
                 self._waiting.append(Decoding(index, number, seed, prompt[-1], len(prompt) - 1))
-        self._sizes = [len(request.seeds) for request in requests]
         self.active: dict[int, Decoding] = {}
         """The decoding rollouts, by slot."""
 
@@ -98,8 +136,8 @@ class Schedule:
         while self._waiting and self._free_slots:
             rollout = self._waiting[0]
             known = self._prefixes.get(rollout.request)
-            num_new = self._blocks_of(rollout) - rollout.position // self._block_tokens
-            num_prefix = 0 if known else -(-rollout.position // self._block_tokens)
+            num_new = blocks_for(rollout.position + self._max_new_tokens) - rollout.position // BLOCK_TOKENS
+            num_prefix = 0 if known else blocks_for(rollout.position)
             if num_new + num_prefix > self._pool.num_free:
                 break
             self._waiting.popleft()
@@ -129,15 +167,12 @@ class Schedule:
         self._free_slots.append(slot)
 
     def _begin_prefix(self, rollout: Decoding, num_blocks: int) -> Prefix:
-        tokens = self._prompts[rollout.request][:-1]
-        full = len(tokens) // self._block_tokens
-        prefix = Prefix(tokens, self._pool.take(num_blocks), full, self._sizes[rollout.request])
+        request = self._requests[rollout.request]
+        tokens = request.prompt.token_ids[:-1]
+        prefix = Prefix(tokens, self._pool.take(num_blocks), len(tokens) // BLOCK_TOKENS, len(request.seeds))
         self._prefixes[rollout.request] = prefix
         return prefix
 
-    def _blocks_of(self, rollout: Decoding) -> int:
-        return blocks_for(rollout.position + self._max_new_tokens, self._block_tokens)
 
-
-def blocks_for(num_tokens: int, block_tokens: int) -> int:
-    return -(-num_tokens // block_tokens)
+def blocks_for(num_tokens: int) -> int:
+    return -(-num_tokens // BLOCK_TOKENS)

@@ -6,42 +6,36 @@ import importlib.util
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from torch import Tensor
 
-from groupwise.engines.vllm.backend import Draw, Drawn, VllmError
+from groupwise.config import EngineConfig
+from groupwise.engines.vllm.vllm_engine import Draw, Drawn, VllmError
+from groupwise.models.export import save_folder
+from groupwise.models.policy import Policy
 
 DEFAULT_MEMORY_SHARE = 0.4
 
 
 class InProcess:
-    def __init__(
-        self,
-        export: Callable[[Path], None],
-        *,
-        dtype: str,
-        device: str,
-        context_tokens: int,
-        max_batch_rollouts: int,
-        memory_share: float,
-    ) -> None:
-        """`export` writes the model and its tokenizer as a Hugging Face folder, from which vLLM starts."""
-        memory_share = memory_share or DEFAULT_MEMORY_SHARE
-        self.context_tokens = context_tokens
+    def __init__(self, config: EngineConfig, policy: Policy) -> None:
+        memory_share = config.memory_share or DEFAULT_MEMORY_SHARE
+        self.context_tokens = policy.context_tokens
         self._vllm = _import_vllm()
         self._numbers = itertools.count()
         with tempfile.TemporaryDirectory(prefix="groupwise-vllm-") as folder:
-            export(Path(folder) / "model")
+            exported = Path(folder) / "model"
+            save_folder(policy, exported)
             try:
                 self._llm = self._vllm.LLM(
-                    model=str(Path(folder) / "model"),
-                    dtype=dtype,
-                    max_model_len=context_tokens,
-                    max_num_seqs=max_batch_rollouts,
+                    model=str(exported),
+                    dtype=str(policy.model.dtype).removeprefix("torch."),
+                    max_model_len=policy.context_tokens,
+                    max_num_seqs=config.max_batch_rollouts,
                     gpu_memory_utilization=memory_share,
                     # Computes a group's prompt once.
                     enable_prefix_caching=True,
@@ -49,7 +43,7 @@ class InProcess:
                     logprobs_mode="processed_logprobs",
                     generation_config="vllm",
                     # Compilation for a CPU takes longer than most runs on it.
-                    enforce_eager=device == "cpu",
+                    enforce_eager=policy.device.type == "cpu",
                     disable_log_stats=True,
                 )
             except (ValueError, RuntimeError, OSError) as error:

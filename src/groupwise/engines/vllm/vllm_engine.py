@@ -9,57 +9,134 @@ trainer, so recipes correct for that by default (`loss.importance`). Resume is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from groupwise.engines.completions import Assembly, completion_text, first_stop, undrawn_groups
-from groupwise.engines.engine import Request
-from groupwise.engines.vllm.backend import Backend, Draw, Drawn, VllmError, Weights
-from groupwise.types import Finish, Group, Rollout, SamplingParams
+import torch
+from torch import Tensor, nn
+from transformers.core_model_loading import revert_weight_conversion
 
+from groupwise.engines.engine import Assembly, Request
+from groupwise.models.lora import merged_state_dict
+from groupwise.types import Finish, Group, SamplingParams
+
+TESTED_VERSION = "0.32"
 _FINISHES = {"stop": Finish.STOP, "length": Finish.LENGTH}
 _LOWEST_LOGPROB = -9000.0
 """vLLM's server writes -9999 for a missing logprob."""
 _ROUNDING = 1e-3
 
 
+class VllmError(RuntimeError):
+    """vLLM cannot be used or failed. The message says what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One requested completion."""
+
+    prompt_ids: tuple[int, ...]
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One completion from vLLM, not yet checked."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: str
+    """vLLM's finish reason: stop, length, abort, error, repetition."""
+
+
+class Backend(Protocol):
+    """vLLM, wherever it runs."""
+
+    @property
+    def context_tokens(self) -> int:
+        """Maximum length of prompt and completion together."""
+        ...
+
+    def publish(self, tensors: Mapping[str, Tensor]) -> None:
+        """Use these weights from now on, and drop caches that older weights computed."""
+        ...
+
+    def draw(self, draws: Sequence[Draw], settings: Mapping[str, Any]) -> Iterator[tuple[int, Drawn]]:
+        """Yield (index of the draw, its completion) as they finish. `settings` are vLLM's sampling parameters.
+
+        Closing the iterator early cancels what is still running.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class PublishedWeights:
+    """The trainer's weights, for vLLM's copy of them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def stamp(self) -> object:
+        """Return a value that changes whenever any weight was written, in whatever way.
+
+        torch counts the writes to each tensor, but not those of its fused optimizers or through `.data`. So the bits of
+        the trained weights are summed as well, as integers, which loses nothing to rounding.
+        """
+        held = itertools.chain(self._model.parameters(), self._model.buffers())
+        writes = tuple((tensor.data_ptr(), tensor._version) for tensor in held)
+        sums = [_bits(weight).sum(dtype=torch.int64) for weight in self._model.parameters() if weight.requires_grad]
+        return writes, tuple(torch.stack(sums).tolist()) if sums else ()
+
+    def tensors(self) -> Mapping[str, Tensor]:
+        """Return the weights under the names of a Hugging Face folder, with adapters merged. They may share its memory.
+
+        A tied weight appears under each of its names, because vLLM may have a packed copy for each.
+        """
+        named = revert_weight_conversion(self._model, merged_state_dict(self._model))
+        return {name: tensor.detach() for name, tensor in named.items()}
+
+
+def _bits(weight: Tensor) -> Tensor:
+    return weight.detach().view(torch.int32 if weight.element_size() == 4 else torch.int16)
+
+
+@dataclass(slots=True)
 class VllmEngine:
-    def __init__(self, backend: Backend, weights: Weights, tokenizer: Any, stop_token_ids: Sequence[int]) -> None:
-        self.peak_bytes = 0
-        self._backend = backend
-        self._weights = weights
-        self._tokenizer = tokenizer
-        self._stop_token_ids = tuple(stop_token_ids)
-        self._published: object = None
+    backend: Backend
+    weights: PublishedWeights
+    tokenizer: Any
+    stop_token_ids: Sequence[int]
+    peak_bytes: int = 0
+    _published: object = None
 
     def generate(
         self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
     ) -> Iterator[tuple[int, Group]]:
-        yield from undrawn_groups(requests, sampling, policy_version)
-        if sampling.max_new_tokens == 0:
-            return
-        places = [(index, number) for index, request in enumerate(requests) for number in range(len(request.seeds))]
-        if not places:
+        assembly = Assembly(requests, sampling, self.tokenizer, policy_version)
+        yield from assembly.undrawn()
+        if not assembly.wanted:
             return
         self._refuse_too_long(requests, sampling.max_new_tokens)
         self._publish_if_changed()
-        draws = [Draw(requests[index].prompt.token_ids, requests[index].seeds[number]) for index, number in places]
-        assembly = Assembly(requests)
-        for place, drawn in self._backend.draw(draws, self._settings(sampling)):
-            yield from assembly.add(*places[place], self._rollout(drawn, sampling, policy_version))
+        draws = [
+            Draw(requests[index].prompt.token_ids, requests[index].seeds[number]) for index, number in assembly.wanted
+        ]
+        for place, drawn in self.backend.draw(draws, self._settings(sampling)):
+            tokens, logprobs, finish = self._checked(drawn, assembly)
+            yield from assembly.add(*assembly.wanted[place], tokens, logprobs, finish)
 
     def close(self) -> None:
-        self._backend.close()
+        self.backend.close()
 
     def _publish_if_changed(self) -> None:
-        """Publish the weights if they changed.
-
-        The weights are checked before each use, so callers need not report changes.
-        """
-        stamp = self._weights.stamp()
+        """Publish the weights if they changed. They are checked before each use, so callers need not report changes."""
+        stamp = self.weights.stamp()
         if stamp != self._published:
             self._published = None  # after a failure half way, vLLM's weights are unknown
-            self._backend.publish(self._weights.tensors())
+            self.backend.publish(self.weights.tensors())
             self._published = stamp
 
     def _settings(self, sampling: SamplingParams) -> dict[str, Any]:
@@ -70,7 +147,7 @@ class VllmEngine:
             "top_p": sampling.top_p,
             "min_p": sampling.min_p,
             "stop": list(sampling.stop_strings),
-            "stop_token_ids": list(self._stop_token_ids),
+            "stop_token_ids": list(self.stop_token_ids),
             # vLLM's own end-of-text tokens may differ from ours.
             "ignore_eos": True,
             # Only that of the sampled token.
@@ -78,34 +155,33 @@ class VllmEngine:
             "detokenize": bool(sampling.stop_strings),
         }
 
-    def _rollout(self, drawn: Drawn, sampling: SamplingParams, policy_version: int) -> Rollout:
-        tokens, logprobs = drawn.token_ids, drawn.logprobs
+    def _checked(self, drawn: Drawn, assembly: Assembly) -> tuple[Sequence[int], Sequence[float], Finish]:
+        """Return (tokens, logprobs, finish) of a completion, cut after the first stop string."""
+        tokens, logprobs, most = drawn.token_ids, drawn.logprobs, assembly.sampling.max_new_tokens
         if drawn.finish not in _FINISHES:
             raise VllmError(f"vLLM ended a completion with {drawn.finish!r} after {len(tokens)} tokens; see its log")
         finish = _FINISHES[drawn.finish]
-        if not tokens or len(tokens) != len(logprobs) or len(tokens) > sampling.max_new_tokens:
+        if not tokens or len(tokens) != len(logprobs) or len(tokens) > most:
             raise VllmError(
-                f"vLLM gave {len(tokens)} tokens and {len(logprobs)} logprobs instead of 1 to "
-                f"{sampling.max_new_tokens} of each"
+                f"vLLM gave {len(tokens)} tokens and {len(logprobs)} logprobs instead of 1 to {most} of each"
             )
-        if finish is Finish.LENGTH and len(tokens) < sampling.max_new_tokens:
+        if finish is Finish.LENGTH and len(tokens) < most:
             raise VllmError(
-                f"vLLM cut a completion at {len(tokens)} tokens, but sampling.max_new_tokens = "
-                f"{sampling.max_new_tokens}; start it with a larger --max-model-len"
+                f"vLLM cut a completion at {len(tokens)} tokens, but sampling.max_new_tokens = {most}; "
+                "start it with a larger --max-model-len"
             )
         for token, logprob in zip(tokens, logprobs, strict=True):
             if not _LOWEST_LOGPROB < logprob < _ROUNDING:  # also catches NaN
                 raise VllmError(f"vLLM gave token {token} the logprob {logprob}, which is not a logprob")
         # vLLM also stops at stop strings, but decodes differently and may notice one a token late.
-        cut = first_stop(self._tokenizer, tokens, sampling.stop_strings)
+        cut = assembly.first_stop(tokens)
         if cut is not None:
             tokens, logprobs, finish = tokens[:cut], logprobs[:cut], Finish.STOP
-        text = completion_text(self._tokenizer, tokens)
-        return Rollout(tokens, tuple(min(logprob, 0.0) for logprob in logprobs), text, finish, policy_version)
+        return tokens, [min(logprob, 0.0) for logprob in logprobs], finish
 
     def _refuse_too_long(self, requests: Sequence[Request], max_new_tokens: int) -> None:
         longest = max(len(request.prompt.token_ids) for request in requests if request.seeds)
-        limit = self._backend.context_tokens
+        limit = self.backend.context_tokens
         if longest + max_new_tokens > limit:
             raise VllmError(
                 f"a prompt of {longest} tokens and {max_new_tokens} new ones exceed the {limit} that vLLM was "

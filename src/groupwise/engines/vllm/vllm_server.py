@@ -27,26 +27,25 @@ from urllib.parse import urlsplit
 from safetensors.torch import save_file
 from torch import Tensor
 
-from groupwise.engines.vllm.backend import TESTED_VERSION, Draw, Drawn, VllmError
+from groupwise.config import EngineConfig
+from groupwise.engines.vllm.vllm_engine import TESTED_VERSION, Draw, Drawn, VllmError
 
 COMMAND = (
     "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs "
     "--generation-config vllm"
 )
-
-
 DEFAULT_TIMEOUT_S = 600.0
 CONNECT_S = 10.0
 """Timeout for connecting; a response may take longer."""
 
 
 class Server:
-    def __init__(self, url: str, *, weights_folder: str, max_batch_rollouts: int, timeout_s: float) -> None:
+    def __init__(self, config: EngineConfig) -> None:
         """Check that the server is running and has the required features."""
-        self._http = _Http(url, timeout_s or DEFAULT_TIMEOUT_S)
-        self._max_requests = max_batch_rollouts
+        self._http = _Http(config.url, config.timeout_s or DEFAULT_TIMEOUT_S)
+        self._max_requests = config.max_batch_rollouts
         self.context_tokens = self._check()
-        self._root = Path(weights_folder or tempfile.gettempdir())
+        self._root = Path(config.weights_folder or tempfile.gettempdir())
         self._name = uuid.uuid4().hex[:12]
         self._versions = itertools.count(1)
         self._version = ""
