@@ -130,7 +130,7 @@ def test_notes_say_what_the_formula_hides(lora: int | None, checkpointing: bool,
     assert timing.note.endswith(note)
     assert bool(timing.note) == bool(note)
     shown = str(timing)
-    assert "50.0%  of 790 TFLOP/s" in shown
+    assert "50.0 %  of 790 TFLOP/s" in shown
     assert "4.00 GiB  before the update 1.00 GiB" in shown
 
 

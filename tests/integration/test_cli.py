@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from groupwise.base.text_layout import percent
 from groupwise.cli import main, make_parser
 from groupwise.cli.describe import pages
 from groupwise.cli.train import train_here
@@ -97,7 +98,7 @@ def test_an_interrupted_demo_ends_like_any_other(
     assert main(shlex.split(resume)[1:]) == 0
     shown = capsys.readouterr().out
     last = Run(run_dir).evals()[-1]
-    assert f"{last.pass_at_1:.1%}" in shown
+    assert percent(last.pass_at_1) in shown
     assert "even 1000" in shown
     assert (run_dir / "curves.png").read_bytes().startswith(b"\x89PNG")
     following = shown.splitlines()[-4:]

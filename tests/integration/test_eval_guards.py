@@ -45,7 +45,7 @@ def test_judge() -> None:
     both = judge(config, before, {"perplexity": 15.1, "format_share": 0.39})
     assert len(both) == 2
     assert "from 10.00 to 15.10" in both[0]
-    assert "from 60.0% to 39.0%" in both[1]
+    assert "from 60.0 % to 39.0 %" in both[1]
     assert len(judge(config, before, {"perplexity": math.nan, "format_share": 0.6})) == 1
     off = GuardsConfig(max_perplexity_ratio=0, max_format_drop=0.2)
     assert judge(off, {"format_share": 0.6}, {"format_share": 0.5}) == []

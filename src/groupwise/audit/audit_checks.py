@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from groupwise.audit.answers import COPY_SHARE, MIN_WORDS_AFTER, Reading
+from groupwise.base.text_layout import percent
 from groupwise.types import Score, Verdict
 
 MIN_SHARED_CHARS = 80
@@ -74,7 +75,7 @@ def _goes_on(subject: AuditSubject) -> str:
 
 def _copies(subject: AuditSubject) -> str:
     share = subject.reading.copied_share
-    return f"{share:.0%} of the prompt verbatim" if share >= COPY_SHARE else ""
+    return f"{percent(share, 0)} of the prompt verbatim" if share >= COPY_SHARE else ""
 
 
 def _repeats(subject: AuditSubject) -> str:

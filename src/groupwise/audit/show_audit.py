@@ -9,6 +9,7 @@ from rich.text import Text
 from groupwise.audit.labels import Agreement
 from groupwise.audit.survey import Audit
 from groupwise.base.harmless import printable
+from groupwise.base.text_layout import percent, points
 from groupwise.rewards.format import excerpt
 
 NUM_EXAMPLES = 2
@@ -24,10 +25,11 @@ def show_audit(audit: Audit, console: Console) -> None:
     for column in ("finding", "count", "of", "share", "interval"):
         table.add_column(column, justify="left" if column in ("finding", "of") else "right", overflow="fold")
     for finding in audit.findings:
-        of = f"{finding.total} {finding.of}"
-        shares = (f"{finding.share:.1%}", f"{finding.low:.1%} to {finding.high:.1%}") if finding.total else ("", "")
+        of = f"{finding.total:,} {finding.of}"
+        interval = f"{percent(finding.low)} to {percent(finding.high)}"
+        shares = (percent(finding.share), interval) if finding.total else ("", "")
         style = "yellow" if finding.count else "dim"
-        table.add_row(*(_text(cell, style) for cell in (finding.title, str(finding.count), of, *shares)))
+        table.add_row(*(_text(cell, style) for cell in (finding.title, f"{finding.count:,}", of, *shares)))
     console.print(table)
     for finding in audit.findings:
         for number, example in enumerate(finding.examples[:NUM_EXAMPLES]):
@@ -39,8 +41,8 @@ def show_audit(audit: Audit, console: Console) -> None:
     for gain in audit.held_out_gains:
         reward = f"reward {gain.reward_first:.3f} → {gain.reward_last:.3f}"
         reward += f" (gain {gain.reward_gain_low:+.3f} to {gain.reward_gain_high:+.3f})"
-        held_out = f"held-out pass@1 {gain.held_out_first:.1%} → {gain.held_out_last:.1%}"
-        held_out += f" (gain {gain.held_out_gain_low:+.1%} to {gain.held_out_gain_high:+.1%})"
+        held_out = f"held-out pass@1 {percent(gain.held_out_first)} → {percent(gain.held_out_last)}"
+        held_out += f" (gain {points(gain.held_out_gain_low)} to {points(gain.held_out_gain_high)} points)"
         console.print(_text(f"\n{gain.stage}: {reward}; {held_out}", "yellow" if gain.is_suspicious else ""))
         if gain.is_suspicious:
             console.print(_text("  The reward rose, but held-out pass@1 did not rise significantly.", "bold yellow"))
@@ -56,8 +58,8 @@ def show_agreement(result: Agreement, console: Console) -> None:
     for column in ("question", "yes", "of", "share", "95 % interval"):
         table.add_column(column, justify="left" if column == "question" else "right")
     for share in result.shares:
-        interval = f"{share.low:.1%} to {share.high:.1%}"
-        table.add_row(share.name, str(share.agreed), str(share.total), f"{share.share:.1%}", interval)
+        interval = f"{percent(share.low)} to {percent(share.high)}"
+        table.add_row(share.name, str(share.agreed), str(share.total), percent(share.share), interval)
     console.print(table)
     for entry in result.disagreements:
         chain = entry.chain

@@ -1,14 +1,15 @@
-"""Plain text for people: paragraphs wrapped at words, tables with aligned columns, durations."""
+"""Plain text for people: paragraphs wrapped at words, tables with aligned columns, durations and shares."""
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 
-_UNBREAKABLE = re.compile(r"`[^`]*`|[\w.]+ = (?:\"[^\"]*\"|\{[^}]*\}|\S+)")
-"""Commands in backticks, and recipe keys with their values."""
+_UNBREAKABLE = re.compile(r"`[^`]*`|[\w.]+ = (?:\"[^\"]*\"|\{[^}]*\}|\S+)|\d %")
+"""Commands in backticks, recipe keys with their values, and percentages."""
 _KEPT_SPACE = "\x00"
 
 
@@ -55,3 +56,13 @@ def duration(seconds: float) -> str:
     if whole < 86400:
         return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """Return a share as a percentage: "38.5 %"; "–" when it is not a number."""
+    return "–" if math.isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def points(share: float) -> str:
+    """Return a difference of shares in percentage points, with its sign: "+4.1"."""
+    return f"{100 * share:+.1f}".replace("-", "\u2212")

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
 
-from groupwise.base.text_layout import aligned
+from groupwise.base.text_layout import aligned, percent
 from groupwise.config import ConfigError, ModelConfig
 from groupwise.engines.engine import Engine, Request
 from groupwise.engines.native.native_engine import NativeEngine
@@ -65,7 +65,7 @@ class EngineTiming:
 
     def __str__(self) -> str:
         """Return a row to stand under TABLE_HEADING."""
-        share = "" if self.floor_share is None else f"{self.floor_share:.0%}"
+        share = "" if self.floor_share is None else f"{percent(self.floor_share, 0)}"
         speed = f"{self.tokens_per_s:,.0f}", f"{self.ms_per_step:.2f}", share
         return aligned(
             [COLUMNS, (self.engine, str(self.sequences), *speed, f"{self.mean_tokens:.1f}", f"{self.first_s:.1f}")]

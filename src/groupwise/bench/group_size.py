@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from groupwise.base.stats import IntervalEstimate, mean
-from groupwise.base.text_layout import aligned
+from groupwise.base.text_layout import aligned, percent
 from groupwise.bench.engine_speed import timed
 from groupwise.bench.group_noise import Noise, bought, common_signal, measure_noise, signal_to_noise, slope
 from groupwise.config import ConfigError, OptimizerConfig, VerifierConfig
@@ -121,10 +121,10 @@ class GroupsResult:
             ratios = f"{one.signal_to_noise[rule]:.4f}", f"{one.step_signal_to_noise[rule].value:.4f}"
             seconds = f"{one.sample_s:.2f}", f"{one.learn_s:.2f}"
             per_s = f"{one.step_signal_to_noise_per_s[rule]:.4g}"
-            rows.append((str(one.size), f"{one.dead_share:.1%}", *noise, *ratios, *seconds, per_s))
+            rows.append((str(one.size), percent(one.dead_share), *noise, *ratios, *seconds, per_s))
         lines = [
-            f"{self.model} on {self.task}, {self.device}: {self.num_problems} problems, pass@1 {self.pass_at_1:.1%}, "
-            f"{self.mean_tokens:.0f} tokens per completion",
+            f"{self.model} on {self.task}, {self.device}: {self.num_problems} problems, "
+            f"pass@1 {percent(self.pass_at_1)}, {self.mean_tokens:.0f} tokens per completion",
             *aligned(rows),
         ]
         for name in RULES:
@@ -161,7 +161,7 @@ def bench_groups(work: GroupsWork) -> GroupsResult:
     if not (rewards != rewards[:, :1]).any():
         raise ConfigError(
             f"--task {work.task}: the rollouts of each problem all have the same reward (pass@1 "
-            f"{_pass_rate(groups):.1%}), so there is no advantage to measure; use a model that solves some of them"
+            f"{percent(_pass_rate(groups))}), so there is no advantage to measure; use a model that solves some of them"
         )
     # A stage keeps gradient sums at fixed addresses, so passes over thousands of single rollouts can be recorded. Whole
     # steps run first, so that running out of memory shows before the long part.

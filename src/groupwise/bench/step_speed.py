@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from groupwise.base.text_layout import aligned
+from groupwise.base.text_layout import aligned, percent
 from groupwise.config import ConfigError, Recipe, RlStage
 from groupwise.models.device_memory import ReleasableMemory
 from groupwise.models.placement import limit_memory
@@ -69,7 +69,7 @@ class StepTiming:
     def __str__(self) -> str:
         rows = [("step", f"{self.step_s:.3f} s", f"largest {self.step_max_s:.3f} s")]
         rows += [
-            (f"  {phase}", f"{seconds:.3f} s", f"{seconds / self.step_s:.0%}")
+            (f"  {phase}", f"{seconds:.3f} s", percent(seconds / self.step_s, 0))
             for phase, seconds in self.phases_s.items()
         ]
         rows += [

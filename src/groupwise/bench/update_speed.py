@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from groupwise.base.text_layout import aligned
+from groupwise.base.text_layout import aligned, percent
 from groupwise.bench.engine_speed import SHAPES, make_shape, model_at, timed
 from groupwise.config import ConfigError, LoraConfig, RlStage, make_recipe
 from groupwise.config.build import require
@@ -129,7 +129,7 @@ class UpdateTiming:
         ]
         if self.mfu is not None and self.peak_tflops is not None:
             parts = f"of {self.peak_tflops:g} TFLOP/s, {self.num_parameters / 1e6:,.1f} M parameters"
-            rows.append(("MFU", f"{self.mfu:.1%}", parts))
+            rows.append(("MFU", percent(self.mfu), parts))
         if self.peak_bytes is not None and self.before_bytes is not None:
             before = f"before the update {self.before_bytes / 2**30:.2f} GiB"
             rows.append(("peak memory", f"{self.peak_bytes / 2**30:.2f} GiB", before))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from groupwise.base.harmless import printable
+from groupwise.base.text_layout import percent
 from groupwise.cli.arguments import Options, argument, json_option, takes
 from groupwise.cli.printing import print_json, say
 from groupwise.config import ConfigError
@@ -57,5 +58,5 @@ def _show(found: Comparison) -> None:
     for word, flips in (("gained", found.gained), ("lost", found.lost)):
         say(f"  {word}: {len(flips):,}")
         for flip in flips[:NUM_SHOWN]:
-            change = f"{100 * flip.before:.0f} % → {100 * flip.after:.0f} %"
+            change = f"{percent(flip.before, 0)} → {percent(flip.after, 0)}"
             say(f"    {change}  {flip.problem_id}  {printable(flip.question)}", indent="      ")

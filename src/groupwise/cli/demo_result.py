@@ -8,7 +8,7 @@ from rich.table import Column
 from rich.text import Text
 
 from groupwise.base.harmless import printable
-from groupwise.base.text_layout import duration
+from groupwise.base.text_layout import duration, percent
 from groupwise.cli.printing import print_table, say
 from groupwise.runs.reader import Run
 from groupwise.types import EvalRecord, ScoredGroup
@@ -29,7 +29,7 @@ def show_result(run_dir: Path) -> None:
     after = {record.stage: record for record in evals}
     records = [("no training", evals[0])] if evals[0].step == 0 else []
     rows = [
-        (label, str(record.step), f"{record.pass_at_1:.1%}", f"{record.low:.1%} to {record.high:.1%}")
+        (label, str(record.step), percent(record.pass_at_1), f"{percent(record.low)} to {percent(record.high)}")
         for label, record in [*records, *after.items()]
     ]
     columns = [Column("after"), *(Column(name, justify="right") for name in ("step", "pass@1", "95 % interval"))]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from groupwise.base.text_layout import duration
+from groupwise.base.text_layout import duration, percent
 from groupwise.cli.arguments import Options, argument, json_option, parse_numbers, takes
 from groupwise.cli.printing import print_json, print_table
 from groupwise.config import ConfigError
@@ -36,7 +36,7 @@ def run(options: Options) -> None:
         rows.append(
             (
                 row.label,
-                f"{row.score:.0%} of {row.num_problems}",
+                f"{percent(row.score, 0)} of {row.num_problems}",
                 f"{row.num_reached} of {len(row.runs)}",
                 "–" if row.seconds is None else duration(middle),
                 "–" if math.isnan(high) else f"{duration(low)} to {duration(high)}",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from groupwise.audit.held_out_gain import evaluates_greedily, held_out_ends, held_out_gains, pass_at_1_gain
 from groupwise.base.stats import mean
+from groupwise.base.text_layout import percent, points
 from groupwise.doctor.chart import SOLVED, Change, Finding, Severity, StageHistory
 from groupwise.doctor.sampling_checks import GREEDY_TEMPERATURE, TRUNCATED_SHARE
 from groupwise.doctor.series import Point, average, has_risen, persistent, values_of
@@ -59,7 +60,7 @@ def no_learning(chart: StageHistory) -> Finding | None:
         [(record.step, 0.0) for record in chart.steps],
         seen=f"no gradient in {steps} of {steps} steps: all rewards of each group were equal (reward "
         f"{usual('reward/mean'):.3f}; groups all wrong {wrong:.0f}, all correct {right:.0f}; no answer found in "
-        f"{usual('score/unparsed_share'):.0%} of the completions)",
+        f"{percent(usual('score/unparsed_share'), 0)} of the completions)",
         means="the policy solves every problem already: there is nothing left to learn here"
         if is_solved
         else "the policy has not changed: a group teaches by how its rewards differ, and no group has two rewards",
@@ -76,7 +77,9 @@ def _first_signal(chart: StageHistory, is_solved: bool, truncated_share: float) 
     if temperature <= GREEDY_TEMPERATURE:
         return chart.change("sampling.temperature", 1.0, "at this temperature the rollouts of a group are all alike")
     if truncated_share >= TRUNCATED_SHARE:
-        advice = f"{truncated_share:.0%} of the completions are cut off; if they never end, put an SFT stage first"
+        advice = (
+            f"{percent(truncated_share, 0)} of the completions are cut off; if they never end, put an SFT stage first"
+        )
         return chart.change("sampling.max_new_tokens", 2 * limit, advice)
     return Change(
         "put a short SFT stage first, take easier problems, or give partial credit in the reward; if the completions "
@@ -102,7 +105,7 @@ def verifier_errors(chart: StageHistory) -> Finding | None:
     is_memory = "memory" in said.lower()
     return chart.finding(
         points,
-        seen=f"the verifier fails on {share:.1%} of the rollouts in {len(points)} steps"
+        seen=f"the verifier fails on {percent(share)} of the rollouts in {len(points)} steps"
         + (f"; it says: {said[:200]}" if said else ""),
         means="rollouts that it fails on are left out of the loss: the policy never learns that they are wrong",
         change=Change(
@@ -124,7 +127,7 @@ def verifier_time_outs(chart: StageHistory) -> Finding | None:
     advice = f"more time per completion{also}; or make the verifier give up by itself and call the answer wrong"
     return chart.finding(
         points,
-        seen=f"scoring timed out on {share:.1%} of the rollouts in {len(points)} steps (limit {seconds:g} s)",
+        seen=f"scoring timed out on {percent(share)} of the rollouts in {len(points)} steps (limit {seconds:g} s)",
         means="slow rollouts are left out of the loss: the policy never learns that slow programs are wrong",
         change=Change(advice, "verifier.seconds", 2 * seconds),
         figures={"score/timed_out_share": share, "verifier.seconds": seconds},
@@ -149,9 +152,9 @@ def hollow_reward(chart: StageHistory) -> Finding | None:
         change = _pay_less(chart, steps)
     return chart.finding(
         [(record.step, 0.0) for record in steps],
-        seen=f"reward {gain.reward_first:.3f} → {gain.reward_last:.3f}, held-out pass@1 {gain.held_out_first:.1%} → "
-        f"{gain.held_out_last:.1%} (95 % interval of the gain {gain.held_out_gain_low:+.1%} to "
-        f"{gain.held_out_gain_high:+.1%})",
+        seen=f"reward {gain.reward_first:.3f} → {gain.reward_last:.3f}, held-out pass@1 "
+        f"{percent(gain.held_out_first)} → {percent(gain.held_out_last)} (95 % interval of the gain "
+        f"{points(gain.held_out_gain_low)} to {points(gain.held_out_gain_high)} points)",
         means="the policy learns something other than the task: a hole in the verifier, the format, or the training "
         "problems by heart",
         change=change,
@@ -195,11 +198,11 @@ def held_out_falls(chart: StageHistory) -> Finding | None:
     newest = chart.evals[-1]
     is_made_up = newest.step > after.step and newest.pass_at_1 >= before.pass_at_1
     advice = "smaller updates, from the best checkpoint; `groupwise compare` shows which answers were lost"
-    regained = f"; since then {newest.pass_at_1:.1%} (step {newest.step})" if is_made_up else ""
+    regained = f"; since then {percent(newest.pass_at_1)} (step {newest.step})" if is_made_up else ""
     return chart.finding(
         [(record.step, 0.0) for record in chart.steps if record.step <= after.step],
-        seen=f"held-out pass@1 {before.pass_at_1:.1%} (step {before.step}) → {after.pass_at_1:.1%} (step {after.step}; "
-        f"95 % interval of the change {low:+.1%} to {high:+.1%}){regained}",
+        seen=f"held-out pass@1 {percent(before.pass_at_1)} (step {before.step}) → {percent(after.pass_at_1)} "
+        f"(step {after.step}; 95 % interval of the change {points(low)} to {points(high)} points){regained}",
         means="the model is worse at the task than when the stage began"
         + (", and a later stage has made up for it" if is_made_up else ""),
         change=chart.slower(advice),
@@ -218,7 +221,7 @@ def slow_phase(chart: StageHistory) -> Finding | None:
         if spent >= max(MIN_PHASE_SECONDS, limit * whole):
             return chart.finding(
                 chart.series(name),
-                seen=f"{title} took {spent:.0f} s, {spent / whole:.0%} of the time",
+                seen=f"{title} took {spent:.0f} s, {percent(spent / whole, 0)} of the time",
                 means="the model waits instead of sampling and learning",
                 change=_less_of(chart, key, default),
                 figures={name: spent, "share": spent / whole},

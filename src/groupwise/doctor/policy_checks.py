@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from groupwise.base.text_layout import percent
 from groupwise.doctor.chart import RECENT_STEPS, Change, Finding, StageHistory
 from groupwise.doctor.series import average, jumps, middle, persistent, spikes, values_of
 
@@ -98,7 +99,8 @@ def entropy_collapse(chart: StageHistory) -> Finding | None:
         change = chart.slower("smaller updates, from a checkpoint before this; or raise sampling.temperature")
     return chart.finding(
         recent,
-        seen=f"entropy went from {start:.2f} to {middle(recent):.3f} nats per token, at pass@1 {middle(solved):.0%}",
+        seen=f"entropy went from {start:.2f} to {middle(recent):.3f} nats per token, "
+        f"at pass@1 {percent(middle(solved), 0)}",
         means="the policy became certain before it was right: it no longer tries anything else",
         change=change,
         figures={"entropy_start": start, "entropy_now": middle(recent), "score/pass_at_1": middle(solved)},
@@ -113,7 +115,9 @@ def ratio_explosion(chart: StageHistory) -> Finding | None:
     points = clipped or ratios
     if not points:
         return None
-    seen = f"{middle(clipped):.0%} of the tokens are clipped" if clipped else f"ratios reach {middle(ratios):.3g}"
+    seen = (
+        f"{percent(middle(clipped), 0)} of the tokens are clipped" if clipped else f"ratios reach {middle(ratios):.3g}"
+    )
     epochs = chart.setting("epochs_per_batch", 1)
     if epochs > 1:
         change = chart.change("epochs_per_batch", 1, "learn from each batch once")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from groupwise.base.text_layout import percent
 from groupwise.doctor.chart import RECENT_STEPS, Change, Finding, Severity, StageHistory
 from groupwise.doctor.series import Point, average, has_risen, middle, values_of
 from groupwise.doctor.text_signs import TextSigns
@@ -73,8 +74,8 @@ def dead_groups(chart: StageHistory) -> Finding | None:
     why = "too hard" if wrong >= right else "too easy"
     return chart.finding(
         points,
-        seen=f"only {average(points):.0%} of the groups have rewards that differ; zero-variance groups: {wrong:.0f} "
-        f"all wrong, {right:.0f} all correct; the reward does not rise",
+        seen=f"only {percent(average(points), 0)} of the groups have rewards that differ; zero-variance groups: "
+        f"{wrong:.0f} all wrong, {right:.0f} all correct; the reward does not rise",
         means=f"a group of equal rewards teaches nothing, and most are: the problems are {why} for this policy",
         change=_livelier_groups(chart, is_hard=wrong >= right),
         figures={"groups/signal_share": average(points), "dead_all_wrong": wrong, "dead_all_correct": right},
@@ -98,7 +99,7 @@ def truncation(chart: StageHistory) -> Finding | None:
     limit = chart.setting("sampling.max_new_tokens", 256)
     return chart.finding(
         recent,
-        seen=f"{middle(recent):.0%} of the rollouts are cut off at max_new_tokens = {limit}",
+        seen=f"{percent(middle(recent), 0)} of the rollouts are cut off at max_new_tokens = {limit}",
         means="a completion that is cut off has no answer: it is scored wrong, however good its reasoning is",
         change=chart.change("sampling.max_new_tokens", 2 * limit, "let completions finish"),
         figures={"rollouts/truncated_share": middle(recent), "max_new_tokens": float(limit)},
@@ -113,7 +114,7 @@ def nearly_greedy(chart: StageHistory) -> Finding | None:
     count = chart.setting("rollouts_per_problem", 8)
     return chart.finding(
         shares,
-        seen=f"{middle(shares):.0%} of the rollouts that could be unlike the others of their group are not, at "
+        seen=f"{percent(middle(shares), 0)} of the rollouts that could be unlike the others of their group are not, at "
         f"temperature {temperature:g} in groups of {count}",
         means="a group teaches by how its answers differ, and here the same answer is sampled again and again; KL and "
         f"gradients are those of a distribution {1 / temperature:.0f} times as sharp as the model's, and may explode",
@@ -129,8 +130,8 @@ def identical_completions(chart: StageHistory) -> Finding | None:
     temperature = chart.setting("sampling.temperature", 1.0)
     return chart.finding(
         recent,
-        seen=f"{middle(recent):.0%} of the rollouts that could be unlike the others of their group are not; their "
-        f"median length is {middle(lengths):.0f} tokens",
+        seen=f"{percent(middle(recent), 0)} of the rollouts that could be unlike the others of their group are not; "
+        f"their median length is {middle(lengths):.0f} tokens",
         means="the policy has only one answer left per problem, so there is nothing to compare",
         change=chart.change(
             "sampling.temperature",
@@ -188,8 +189,8 @@ def reasoning_dropped(chart: StageHistory) -> Finding | None:
     cut = chart.series("rollouts/truncated_share")[:FIRST_STEPS]
     limit = chart.setting("sampling.max_new_tokens", 0)
     if limit and cut and middle(cut) >= OFTEN_CUT_SHARE:
-        advice = f"{middle(cut):.0%} were cut off at first and earned nothing: let them finish; or pay less for a near "
-        change = chart.change("sampling.max_new_tokens", 2 * limit, advice + "miss (reward.part_weights)")
+        advice = f"{percent(middle(cut), 0)} were cut off at first and earned nothing: let them finish; or pay less "
+        change = chart.change("sampling.max_new_tokens", 2 * limit, advice + "for a near miss (reward.part_weights)")
     else:
         change = chart.slower("smaller updates; or pay less for near misses (reward.part_weights) if guesses earn any")
     means = "the policy answers at once: a guess earns more than reasoning that is cut off or goes wrong"
@@ -240,8 +241,8 @@ def other_writing_system(chart: StageHistory) -> Finding | None:
         return None
     return chart.finding(
         shares,
-        seen=f"{average(shares):.0%} of the completions that were read are in {signs[-1].foreign_script} letters, "
-        "and their prompts are not",
+        seen=f"{percent(average(shares), 0)} of the completions that were read are in {signs[-1].foreign_script} "
+        "letters, and their prompts are not",
         means="nothing in the reward says which language to use; people can no longer check the reasoning",
         change=chart.closer("stay near the model that wrote the prompt's language; or reward the language"),
         figures={"foreign_share": average(shares)},
@@ -255,7 +256,7 @@ def runs_on_after_answer(chart: StageHistory) -> Finding | None:
         return None
     return chart.finding(
         shares,
-        seen=f"{average(shares):.0%} of the completions with a marked answer continue after it",
+        seen=f"{percent(average(shares), 0)} of the completions with a marked answer continue after it",
         means="the run samples and learns from tokens that no reward is about; often a base model invents the next "
         "question",
         change=_stop_at_answer(chart, signs),

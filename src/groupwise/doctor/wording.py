@@ -17,7 +17,7 @@ from rich.text import Text
 from groupwise.base.harmless import printable
 from groupwise.base.json_values import plain
 from groupwise.base.stats import mean
-from groupwise.base.text_layout import wrapped
+from groupwise.base.text_layout import percent, wrapped
 from groupwise.doctor.chart import RECENT_STEPS, SEVERITY_WORDS, Change, Finding, StageHistory
 from groupwise.doctor.checks import CHECKS
 from groupwise.doctor.series import Point, average, middle, values_of
@@ -78,7 +78,8 @@ def vital_signs(chart: StageHistory) -> list[str]:
     lines.append(f"reward {_course(rewards)}; training pass@1 {_course(chart.series('score/pass_at_1'))}")
     typical = f" (median {middle(gradient):.2g})" if gradient else ""
     lines.append(
-        f"gradient above 0 in {moves} of {len(chart.steps)} steps{typical}; groups with signal {average(signal):.0%}"
+        f"gradient above 0 in {moves} of {len(chart.steps)} steps{typical}; "
+        f"groups with signal {percent(average(signal), 0)}"
         if signal
         else "no gradient was recorded"
     )
@@ -88,8 +89,8 @@ def vital_signs(chart: StageHistory) -> list[str]:
     if evals:
         first, last = evals[0], evals[-1]
         lines.append(
-            f"held-out pass@1 {first.pass_at_1:.1%} (step {first.step}) → {last.pass_at_1:.1%} (step {last.step}), "
-            f"95 % interval {last.low:.1%} to {last.high:.1%}"
+            f"held-out pass@1 {percent(first.pass_at_1)} (step {first.step}) → {percent(last.pass_at_1)} "
+            f"(step {last.step}), 95 % interval {percent(last.low)} to {percent(last.high)}"
         )
     else:
         lines.append("no held-out evaluation yet; only that shows whether the model got better")
@@ -103,13 +104,14 @@ def _about_loss(chart: StageHistory, losses: Sequence[float], has_gradient: bool
             "the policy learned nothing in them."
         )
     zero_share = mean([float(abs(value) <= ZERO_LOSS) for value in losses])
+    zero = percent(zero_share, 0)
     if zero_share <= 0.5:
         return f"The median loss is {median(losses):.2g}; in GRPO its size says almost nothing. Look at these instead:"
     if not has_gradient:
-        return f"The loss is 0 in {zero_share:.0%} of the steps, and so is the gradient: the policy does not change."
+        return f"The loss is 0 in {zero} of the steps, and so is the gradient: the policy does not change."
     return (
-        f"The loss is 0 in {zero_share:.0%} of the steps. That is right: with one update per batch the advantages of "
-        "each group cancel, but the gradient does not. Look at these instead:"
+        f"The loss is 0 in {zero} of the steps. That is right: with one update per batch the advantages of each group "
+        "cancel, but the gradient does not. Look at these instead:"
     )
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 
 from groupwise.base.stats import bootstrap_interval, mean
+from groupwise.base.text_layout import percent
 from groupwise.config import ConfigError, GuardsConfig
 from groupwise.data.batch import Example
 from groupwise.engines.engine import Engine
@@ -70,8 +71,8 @@ def judge(config: GuardsConfig, before: GuardReadings, now: GuardReadings) -> li
         old, new = before["format_share"], now["format_share"]
         if old - new > config.max_format_drop:
             broken.append(
-                f"the share of followed general requests fell from {old:.1%} to {new:.1%}, by more than "
-                f"{config.max_format_drop:.1%} (guards.max_format_drop)"
+                f"the share of followed general requests fell from {percent(old)} to {percent(new)}, by more than "
+                f"{percent(config.max_format_drop)} (guards.max_format_drop)"
             )
     return broken
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.base.json_values import plain
-from groupwise.base.text_layout import aligned
+from groupwise.base.text_layout import aligned, percent
 from groupwise.config import ConfigError, make_recipe
 from groupwise.planner.gpus import Gpu
 from groupwise.planner.make_plan import StagePlan
@@ -158,8 +158,8 @@ def comparison_table(rows: Sequence[PlanCheck]) -> str:
     cells = [("", "planned", "measured", "", "")]
     for row in rows:
         within = "within" if row.is_within else "NOT within"
-        verdict = "" if row.tolerance is None else f"{within} {row.tolerance:.0%}"
-        cells.append((row.name, f"{row.planned:.3f}", f"{row.measured:.3f}", f"{row.difference:+.0%}", verdict))
+        verdict = "" if row.tolerance is None else f"{within} {percent(row.tolerance, 0)}"
+        cells.append((row.name, f"{row.planned:.3f}", f"{row.measured:.3f}", f"{100 * row.difference:+.0f} %", verdict))
     return "\n".join(aligned(cells, has_notes=True))
 
 

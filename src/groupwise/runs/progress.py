@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from groupwise.base.harmless import printable
 from groupwise.base.screen import Screen
-from groupwise.base.text_layout import duration
+from groupwise.base.text_layout import duration, percent
 from groupwise.runs.records import DEAD_STEPS, has_no_gradient
 from groupwise.types import EvalRecord, StepRecord
 
@@ -103,9 +103,9 @@ class Progress:
         metrics = self._record.metrics if self._record else {}
         values = []
 
-        def add(label: str, name: str, form: str) -> bool:
+        def add(label: str, name: str, form: str | Callable[[float], str]) -> bool:
             if name in metrics:
-                values.append((label, format(metrics[name], form)))
+                values.append((label, form(metrics[name]) if callable(form) else format(metrics[name], form)))
             return name in metrics
 
         add("reward", "reward/mean", ".3f")
@@ -114,7 +114,7 @@ class Progress:
             values.append(("held-out", _interval(self._eval)))
         if not add("kl", "kl/ref_k3", ".2g"):
             add("kl step", "policy/approx_kl", ".2g")
-        add("clip", "policy/clip_share", ".1%")
+        add("clip", "policy/clip_share", percent)
         add("length", "rollouts/length_mean_tokens", ".0f")
         add("tokens/s", "engine/tokens_per_s", ".0f")
         if self._record is not None and self._seconds:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from groupwise.base.harmless import escape
+from groupwise.base.text_layout import percent
 from groupwise.runs import layout
 from groupwise.runs.files import RunReadError, read_records
 from groupwise.runs.records import eval_from_json, group_from_json, step_from_json, trace_from_json
@@ -139,8 +140,8 @@ class Run:
             return f"{self.status or 'not started'}, {count}, not evaluated"
         first, last = evals[0], evals[-1]
         return (
-            f"{self.status}, {count}, held-out pass@1 {first.pass_at_1:.1%} → {last.pass_at_1:.1%} "
-            f"(95 % interval {last.low:.1%} to {last.high:.1%})"
+            f"{self.status}, {count}, held-out pass@1 {percent(first.pass_at_1)} → {percent(last.pass_at_1)} "
+            f"(95 % interval {percent(last.low)} to {percent(last.high)})"
         )
 
     def rollouts(self, step: int | None = None) -> list[ScoredGroup]:

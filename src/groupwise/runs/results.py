@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.base.json_values import plain
+from groupwise.base.text_layout import percent
 from groupwise.runs.files import RunReadError, append_line, encode_line, read_records, write_atomic, writing
 from groupwise.runs.records import group_from_json, group_to_json
 from groupwise.types import Problem, ScoredGroup
@@ -58,7 +59,7 @@ def say_estimate(name: str, estimate: Estimate) -> tuple[str, str]:
 
 
 def say_value(name: str, value: float) -> str:
-    return f"{value:.2f}" if name in NOT_SHARES else f"{100 * value:.1f} %"
+    return f"{value:.2f}" if name in NOT_SHARES else percent(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from groupwise.base.text_layout import percent
 from groupwise.config import ConfigError
 from groupwise.runs.records import score_to_json
 from groupwise.scoring.scorer import PooledScorer, ScoreFunction, delayed, failed_score
@@ -125,6 +126,8 @@ class VerifySummary:
         lines = [f"{self.verdicts.total()} completions: {counts or 'none'}"]
         if num_judged:
             share = self.verdicts[Verdict.CORRECT] / num_judged
-            lines.append(f"correct {share:.1%} of judged completions, mean reward {self.total_reward / num_judged:.4f}")
+            lines.append(
+                f"correct {percent(share)} of judged completions, mean reward {self.total_reward / num_judged:.4f}"
+            )
             lines.append(f"{self.seconds:.2f} s of CPU time, slowest {self.slowest_s:.3f} s")
         return "\n".join(lines)

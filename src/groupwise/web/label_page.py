@@ -17,8 +17,8 @@ from groupwise.audit.held_out_gain import HeldOutGain
 from groupwise.audit.labels import FOLDER, FORMAT, MAX_NOTE_CHARS, Label, read_labels
 from groupwise.audit.survey import Audit, AuditFinding, Chain
 from groupwise.base.harmless import escape
+from groupwise.base.text_layout import percent, points
 from groupwise.web.bundle import bundle_script, bundle_style, content_policy, fill_page, save_text
-from groupwise.web.report.gains import percent, points
 
 SCRIPT = bundle_script("audit.js")
 STYLE = bundle_style("base.css", "audit.css")

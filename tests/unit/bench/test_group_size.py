@@ -194,4 +194,4 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_rewards_that_are_all_the_same_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["bench", "groups", "tiny-qwen3", "--task", "countdown", "--problems", "2", "--max-new-tokens", "3"]
     assert main([*asked, "--sizes", "2,4"]) == 2
-    assert "all have the same reward (pass@1 0.0%)" in capsys.readouterr().err
+    assert "all have the same reward (pass@1 0.0 %)" in capsys.readouterr().err

@@ -143,6 +143,6 @@ def test_against_what_was_measured(recipe: str, tmp_path: Path, capsys: pytest.C
     assert [row["difference"] for row in rows] == pytest.approx([0.0] * len(rows))
     path.write_text(json.dumps(found | {"step_s": 2 * stage["step_s"]}))
     assert main(["plan", recipe, "--against", str(path)]) == 1
-    assert "NOT within 25%" in capsys.readouterr().out
+    assert "NOT within 25 %" in capsys.readouterr().out
     path.write_text(json.dumps(found | {"stage": "other"}))
     assert main(["plan", recipe, "--against", str(path)]) == 2

@@ -184,8 +184,8 @@ def test_a_fall_that_a_later_stage_made_up_for_is_no_sickness(tmp_path: Path) ->
     _, distill, _ = read_charts(Run(tmp_path / "countdown" / "staged-refilled-0"))
     (finding,) = examine([distill])
     assert (finding.check, finding.severity) == ("held_out_falls", "watch")
-    assert finding.seen.startswith("held-out pass@1 57.2% (step 80) → 44.8% (step 120")
-    assert finding.seen.endswith("; since then 63.5% (step 200)")
+    assert finding.seen.startswith("held-out pass@1 57.2 % (step 80) → 44.8 % (step 120")
+    assert finding.seen.endswith("; since then 63.5 % (step 200)")
     # As it was seen while the stage was the last one, and as it would be had the next one not been enough.
     until = [record for record in distill.evals if record.step <= 120]
     for evals in (until, [*until, dataclasses.replace(distill.evals[-1], pass_at_1=0.57)]):
@@ -230,7 +230,7 @@ def test_reasoning_that_was_cut_off_gets_room_and_paid_brevity_is_let_be(make: A
 
     (finding,) = examine(read_charts(Run(make.run(tmp_path / "cut", shrinks))))
     assert (finding.check, finding.change.key) == ("reasoning_dropped", "stages.0.sampling.max_new_tokens")
-    assert "40% were cut off" in finding.change.advice
+    assert "40 % were cut off" in finding.change.advice
     paid = make.recipe(stage__reward={"length_cost": 0.1})
     assert not examine(read_charts(Run(make.run(tmp_path / "paid", shrinks, recipe=paid))))
 
@@ -339,7 +339,7 @@ def test_a_healthy_run_gets_a_clean_bill(make: Any, tmp_path: Path, capsys: pyte
     assert "checks passed" in shown
     assert live_findings(run_dir) == []
     # The first screen answers the question that everybody asks.
-    assert "The loss is 0 in 100% of the steps. That is right" in shown
+    assert "The loss is 0 in 100 % of the steps. That is right" in shown
 
 
 def test_the_exit_status_and_the_json_tell_of_sickness(

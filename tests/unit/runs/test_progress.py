@@ -42,7 +42,7 @@ def test_a_file_gets_one_plain_line_per_record(sample: Any, monkeypatch: pytest.
     progress.write_eval(sample.eval(1))
     progress.write(full_step(2))
     progress.close()
-    common = "kl 0.0012  clip 0.8%  length 212  tokens/s 812"
+    common = "kl 0.0012  clip 0.8 %  length 212  tokens/s 812"
     assert stream.getvalue().splitlines() == [
         f"step 1/102  rl  reward 0.412  {common}  left 3m22s",
         "held-out after step 1  rl  pass@1 0.300 [0.250, 0.350]  100 problems x 4",
@@ -205,7 +205,7 @@ def test_a_terminal_gets_a_live_display(sample: Any, monkeypatch: pytest.MonkeyP
         "[bold]rl",
         "0.300 [0.250, 0.350]",
         "0.412",
-        "0.8%",
+        "0.8 %",
         "212",
         "812",
         "left",

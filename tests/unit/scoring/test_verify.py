@@ -122,7 +122,7 @@ def test_a_summary_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path
     assert main(["verify", "arithmetic", str(path)]) == 2
     shown = capsys.readouterr()
     assert "3 completions: 1 correct, 1 unparsed, 1 error" in shown.out
-    assert "correct 50.0% of judged completions" in shown.out
+    assert "correct 50.0 % of judged completions" in shown.out
     assert "row 3: error" in shown.err
 
 

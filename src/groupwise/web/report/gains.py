@@ -20,6 +20,7 @@ from groupwise.base.stats import (
     student_interval,
     wilson_interval,
 )
+from groupwise.base.text_layout import percent, points
 from groupwise.runs.reader import by_experiment
 from groupwise.types import EvalRecord
 from groupwise.web.report.inputs import ChartPanel, RunSource
@@ -103,14 +104,6 @@ def _verdict(low: float, high: float) -> str:
     if low > 0:
         return "better"
     return "worse" if high < 0 else "unclear"
-
-
-def percent(share: float) -> str:
-    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
-
-
-def points(share: float) -> str:
-    return f"{100 * share:+.1f}".replace("-", "\u2212")
 
 
 def pass_rates(panel: ChartPanel) -> dict[str, float]:

@@ -21,7 +21,7 @@ def test_a_healthy_run_gets_a_clean_bill_and_an_answer_about_its_loss(tmp_path: 
     report = make_report([make.run(tmp_path / "run", steps())])
     health = report.twin["sections"]["health"]["runs"][0]
     assert health["findings"] == []
-    assert "The loss is 0 in 100% of the steps" in health["stages"][0]["vital_signs"][0]
+    assert "The loss is 0 in 100 % of the steps" in health["stages"][0]["vital_signs"][0]
     assert f"No problem found: all {len(CHECKS)} checks passed." in report.html
     assert "guards" not in report.twin["sections"]
 

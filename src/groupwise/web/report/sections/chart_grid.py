@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from groupwise.base.text_layout import percent
 from groupwise.web.report.behaviours import BEHAVIOURS
 from groupwise.web.report.charts import Chart, behaviour_chart, curves, length_chart, spread_chart
-from groupwise.web.report.gains import percent
 from groupwise.web.report.inputs import RunSource
 from groupwise.web.report.markup import chart_grid, paragraph, table
 from groupwise.web.report.page import Content, Material

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from groupwise.base.text_layout import duration
-from groupwise.web.report.gains import percent
+from groupwise.base.text_layout import duration, percent
 from groupwise.web.report.inputs import ResultSource, RunSource
 from groupwise.web.report.markup import bar, definitions, folded, paragraph, table, text_slot
 from groupwise.web.report.page import Content, Material

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from groupwise.base.harmless import escape
+from groupwise.base.text_layout import percent
 from groupwise.doctor import CHECKS, examine, read_charts
 from groupwise.doctor.wording import clean_bill, vital_signs, with_words
 from groupwise.runs.reader import Run
 from groupwise.web.report.charts import Chart, Line
-from groupwise.web.report.gains import percent
 from groupwise.web.report.inputs import RunSource
 from groupwise.web.report.markup import chart_grid, definitions, notes, paragraph, sentence, table
 from groupwise.web.report.page import Content, Material

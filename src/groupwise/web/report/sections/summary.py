@@ -7,6 +7,7 @@ from typing import Any
 
 from groupwise.base.harmless import escape
 from groupwise.base.stats import mean
+from groupwise.base.text_layout import percent, points
 from groupwise.runs.results import say_estimate
 from groupwise.types import EvalRecord, Finish, Verdict
 from groupwise.web.report.behaviours import BEHAVIOURS, behaviours_in
@@ -16,8 +17,6 @@ from groupwise.web.report.gains import (
     SeedsGain,
     paired_gain,
     pass_rates,
-    percent,
-    points,
     run_gain,
     seeds_gains,
     share_of,
