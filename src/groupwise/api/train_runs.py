@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from groupwise import config
 from groupwise.api.keywords import Given, Rows, as_rows, named_rewards, recipe_of_keywords
@@ -15,6 +16,9 @@ from groupwise.config import ConfigError, Recipe, find_recipe, to_table
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
 from groupwise.runs.sinks import Sink
+
+if TYPE_CHECKING:
+    from groupwise.training.pipeline import RunRequest
 
 
 def load_recipe(name: str | Path, settings: Mapping[str, Any] | None = None) -> Recipe:
@@ -61,6 +65,8 @@ def train(
     `settings` sets any other key of a recipe by its dotted name, as in `{"stages.0.kl.coefficient": 0.0}`. The run
     directory is `run_dir`, or `runs/NAME-HASH`. A run that is interrupted is saved; continue it with `resume`.
     """
+    from groupwise.training.pipeline import RunRequest, default_run_dir
+
     given_data: dict[str, Any] = {
         "data": as_rows(data, "data"),
         "held_out": as_rows(held_out, "held_out"),
@@ -69,8 +75,6 @@ def train(
         "task_options": task_options,
     }
     if isinstance(recipe_or_model, Recipe) or (data is None and task is None):
-        from groupwise.training.pipeline import default_run_dir
-
         recipe, given = _whole_recipe(recipe_or_model, settings, given_data), Given()
         directory = default_run_dir(recipe) if run_dir is None else Path(run_dir)
     else:
@@ -93,7 +97,8 @@ def train(
         directory = Path(run_dir)
         recipe, given = build(directory / layout.DATA, **given_data)
         _write_data(directory, given.files)
-    _carry_out(recipe, directory, given, progress, sinks, memory_gib=memory_gib)
+    request = RunRequest(recipe, directory, memory_gib=memory_gib, rewards=given.rewards, task=given.task, sinks=sinks)
+    carry_out_watched(request, progress=progress)
     return Run(directory)
 
 
@@ -111,22 +116,40 @@ def resume(
     Pass `reward` and `task` again where they were functions or a task of a notebook or script. Their source must be
     unchanged, unless `accept_verifier`.
     """
-    from groupwise.training.pipeline import memory_limit_of, recipe_of
+    from groupwise.training.pipeline import RunRequest, memory_limit_of, recipe_of
 
     directory = run.path if isinstance(run, Run) else Path(run)
     _, rewards = named_rewards(reward, "resume")
     recipe = recipe_of(directory)
-    _carry_out(
+    request = RunRequest(
         recipe,
         directory,
-        Given(rewards, task),
-        progress,
-        sinks,
         is_resumed=True,
         accept_verifier=accept_verifier,
         memory_gib=memory_limit_of(directory),
+        rewards=rewards,
+        task=task,
+        sinks=sinks,
     )
+    carry_out_watched(request, progress=progress)
     return Run(directory)
+
+
+def carry_out_watched(request: RunRequest, *, progress: bool = True) -> bool:
+    """Run this process's part of a request, as one rank or as all, with the progress display, the live doctor, and the
+    comparison of training reward with held-out scores. Return True if the run finished."""
+    from groupwise.audit.held_out_gain import HeldOutWatch
+    from groupwise.distributed.world import join_world
+    from groupwise.doctor import LiveDoctor
+    from groupwise.runs.progress import Progress
+    from groupwise.training.pipeline import carry_out
+
+    world = join_world()
+    shown = [Progress(request.recipe.total_steps)] if progress else []
+    try:
+        return carry_out(replace(request, sinks=[*shown, *request.sinks, LiveDoctor(), HeldOutWatch()], world=world))
+    finally:
+        world.close()
 
 
 def _whole_recipe(given: Any, settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> Recipe:
@@ -161,14 +184,3 @@ def _write_data(directory: Path, files: Mapping[str, str]) -> None:
         path = directory / layout.DATA / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-
-
-def _carry_out(
-    recipe: Recipe, directory: Path, given: Given, progress: bool, sinks: Sequence[Sink], **how: Any
-) -> None:
-    """Run the request on this process, which may be one of the ranks that `torchrun` started."""
-    from groupwise.api.watchers import carry_out_watched
-    from groupwise.training.pipeline import RunRequest
-
-    request = RunRequest(recipe, directory, rewards=given.rewards, task=given.task, sinks=sinks, **how)
-    carry_out_watched(request, progress=progress)

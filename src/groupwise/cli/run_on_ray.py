@@ -39,7 +39,7 @@ class RankWork:
     shares: Sequence[WorkerShare]
 
     def __call__(self, tell: Callable[[Any], None]) -> bool:
-        from groupwise.api.watchers import carry_out_watched
+        from groupwise.api.train_runs import carry_out_watched
         from groupwise.scoring.scorer import make_scorer
         from groupwise.workers.ray_hosts import RayPool
 

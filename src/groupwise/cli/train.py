@@ -70,7 +70,7 @@ def run(options: Options) -> int:
 
 def train_here(request: RunRequest) -> int:
     """Train in this process, which may be one of the ranks that `torchrun` started; return the exit status."""
-    from groupwise.api.watchers import carry_out_watched
+    from groupwise.api.train_runs import carry_out_watched
 
     is_finished = carry_out_watched(request)
     if int(os.environ.get("RANK", "0")) > 0:
