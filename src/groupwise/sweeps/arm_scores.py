@@ -19,8 +19,6 @@ from groupwise.base.stats import IntervalEstimate, mean, student_interval, wilso
 from groupwise.sweeps.sweep_records import Arm, Knob, SeedRun
 from groupwise.types import EvalRecord, StepRecord
 
-TARGET_SHARE = 0.9
-"""An arm reaches the target at this fraction of the best final score."""
 TAIL_SHARE = 0.1
 """Noisy quantities are averaged over the end of a run: this fraction of its steps, at least MIN_TAIL_STEPS."""
 MIN_TAIL_STEPS = 3
@@ -110,33 +108,8 @@ class ArmScore(Arm):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class KnobScores:
-    """Scored arms of a knob, in the order of the knob."""
-
-    knob: Knob
-    arms: tuple[ArmScore, ...]
-
-    @property
-    def best(self) -> ArmScore:
-        """The arm with the highest final mean. Ties: the base, else the first."""
-        return max(self.arms, key=lambda arm: (arm.final.mean, arm.is_base))
-
-    @property
-    def target(self) -> float:
-        return TARGET_SHARE * self.best.final.mean
-
-    @property
-    def kl_metric(self) -> str:
-        return kl_metric(self.knob)
-
-    @property
-    def reference(self) -> ArmScore:
-        """Baseline for side effects and speed: the base recipe, else the best arm."""
-        return next((arm for arm in self.arms if arm.is_base), self.best)
-
-
-def score_knob(knob: Knob) -> KnobScores:
+def score_arms(knob: Knob) -> tuple[ArmScore, ...]:
+    """Score the arms of a knob that have finished runs, in the order of the knob."""
     arms = []
     for arm in knob.arms:
         runs = tuple(run for run in arm.runs if run.is_finished and run.evals)
@@ -144,7 +117,7 @@ def score_knob(knob: Knob) -> KnobScores:
             final = _shares({run.seed: run.evals[-1] for run in runs}, _mean_by_problem(runs))
             known = {one.name: getattr(arm, one.name) for one in fields(arm)}
             arms.append(ArmScore(**known | {"runs": runs}, final=final))
-    return KnobScores(knob, tuple(arms))
+    return tuple(arms)
 
 
 def kl_metric(knob: Knob) -> str:

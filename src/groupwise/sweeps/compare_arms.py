@@ -34,9 +34,12 @@ from groupwise.base.stats import (
     student_quantile,
     wilson_interval,
 )
-from groupwise.sweeps.arm_scores import ArmScore, KnobScores, Shares
+from groupwise.sweeps.arm_scores import ArmScore, Shares, kl_metric, score_arms
+from groupwise.sweeps.sweep_records import Knob
 
 ALPHA = 0.05
+TARGET_SHARE = 0.9
+"""An arm reaches the target at this fraction of the best final score."""
 SPREAD_RATIO = 3.0
 """Minimum ratio of standard deviations over seeds for an arm to count as unstable."""
 LARGEST_Z = 38.0
@@ -240,22 +243,41 @@ def _welch_degrees(squares: Sequence[float], counts: Sequence[int]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedArms:
-    """Final scores of a knob's arms, all pairs compared.
+class KnobScores:
+    """The scored arms of a knob, all pairs compared.
 
     Best and worst are chosen by their measured scores, so Holm's adjustment counts every pair.
     """
 
-    scores: KnobScores
+    knob: Knob
+    arms: tuple[ArmScore, ...]
     pairs: Mapping[tuple[str, str], ArmComparison]
     """Comparison by the names of both arms, in either order."""
 
+    @property
+    def best(self) -> ArmScore:
+        """The arm with the highest final mean. Ties: the base, else the first."""
+        return max(self.arms, key=lambda arm: (arm.final.mean, arm.is_base))
+
+    @property
+    def target(self) -> float:
+        return TARGET_SHARE * self.best.final.mean
+
+    @property
+    def kl_metric(self) -> str:
+        return kl_metric(self.knob)
+
+    @property
+    def reference(self) -> ArmScore:
+        """Baseline for side effects and speed: the base recipe, else the best arm."""
+        return next((arm for arm in self.arms if arm.is_base), self.best)
+
     def against_best(self, arm: ArmScore) -> ArmComparison:
-        return self.pairs[arm.name, self.scores.best.name]
+        return self.pairs[arm.name, self.best.name]
 
     @property
     def others(self) -> tuple[ArmScore, ...]:
-        return tuple(arm for arm in self.scores.arms if arm.name != self.scores.best.name)
+        return tuple(arm for arm in self.arms if arm.name != self.best.name)
 
     @property
     def worse(self) -> tuple[ArmScore, ...]:
@@ -268,13 +290,12 @@ class ComparedArms:
         return tuple(arm for arm in self.others if not self.against_best(arm).is_clear)
 
 
-def compare_knob(scores: KnobScores) -> ComparedArms:
-    shared = shared_spread(steady([arm.final for arm in scores.arms]))
-    found = adjusted(
-        [compare((a.name, b.name), a.final, b.final, shared) for a, b in itertools.combinations(scores.arms, 2)]
-    )
+def score_knob(knob: Knob) -> KnobScores:
+    arms = score_arms(knob)
+    shared = shared_spread(steady([arm.final for arm in arms]))
+    found = adjusted([compare((a.name, b.name), a.final, b.final, shared) for a, b in itertools.combinations(arms, 2)])
     pairs = {(one.first, one.second): one for one in found}
-    return ComparedArms(scores, pairs | {(one.second, one.first): _turned(one) for one in found})
+    return KnobScores(knob, arms, pairs | {(one.second, one.first): _turned(one) for one in found})
 
 
 def _turned(one: ArmComparison) -> ArmComparison:
