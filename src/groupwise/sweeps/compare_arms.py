@@ -32,7 +32,6 @@ from groupwise.base.stats import (
     std,
     student_p,
     student_quantile,
-    wilson_interval,
 )
 from groupwise.sweeps.arm_scores import ArmScore, Shares, kl_metric, score_arms
 from groupwise.sweeps.sweep_records import Knob
@@ -197,17 +196,12 @@ def _own_error(first: Mapping[int, float], second: Mapping[int, float]) -> tuple
     return math.sqrt(squares[0] / len(first) + squares[1] / len(second)), degrees, "over unpaired seeds"
 
 
-def problems_interval(first: Shares, second: Shares, z: float | None = None) -> tuple[float, float]:
-    """Return the interval of first - second over problems; 95 % unless `z` is given."""
+def problems_interval(first: Shares, second: Shares, z: float = Z_95) -> tuple[float, float]:
+    """Return the interval of first - second over problems."""
     if _is_paired(first, second):
         differences = [share - second.by_problem[problem_id] for problem_id, share in first.by_problem.items()]
-        return paired_interval(differences, Z_95 if z is None else z)
-    ends = []
-    for shares in (second, first):
-        n = shares.num_problems
-        low, high = shares.over_problems if z is None else wilson_interval(shares.mean * n, n, z)
-        ends.append((shares.mean, low, high))
-    return difference_interval(ends[0], ends[1])
+        return paired_interval(differences, z)
+    return difference_interval((second.mean, *second.over_problems(z)), (first.mean, *first.over_problems(z)))
 
 
 def _is_paired(first: Shares, second: Shares) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from groupwise.base.text_layout import percent
 from groupwise.sweeps.arm_scores import ArmScore, Shares
 from groupwise.sweeps.compare_arms import ALPHA, KnobScores, compare, problems_interval, problems_p, score_knob
 from groupwise.sweeps.findings_effects import (
@@ -31,7 +32,6 @@ from groupwise.sweeps.findings_words import (
     SweepFinding,
     knob_words,
     listed,
-    percent,
     percent_range,
     place,
     points_range,
@@ -89,7 +89,7 @@ def score_findings(scores: KnobScores) -> list[SweepFinding]:
             f"{subject(knob, [arm])} ends at {percent(arm.final.mean)}; there is no other arm to compare it with yet; "
             f"{seeds_words([arm])}."
         )
-        return [SweepFinding("none", knob.name, sentence, (arm.name,), {"arms": [arm_figures(arm)]})]
+        return [SweepFinding("none", knob.name, sentence, (arm.name,), {"arms": [arm.figures()]})]
     return [_standing(scores), *_worse(scores)]
 
 
@@ -100,7 +100,7 @@ def _standing(scores: KnobScores) -> SweepFinding:
     figures = {
         "best": best.name,
         "not_told_apart": [arm.name for arm in scores.tied],
-        "arms": [arm_figures(arm) for arm in scores.arms],
+        "arms": [arm.figures() for arm in scores.arms],
         "comparisons": [scores.against_best(arm) for arm in scores.others],
     }
     if not any(one.is_clear for one in scores.pairs.values()):
@@ -177,7 +177,7 @@ def _worse_finding(scores: KnobScores, arms: Sequence[ArmScore], effect: str) ->
         sentence = f"{who} costs {lost}: {finals} {against}"
     figures: dict[str, Any] = {
         "best": best.name,
-        "arms": [arm_figures(arm) for arm in (*arms, best)],
+        "arms": [arm.figures() for arm in (*arms, best)],
         "comparisons": comparisons,
     }
     return SweepFinding(effect, knob.name, sentence, tuple(arm.name for arm in arms), figures)
@@ -194,15 +194,3 @@ def _reach(scores: KnobScores, arms: Sequence[ArmScore]) -> str:
     if arms[0].name == scores.arms[0].name:
         return f"{knob_words(knob)} ≤ {last}"
     return f"{knob_words(knob)} from {first} to {last}"
-
-
-def arm_figures(arm: ArmScore) -> dict[str, Any]:
-    before = arm.before
-    return {
-        "arm": arm.name,
-        "label": arm.label,
-        "final": arm.final.estimate()._asdict(),
-        "final_by_seed": arm.final.by_seed,
-        "before_by_seed": {} if before is None else before.by_seed,
-        "num_problems": arm.final.num_problems,
-    }

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from groupwise.base.stats import holm, mean
+from groupwise.base.text_layout import percent
 from groupwise.sweeps.arm_scores import (
     CLIP,
     GRAD_NORM,
@@ -47,7 +48,6 @@ from groupwise.sweeps.findings_words import (
     cut,
     knob_words,
     listed,
-    percent,
     percent_range,
     rounded,
     seeds_words,

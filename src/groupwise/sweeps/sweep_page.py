@@ -16,12 +16,12 @@ from typing import Any
 
 from groupwise.base.harmless import escape, visible
 from groupwise.base.json_values import plain
-from groupwise.base.text_layout import duration
+from groupwise.base.text_layout import duration, percent
 from groupwise.sweeps.arm_scores import ArmScore
 from groupwise.sweeps.compare_arms import KnobScores
 from groupwise.sweeps.findings import KnobFindings, find
 from groupwise.sweeps.findings_effects import steps_words
-from groupwise.sweeps.findings_words import count, knob_words, percent, percent_range, rounded, short_label
+from groupwise.sweeps.findings_words import count, knob_words, percent_range, rounded, short_label
 from groupwise.sweeps.folder import gap_words, read_study
 from groupwise.sweeps.panels import charts_of, colours_of, panels_of
 from groupwise.sweeps.sweep_records import Sweep

@@ -106,7 +106,7 @@ def test_a_flat_knob_is_called_flat() -> None:
     assert found.keys() == {"flat"}
     sentence = found["flat"][0].sentence
     assert sentence.startswith(
-        "The values of Knob are statistically indistinguishable with three seeds: 95.7 to 96 %; "
+        "The values of Knob are statistically indistinguishable with three seeds: 95.7 to 96.0 %; "
     )
 
 
@@ -256,7 +256,7 @@ def test_side_effects(seeds: tuple[int, ...]) -> None:
     found = by_kind(make_knob([base, Truth("8", 8.0, clip=0.05, kl=0.5, grad_norm=3.0)], seeds=seeds))
     metrics = {finding.figures["metric"]: finding.sentence for finding in found["side_effect"]}
     assert metrics.keys() == {"kl/ref_k3", "policy/clip_share", "policy/grad_norm"}
-    assert "against 0 % at 1, while scores are statistically indistinguishable" in metrics["policy/clip_share"]
+    assert "against 0.0 % at 1, while scores are statistically indistinguishable" in metrics["policy/clip_share"]
     # Twice as much is no side effect, and a better score pays for one.
     assert "side_effect" not in by_kind(make_knob([base, Truth("8", 8.0, kl=0.1, clip=0.004)], seeds=seeds))
     worse_base = replace(base, final=0.3)
@@ -330,7 +330,7 @@ def test_figures_can_be_recomputed_from_the_run_directories(tmp_path: Path) -> N
 
 def test_words() -> None:
     assert percent_range([0.958, 0.972]) == "95.8 to 97.2 %"
-    assert percent_range([0.9701, 0.97]) == "97 %"
+    assert percent_range([0.9701, 0.97]) == "97.0 %"
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert (count(1, "seed"), count(3, "seed"), count(40, "seed")) == ("one seed", "three seeds", "40 seeds")
