@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from groupwise.api.keywords import named_rewards, named_task
-from groupwise.api.train_runs import load_recipe
+from groupwise.api.train_runs import load_recipe, named_rewards, named_task
 from groupwise.config import ConfigError, Recipe, TaskConfig
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
