@@ -88,7 +88,7 @@ def _finish(request: RunRequest, is_finished: bool) -> int:
         say_commands(f"groupwise train --resume {run_dir}")
         return 1
     if request.recipe.name == "demo":
-        from groupwise.cli.demo import show_result
+        from groupwise.cli.demo_result import show_result
 
         show_result(request.run_dir)
     say(f"Finished: {request.run_dir}\nNext:")

@@ -137,8 +137,10 @@ def choose_gpu(
     speed = None
     if name != "this":
         gpu = find_gpu(name)
+    elif device is not None:
+        gpu, speed = gpu_of_device(device), known_speed(device)
     else:
-        gpu, device = this_gpu() if device is None else (gpu_of_device(device), device)
+        gpu, device = this_gpu()
         speed = measure(gpu, device) if measures else known_speed(device)
     return gpu if memory_gib is None else replace(gpu, memory_gib=memory_gib, taken_gib=0.0), speed
 
