@@ -41,7 +41,7 @@ class Shares:
 
     @property
     def mean(self) -> float:
-        return mean(list(self.by_seed.values()))
+        return mean(self.by_seed.values())
 
     def over_problems(self, z: float = Z_95) -> tuple[float, float]:
         """Return Wilson's interval at the mean. More seeds do not narrow it: they see the same problems."""

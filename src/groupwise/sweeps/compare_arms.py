@@ -104,13 +104,13 @@ def shared_spread(arms: Sequence[Shares]) -> Spread | None:
     tables = [arm.by_seed for arm in arms]
     if len(tables) > 1 and len(tables[0]) > 1 and all(table.keys() == tables[0].keys() for table in tables):
         seed_means = {seed: mean([table[seed] for table in tables]) for seed in tables[0]}
-        whole = mean(list(seed_means.values()))
+        whole = mean(seed_means.values())
         residuals = [
-            table[seed] - mean(list(table.values())) - seed_means[seed] + whole for table in tables for seed in table
+            table[seed] - mean(table.values()) - seed_means[seed] + whole for table in tables for seed in table
         ]
         degrees = (len(tables) - 1) * (len(tables[0]) - 1)
     else:
-        residuals = [value - mean(list(table.values())) for table in tables for value in table.values()]
+        residuals = [value - mean(table.values()) for table in tables for value in table.values()]
         degrees = sum(len(table) - 1 for table in tables)
     return Spread(math.fsum(value * value for value in residuals) / degrees, degrees) if degrees else None
 
@@ -148,7 +148,7 @@ def _spread_test(arm: Shares, others: Sequence[Shares]) -> tuple[float, float]:
 
 def _square(arm: Shares) -> float:
     """Return the variance over seeds; 0 for one seed."""
-    return std(list(arm.by_seed.values())) ** 2 if len(arm.by_seed) > 1 else 0.0
+    return std(arm.by_seed.values()) ** 2 if len(arm.by_seed) > 1 else 0.0
 
 
 def steady(arms: Sequence[Shares]) -> list[Shares]:
@@ -175,7 +175,7 @@ def seed_test(first: Mapping[int, float], second: Mapping[int, float], shared: S
         if own is None or f_tail(ratio, degrees, shared.degrees) >= ALPHA:
             error, degrees = max(error, shared_error), shared.degrees
             method = "over seeds, with the spread of all arms"
-    difference = mean(list(first.values())) - mean(list(second.values()))
+    difference = mean(first.values()) - mean(second.values())
     t = difference / error if error else math.inf if difference else 0.0
     return SeedTest(student_quantile(1 - ALPHA / 2, degrees) * error, student_p(t, degrees), method)
 
@@ -187,7 +187,7 @@ def _own_error(first: Mapping[int, float], second: Mapping[int, float]) -> tuple
     if first.keys() == second.keys():
         differences = [first[seed] - second[seed] for seed in first]
         return std(differences) / math.sqrt(len(differences)), len(differences) - 1, "paired by seed"
-    squares = [std(list(values.values())) ** 2 for values in (first, second)]
+    squares = [std(values.values()) ** 2 for values in (first, second)]
     if len(first) < 2 or len(second) < 2:
         squares = [max(squares)] * 2
         degrees = float(max(len(first), len(second)) - 1)

@@ -153,7 +153,7 @@ def side_effect_findings(scores: KnobScores) -> list[SweepFinding]:
 
 def _side_effects(scores: KnobScores, quantity: Quantity) -> list[SweepFinding]:
     reference = scores.reference
-    level = mean(list(reference.tail(quantity.metric).values()))
+    level = mean(reference.tail(quantity.metric).values())
     arms = [arm for arm in scores.arms if arm.name != reference.name and arm.tail(quantity.metric)]
     if not math.isfinite(level) or not arms:
         return []
@@ -161,7 +161,7 @@ def _side_effects(scores: KnobScores, quantity: Quantity) -> list[SweepFinding]:
     p_values = holm([_excess_p(above, below, quantity.metric) for above, below in pairs])
     found: dict[str, list[tuple[ArmScore, float, float]]] = {}
     for arm, p in zip(arms, p_values, strict=True):
-        value = mean(list(arm.tail(quantity.metric).values()))
+        value = mean(arm.tail(quantity.metric).values())
         against = scores.pairs[arm.name, reference.name]
         high, low = (level, value) if quantity.is_good else (value, level)
         if p < ALPHA and high > quantity.floor and high >= SIDE_EFFECT_RATIO * low:
@@ -181,7 +181,7 @@ def _excess_p(arm: ArmScore, reference: ArmScore, metric: str) -> float:
         second = {seed: math.log(value) for seed, value in second.items()}
     test = seed_test(first, second)
     if test is not None:
-        return test.p if mean(list(first.values())) > mean(list(second.values())) else 1.0
+        return test.p if mean(first.values()) > mean(second.values()) else 1.0
     (run,), (other,) = arm.runs, reference.runs
     return 0.0 if min(tail_values(run.steps, metric)) > max(tail_values(other.steps, metric)) else 1.0
 
