@@ -23,7 +23,6 @@ from groupwise.tasks.task import Task
 if TYPE_CHECKING:
     from groupwise.training.pipeline import RunRequest
 
-
 MAX_HELD_OUT = 200
 """Rows in memory: a tenth is held out, at least one row and at most this many."""
 

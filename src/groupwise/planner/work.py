@@ -133,6 +133,6 @@ def mean_prompt_tokens(recipe: Recipe) -> int:
     if path in TINY_NAMES:
         tokenizer = make_tokenizer()
     else:
-        tokenizer = read_part(AutoTokenizer, path, "tokenizer", "or give --prompt-tokens a number")
+        tokenizer = read_part(AutoTokenizer, path, "tokenizer", "give --prompt-tokens a number instead")
     prepare_template(tokenizer, recipe.model)
     return round(sum(len(encode_prompt(tokenizer, problem).token_ids) for problem in problems) / len(problems))
