@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from groupwise.api.watchers import watchers
+from groupwise.audit.held_out_gain import HeldOutWatch
 from groupwise.config import Recipe
-from groupwise.doctor import examine, read_charts
+from groupwise.doctor import LiveDoctor, examine, read_charts
 from groupwise.runs import Run
 from groupwise.training import pipeline
 
@@ -72,7 +72,7 @@ def test_a_sick_recipe_is_found_out(
 ) -> None:
     recipe = recipe_with(**({"stages": [STAGE], "evaluation": {"every_steps": 0}} | SICK[check]))
     with caplog.at_level(logging.WARNING, logger="groupwise.doctor"):
-        assert pipeline.train(recipe, tmp_path / "run", watchers())
+        assert pipeline.train(recipe, tmp_path / "run", [LiveDoctor(), HeldOutWatch()])
     run = Run(tmp_path / "run")
     live = [event["disease"] for event in run.events() if event["kind"] == "finding"]
     assert live == [check]

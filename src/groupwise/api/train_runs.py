@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from groupwise import config
-from groupwise.api.keywords import Given, Rows, as_rows, named_rewards, recipe_of_keywords
-from groupwise.config import ConfigError, Recipe, find_recipe, to_table
+from groupwise.config import ConfigError, Recipe, find_recipe, make_recipe, set_key, to_table
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
 from groupwise.runs.sinks import Sink
+from groupwise.tasks.functions import LOCAL, Reward, name_of
+from groupwise.tasks.rows import share_of
+from groupwise.tasks.task import Task
+
+if TYPE_CHECKING:
+    from groupwise.training.pipeline import RunRequest
+
+MAX_HELD_OUT = 200
+"""Rows in memory: a tenth is held out, at least one row and at most this many."""
+
+Rows = Iterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a recipe cannot say: functions and a task that cannot be imported, and rows in memory."""
+
+    rewards: Mapping[str, Reward] = field(default_factory=dict)
+    task: Task | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """File name → text, for the data folder of the run directory."""
 
 
 def load_recipe(name: str | Path, settings: Mapping[str, Any] | None = None) -> Recipe:
@@ -61,6 +83,8 @@ def train(
     `settings` sets any other key of a recipe by its dotted name, as in `{"stages.0.kl.coefficient": 0.0}`. The run
     directory is `run_dir`, or `runs/NAME-HASH`. A run that is interrupted is saved; continue it with `resume`.
     """
+    from groupwise.training.pipeline import RunRequest, default_run_dir
+
     given_data: dict[str, Any] = {
         "data": as_rows(data, "data"),
         "held_out": as_rows(held_out, "held_out"),
@@ -69,8 +93,6 @@ def train(
         "task_options": task_options,
     }
     if isinstance(recipe_or_model, Recipe) or (data is None and task is None):
-        from groupwise.training.pipeline import default_run_dir
-
         recipe, given = _whole_recipe(recipe_or_model, settings, given_data), Given()
         directory = default_run_dir(recipe) if run_dir is None else Path(run_dir)
     else:
@@ -93,7 +115,8 @@ def train(
         directory = Path(run_dir)
         recipe, given = build(directory / layout.DATA, **given_data)
         _write_data(directory, given.files)
-    _carry_out(recipe, directory, given, progress, sinks, memory_gib=memory_gib)
+    request = RunRequest(recipe, directory, memory_gib=memory_gib, rewards=given.rewards, task=given.task, sinks=sinks)
+    carry_out_watched(request, progress=progress)
     return Run(directory)
 
 
@@ -111,22 +134,40 @@ def resume(
     Pass `reward` and `task` again where they were functions or a task of a notebook or script. Their source must be
     unchanged, unless `accept_verifier`.
     """
-    from groupwise.training.pipeline import memory_limit_of, recipe_of
+    from groupwise.training.pipeline import RunRequest, memory_limit_of, recipe_of
 
     directory = run.path if isinstance(run, Run) else Path(run)
     _, rewards = named_rewards(reward, "resume")
     recipe = recipe_of(directory)
-    _carry_out(
+    request = RunRequest(
         recipe,
         directory,
-        Given(rewards, task),
-        progress,
-        sinks,
         is_resumed=True,
         accept_verifier=accept_verifier,
         memory_gib=memory_limit_of(directory),
+        rewards=rewards,
+        task=task,
+        sinks=sinks,
     )
+    carry_out_watched(request, progress=progress)
     return Run(directory)
+
+
+def carry_out_watched(request: RunRequest, *, progress: bool = True) -> bool:
+    """Run this process's part of a request, as one rank or as all, with the progress display, the live doctor, and the
+    comparison of training reward with held-out scores. Return True if the run finished."""
+    from groupwise.audit.held_out_gain import HeldOutWatch
+    from groupwise.distributed.world import join_world
+    from groupwise.doctor import LiveDoctor
+    from groupwise.runs.progress import Progress
+    from groupwise.training.pipeline import carry_out
+
+    world = join_world()
+    shown = [Progress(request.recipe.total_steps)] if progress else []
+    try:
+        return carry_out(replace(request, sinks=[*shown, *request.sinks, LiveDoctor(), HeldOutWatch()], world=world))
+    finally:
+        world.close()
 
 
 def _whole_recipe(given: Any, settings: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> Recipe:
@@ -163,12 +204,116 @@ def _write_data(directory: Path, files: Mapping[str, str]) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _carry_out(
-    recipe: Recipe, directory: Path, given: Given, progress: bool, sinks: Sequence[Sink], **how: Any
-) -> None:
-    """Run the request on this process, which may be one of the ranks that `torchrun` started."""
-    from groupwise.api.watchers import carry_out_watched
-    from groupwise.training.pipeline import RunRequest
+# ---- a recipe from keywords ----
 
-    request = RunRequest(recipe, directory, rewards=given.rewards, task=given.task, sinks=sinks, **how)
-    carry_out_watched(request, progress=progress)
+
+def named_rewards(reward: Any, where: str = "train") -> tuple[str | dict[str, float] | None, dict[str, Reward]]:
+    """Return reward functions as a recipe names them, and those that cannot be imported by their name.
+
+    `reward` is a function, "module:function", or a dict of these to their weights.
+    """
+    if reward is None:
+        return None, {}
+    weights = reward if isinstance(reward, Mapping) else {reward: 1.0}
+    names: dict[str, float] = {}
+    given: dict[str, Reward] = {}
+    for function, weight in weights.items():
+        name = function if isinstance(function, str) else name_of(function)
+        if not isinstance(function, str) and not callable(function):
+            raise ConfigError(f"{where}: reward = {function!r:.60}: expected a function, or 'module:function'")
+        module, _, short = name.partition(":")
+        if module == LOCAL:
+            if short in given and given[short] is not function:
+                raise ConfigError(f"{where}: two reward functions are called {short!r}; rename one")
+            given[short] = function
+        names[name] = float(weight)
+    is_single = len(names) == 1 and not isinstance(reward, Mapping)
+    return (next(iter(names)) if is_single else names), given
+
+
+def named_task(task: Any, options: Mapping[str, Any] | None) -> tuple[str, dict[str, Any], Task | None]:
+    """Return a task's name and options as in a recipe, and the task itself if it cannot be imported."""
+    if isinstance(task, str):
+        return task, dict(options or {}), None
+    if options:
+        raise ConfigError("task_options: need the name of a task; a task object has its own")
+    name = name_of(type(task))
+    return name, to_table(task), (task if name.startswith(f"{LOCAL}:") else None)
+
+
+def recipe_of_keywords(
+    table: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    folder: Path,
+    *,
+    data: str | Path | Rows | None,
+    held_out: str | Path | Rows | float | None,
+    reward: Any,
+    task: Any,
+    task_options: Mapping[str, Any] | None,
+) -> tuple[Recipe, Given]:
+    """Return the recipe, and what it needs besides. `table` is the recipe without its task; rows in memory are read
+    from `folder` when it runs."""
+    reward_names, rewards = named_rewards(reward)
+    given_task: Task | None = None
+    files: dict[str, str] = {}
+    if data is None:
+        name, options, given_task = named_task(task, task_options)
+    elif task is not None and task != "jsonl":
+        raise ConfigError("train: give either data= (rows with a prompt) or task=, not both")
+    else:
+        options, files = _data_options(data, held_out, folder)
+        name, options = "jsonl", {**options, **(task_options or {})}
+    made = copy.deepcopy(dict(table))
+    made["task"] = {"name": name, "options": options} | ({"reward": reward_names} if reward_names else {})
+    for key, value in settings.items():
+        set_key(made, key, value)
+    return make_recipe(made), Given(rewards, given_task, files)
+
+
+def as_rows(data: Any, where: str) -> Any:
+    """Return the rows of a list of dicts, a `datasets.Dataset` or a pandas frame as a list; all else unchanged."""
+    if data is None or isinstance(data, (str, Path, float)):
+        return data
+    if hasattr(data, "to_dict") and hasattr(data, "columns") and not hasattr(data, "to_list"):
+        data = data.to_dict("records")
+    rows = list(data)
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            raise ConfigError(f"{where}, row {number}: expected a dict such as {{'prompt': …}}, got {row!r:.60}")
+    return rows
+
+
+def _data_options(data: Any, held_out: Any, folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the options of the task `jsonl`, and the text of the files in `folder` that it will read."""
+    if held_out is None or isinstance(held_out, float):
+        if isinstance(data, (str, Path)):
+            return {"train": str(data), "held_out_share": 0.1 if held_out is None else held_out}, {}
+        data, held_out = _split(data, held_out)
+    options: dict[str, Any] = {}
+    files: dict[str, str] = {}
+    for part, rows in (("train", data), ("held_out", held_out)):
+        if isinstance(rows, (str, Path)):
+            options[part] = str(rows)
+        else:
+            options[part] = str(folder / f"{part}.jsonl")
+            files[f"{part}.jsonl"] = "".join(f"{_line(row)}\n" for row in rows)
+    return options, files
+
+
+def _split(rows: Sequence[Mapping[str, Any]], share: float | None) -> tuple[list[Any], list[Any]]:
+    """Hold out some rows, chosen by a hash of their content, whatever their order."""
+    wanted = min(MAX_HELD_OUT, max(1, len(rows) // 10)) if share is None else max(1, round(share * len(rows)))
+    if wanted >= len(rows):
+        raise ConfigError(
+            f"data: {len(rows)} rows are too few to hold out {wanted} of them; pass more rows, or held_out="
+        )
+    chosen = {id(row) for row in sorted(rows, key=lambda row: share_of(_line(row)))[:wanted]}
+    return [row for row in rows if id(row) not in chosen], [row for row in rows if id(row) in chosen]
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(dict(row), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"data: a row has a value that JSON cannot represent ({error}): {row!r:.80}") from None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from groupwise.api.keywords import named_rewards, named_task
-from groupwise.api.train_runs import load_recipe
+from groupwise.api.train_runs import load_recipe, named_rewards, named_task
 from groupwise.config import ConfigError, Recipe, TaskConfig
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
@@ -71,7 +70,6 @@ def evaluate(
     `task` is a name, a task object, or by default the run's own task. The same call resumes an interrupted evaluation.
     The result and its completions are in the folder `out`, or in a new one in `evals`.
     """
-    from groupwise.api.watchers import quiet_libraries
     from groupwise.evals.evaluate import Questions, check_task, make_engine, task_name
     from groupwise.evals.evaluate import evaluate as carry_out
     from groupwise.evals.evaluate import task_options as options_of
@@ -80,7 +78,6 @@ def evaluate(
 
     if isinstance(task, str):
         check_task(task)
-    quiet_libraries()
     subject = open_subject(str(_path(model)), checkpoint)
     own = subject.recipe.task if subject.recipe else None
     if task is None and own is None:
@@ -126,11 +123,9 @@ def sample(
     `max_new_tokens` is by default 512, or what the model's context holds. `checkpoint` is for a run: "best" (the
     default), "last", or a name.
     """
-    from groupwise.api.watchers import quiet_libraries
     from groupwise.evals.sample import judge
     from groupwise.evals.sample import sample as draw
 
-    quiet_libraries()
     how: dict[str, Any] = {"n": n, "temperature": temperature, "max_new_tokens": max_new_tokens, "seed": seed}
     return judge(draw(str(_path(model)), question, checkpoint=checkpoint, **how), question, None, {})
 
@@ -190,15 +185,13 @@ def plan(
     mean_tokens: float | None = None,
 ) -> Plan:
     """Plan a recipe's memory and time on a GPU (such as "4090" or "h200"), before it runs."""
-    from groupwise.planner.gpus import find_gpu, this_gpu
     from groupwise.planner.make_plan import make_plan
+    from groupwise.planner.measure import choose_gpu
     from groupwise.planner.shapes import find_shape
-    from groupwise.planner.work import USUAL_PROMPT_TOKENS
 
     recipe = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    chosen = this_gpu()[0] if gpu == "this" else find_gpu(gpu)
-    if memory_gib is not None:
-        chosen = replace(chosen, memory_gib=memory_gib, taken_gib=0.0)
-    tokens = USUAL_PROMPT_TOKENS if prompt_tokens is None else prompt_tokens
+    chosen, speed = choose_gpu(gpu, memory_gib=memory_gib)
     shape = find_shape(recipe.model)
-    return make_plan(recipe, shape, chosen, prompt_tokens=tokens, mean_tokens=mean_tokens, ranks=ranks)
+    return make_plan(
+        recipe, shape, chosen, prompt_tokens=prompt_tokens, mean_tokens=mean_tokens, ranks=ranks, speed=speed
+    )

@@ -24,9 +24,12 @@ def hub_or_cache(name: str) -> Iterator[None]:
     """Read `name` from the local cache alone, as with HF_HUB_OFFLINE=1, if the hub does not answer.
 
     The client library would retry each file for half a minute, also a file that is in the cache. Nothing changes for
-    local files, and where the hub answers.
+    local files, and where the hub answers. Its progress bars are off, because they would break up other displays.
     """
     from huggingface_hub import constants
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
 
     was_offline = constants.HF_HUB_OFFLINE
     if not was_offline and is_hub_name(name) and not Path(name).expanduser().exists():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 Z_95 = 1.96
@@ -26,12 +26,12 @@ class IntervalEstimate(NamedTuple):
     high: float
 
 
-def mean(values: Sequence[float]) -> float:
+def mean(values: Collection[float]) -> float:
     """Return the mean, summed exactly (fsum), so that the order of the values cannot change the last bit."""
     return math.fsum(values) / len(values) if values else math.nan
 
 
-def std(values: Sequence[float]) -> float:
+def std(values: Collection[float]) -> float:
     """Return the sample standard deviation (denominator n - 1, as torch.std); 0 for a single value."""
     if not values:
         return math.nan

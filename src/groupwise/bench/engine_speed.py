@@ -65,7 +65,7 @@ class EngineTiming:
 
     def __str__(self) -> str:
         """Return a row to stand under TABLE_HEADING."""
-        share = "" if self.floor_share is None else f"{percent(self.floor_share, 0)}"
+        share = "" if self.floor_share is None else percent(self.floor_share, 0)
         speed = f"{self.tokens_per_s:,.0f}", f"{self.ms_per_step:.2f}", share
         return aligned(
             [COLUMNS, (self.engine, str(self.sequences), *speed, f"{self.mean_tokens:.1f}", f"{self.first_s:.1f}")]
@@ -132,10 +132,10 @@ def make_shape(name: str) -> Any:
         torch.set_default_dtype(dtype)
 
 
-def model_at(path: str, *, gradient_checkpointing: bool = False) -> ModelConfig:
+def model_at(path: str) -> ModelConfig:
     """Return the configuration for a model given by path. A name that cannot be a path is a misspelt shape."""
     if path.startswith("tiny-") or "/" in path or path.endswith(".gguf"):
-        return ModelConfig(path=path, gradient_checkpointing=gradient_checkpointing)
+        return ModelConfig(path=path)
     raise ConfigError(f"--model {path!r}: expected one of {', '.join(SHAPES)}, or the path of a model")
 
 
@@ -200,8 +200,9 @@ def floor_seconds(model: Any, count: int, prompt_tokens: int, new_tokens: int) -
     return float((weights + cache) / copy_bandwidth(model.device))
 
 
-def copy_bandwidth(device: torch.device, size_bytes: int = 2 << 30) -> float:
+def copy_bandwidth(device: torch.device) -> float:
     """Measure a copy on the device: bytes read plus bytes written per second."""
+    size_bytes = 2 << 30
     source = torch.empty(size_bytes, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     best = 0.0

@@ -36,6 +36,7 @@ from groupwise.types import Prompt, SamplingParams, ScoredGroup
 
 SKETCH = 8192
 Sketch = Callable[[Mapping[str, Tensor]], Tensor]
+COLUMNS = "G", "no signal", "var advantage", "var gradient", "signal/noise", "of a step", "sample s", "learn s", "per s"
 RULES = ("group_mean_std", "group_mean")
 
 
@@ -103,19 +104,7 @@ class GroupsResult:
 
     def __str__(self) -> str:
         rule = RULES[0]
-        rows = [
-            (
-                "G",
-                "no signal",
-                "var advantage",
-                "var gradient",
-                "signal/noise",
-                "of a step",
-                "sample s",
-                "learn s",
-                "per s",
-            )
-        ]
+        rows = [COLUMNS]
         for one in self.sizes:
             noise = f"{one.advantage_variance[rule]:.4f}", f"{one.gradient_variance[rule]:.4g}"
             ratios = f"{one.signal_to_noise[rule]:.4f}", f"{one.step_signal_to_noise[rule].value:.4f}"

@@ -47,10 +47,8 @@ def run_engine(options: Options) -> None:
     Examples:
       groupwise bench engine --model qwen2.5-1.5b --sequences 64,256
     """
-    from groupwise.api.watchers import quiet_libraries
     from groupwise.bench.engine_speed import TABLE_HEADING, bench_engine
 
-    quiet_libraries()
     counts = parse_numbers(options.sequences, "--sequences", "64,256", int)
     if not options.json:
         print(TABLE_HEADING)
@@ -75,13 +73,10 @@ def run_step(options: Options) -> None:
       groupwise bench step gsm8k --steps 8
       groupwise bench step gsm8k --json > step.json
     """
-    from groupwise.api.watchers import quiet_libraries
-
     # Read before torch is imported, so that a typo is reported at once.
     recipe = load_recipe(find_recipe(options.recipe), options.settings)
     from groupwise.bench.step_speed import bench_step
 
-    quiet_libraries()
     timing = bench_step(recipe, steps=options.steps, warmup_steps=options.warmup, memory_gib=options.memory_gib)
     _print_timing(timing, options)
 
@@ -113,10 +108,8 @@ def run_update(options: Options) -> None:
     Examples:
       groupwise bench update --model qwen2.5-1.5b --lora 16
     """
-    from groupwise.api.watchers import quiet_libraries
     from groupwise.bench.update_speed import UpdateWork, bench_update
 
-    quiet_libraries()
     _print_timing(bench_update(_work(UpdateWork, options)), options)
 
 
@@ -138,10 +131,8 @@ def run_groups(options: Options) -> None:
     Examples:
       groupwise bench groups Qwen/Qwen2.5-0.5B-Instruct --task gsm8k --sizes 4,8,16
     """
-    from groupwise.api.watchers import quiet_libraries
     from groupwise.bench.group_size import GroupsWork, bench_groups
 
-    quiet_libraries()
     options.sizes = tuple(parse_numbers(options.sizes, "--sizes", "4,8,16", int))
     options.options = tuple(options.settings)
     _print_timing(bench_groups(_work(GroupsWork, options)), options)

@@ -47,7 +47,7 @@ def _show(found: Comparison) -> None:
 
     say(f"{found.verdict}.")
     test = "McNemar's exact test" if found.test == "mcnemar" else "paired bootstrap"
-    say(f"  pass@1 {100 * found.first_value:.1f} % → {100 * found.second_value:.1f} %; {test}, p = {found.p:.2g}")
+    say(f"  pass@1 {percent(found.first_value)} → {percent(found.second_value)}; {test}, p = {found.p:.2g}")
     if found.left_out:
         say(f"  left out: {found.left_out:,} problems that are not on both sides or could not be judged", indent="  ")
     for name, (before, after) in found.scores.items():

@@ -8,6 +8,7 @@ Examples:
 from __future__ import annotations
 
 from groupwise.base.harmless import printable
+from groupwise.base.text_layout import percent
 from groupwise.cli.arguments import TASK, Options, argument, json_option, takes, task_option
 from groupwise.cli.printing import print_json, say
 
@@ -36,6 +37,6 @@ def run(options: Options) -> None:
         return
     say(str(found))
     for overlap in sorted(found.overlaps, key=lambda overlap: (overlap.kind, -overlap.share))[:NUM_SHOWN]:
-        say(f"  {overlap.kind}, {100 * overlap.share:.0f} %: {overlap.problem_id} and {overlap.training_id}")
+        say(f"  {overlap.kind}, {percent(overlap.share, 0)}: {overlap.problem_id} and {overlap.training_id}")
         for text in (overlap.problem, overlap.training):
             say(f"    {printable(text)}", indent="    ")

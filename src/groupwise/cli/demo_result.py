@@ -48,11 +48,13 @@ def _show_completions(run: Run, before: EvalRecord, after: EvalRecord) -> None:
     pairs = list(zip(run.eval_rollouts(before.step), run.eval_rollouts(after.step), strict=True))
     pairs.sort(key=lambda pair: pair[0].scores[0].verdict is pair[1].scores[0].verdict)
     rows = [(old.group.prompt.problem.question, _cell(old), _cell(new)) for old, new in pairs[:NUM_SHOWN]]
-    columns = [Column(name, overflow="fold") for name in ("problem", f"after {before.stage}", f"after {after.stage}")]
+    # At 80 columns a narrow first column leaves room for most completions on one line.
+    columns = [Column("problem", max_width=16)]
+    columns += [Column(f"after {record.stage}", overflow="fold") for record in (before, after)]
     print_table(columns, [rows], title=f"Real completions, before and after {after.stage}")
 
 
 def _cell(scored: ScoredGroup) -> Text:
     verdict = scored.scores[0].verdict
     colour = {"correct": "green", "wrong": "red"}.get(verdict, "yellow")
-    return Text(f"{printable(scored.group.rollouts[0].text)} {verdict}", style=colour)
+    return Text(f"{printable(scored.group.rollouts[0].text)}\n{verdict}", style=colour)

@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     json_option("print the result.json of each task, one per line"),
 )
 def run(options: Options) -> int:
-    from groupwise.api.watchers import quiet_libraries
     from groupwise.evals.evaluate import check_task, evaluate, make_engine
     from groupwise.evals.subject import open_subject
     from groupwise.runs.results import result_to_json
@@ -58,7 +57,6 @@ def run(options: Options) -> int:
     ks = tuple(sorted(set(parse_numbers(options.k or "1", "--k", "1,4,8", int))))
     for task in options.task:
         check_task(task)
-    quiet_libraries()
     subject = open_subject(options.model, options.checkpoint, _template_options(options.chat_template_option))
     questions = _questions(options, ks, subject)
     engine = make_engine(subject)

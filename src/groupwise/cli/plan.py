@@ -9,19 +9,15 @@ Examples:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groupwise.base.hub import hub_or_cache
 from groupwise.cli.arguments import RECIPE, Options, argument, json_option, set_option, takes
 from groupwise.cli.printing import print_json, say
 from groupwise.config import ConfigError, Recipe, find_recipe, load_recipe
 
 if TYPE_CHECKING:
-    from groupwise.planner.gpus import Gpu
     from groupwise.planner.make_plan import Plan
-    from groupwise.planner.timing import Speed
 
 
 @takes(
@@ -37,24 +33,26 @@ if TYPE_CHECKING:
     json_option(),
 )
 def run(options: Options) -> int:
-    from groupwise.api.watchers import quiet_libraries
-    from groupwise.planner.measure import read_measured
-
-    recipe = load_recipe(find_recipe(options.recipe), options.settings)
-    measured = None if options.against is None else read_measured(options.against)
-    gpu, speed = _gpu_and_speed(options, None if measured is None else str(measured["device"]))
     from groupwise.planner.make_plan import make_plan
+    from groupwise.planner.measure import choose_gpu, read_measured
     from groupwise.planner.shapes import find_shape
     from groupwise.planner.show_plan import print_plan
 
-    quiet_libraries()
-    how = {"mean_tokens": options.mean_tokens, "ranks": options.ranks, "speed": speed}
-    if measured is not None:
-        how["mean_tokens"] = options.mean_tokens or measured["mean_tokens"]
-    with hub_or_cache(recipe.model.path):
-        shape, prompt_tokens = find_shape(recipe.model), _prompt_tokens(options.prompt_tokens, recipe)
-    plan = make_plan(recipe, shape, gpu, prompt_tokens=prompt_tokens, **how)
-    if measured is not None:
+    recipe = load_recipe(find_recipe(options.recipe), options.settings)
+    measured = {} if options.against is None else read_measured(options.against)
+    gpu, speed = choose_gpu(
+        options.gpu, memory_gib=options.memory_gib, device=measured.get("device"), measures=options.measure
+    )
+    plan = make_plan(
+        recipe,
+        find_shape(recipe.model),
+        gpu,
+        prompt_tokens=_prompt_tokens(options.prompt_tokens, recipe),
+        mean_tokens=options.mean_tokens or measured.get("mean_tokens"),
+        ranks=options.ranks,
+        speed=speed,
+    )
+    if measured:
         return _print_comparison(plan, measured, options)
     if options.json:
         print_json(plan.to_json())
@@ -63,40 +61,16 @@ def run(options: Options) -> int:
     return 0 if plan.fits else 1
 
 
-def _prompt_tokens(given: str | None, recipe: Recipe) -> int:
-    from groupwise.planner.work import USUAL_PROMPT_TOKENS, mean_prompt_tokens
+def _prompt_tokens(given: str | None, recipe: Recipe) -> int | None:
+    from groupwise.planner.work import mean_prompt_tokens
 
     if given is None:
-        return USUAL_PROMPT_TOKENS
+        return None
     if given == "task":
         return mean_prompt_tokens(recipe)
     if not given.isdecimal():
         raise ConfigError(f"--prompt-tokens {given!r}: expected a number, or task")
     return int(given)
-
-
-def _gpu_and_speed(options: Options, device: str | None) -> tuple[Gpu, Speed | None]:
-    """Return the GPU to plan for and, if it was measured, its speed."""
-    from groupwise.planner.gpus import find_gpu, gpu_of_device, this_gpu
-    from groupwise.planner.measure import calibration_path, known_speed, measure
-
-    if options.measure and options.gpu != "this":
-        raise ConfigError(f"--measure: measures the GPU of this machine; drop --gpu {options.gpu}")
-    speed = None
-    if options.gpu != "this":
-        gpu = find_gpu(options.gpu)
-    elif device is not None:
-        gpu = gpu_of_device(device)  # the one that was measured, here or elsewhere
-        speed = known_speed(device, calibration_path())
-    else:
-        gpu, device = this_gpu()
-        path = calibration_path()
-        speed = measure(gpu, device, path) if options.measure else known_speed(device, path)
-    if options.memory_gib is not None:
-        if options.memory_gib <= 0:
-            raise ConfigError(f"--memory-gib {options.memory_gib:g}: must be above 0")
-        gpu = replace(gpu, memory_gib=options.memory_gib, taken_gib=0.0)
-    return gpu, speed
 
 
 def _print_comparison(plan: Plan, measured: dict[str, object], options: Options) -> int:

@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 def say(text: str, *, indent: str = "", to: TextIO | None = None) -> None:
     """Print text. A terminal gets it wrapped at spaces, with `indent` before continuation lines."""
     stream = to or sys.stdout
-    width = shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
+    width = _width(stream)
     for line in printable(text, keep_newlines=True).splitlines():
         words = line.lstrip()
         print(wrapped(words, indent, width, first=line.removesuffix(words)), file=stream)
     stream.flush()
+
+
+def _width(stream: TextIO) -> int:
+    return shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
 
 
 def say_commands(*commands: str) -> None:
@@ -34,9 +38,16 @@ def say_commands(*commands: str) -> None:
 
 
 def say_list(rows: Iterable[tuple[str, str]], width: int) -> None:
-    """Print names and their meanings in two columns, the first `width` characters wide."""
+    """Print names and their meanings in two columns, the first `width` characters wide.
+
+    Where that is more than half of the terminal, each meaning goes below its name.
+    """
+    is_wide = 2 * width > _width(sys.stdout)
     for name, meaning in rows:
-        say(f"{name:{width}} {meaning}", indent=" " * (width + 1))
+        if is_wide:
+            say(f"{name}\n  {meaning}", indent="  ")
+        else:
+            say(f"{name:{width}} {meaning}", indent=" " * (width + 1))
 
 
 def print_json(value: Any) -> None:

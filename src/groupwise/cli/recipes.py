@@ -29,4 +29,4 @@ def run(options: Options) -> None:
             [{"name": name, "stages": stages[name], "description": recipes[name].description} for name in recipes]
         )
     else:
-        say_list(((name, f"{' → '.join(stages[name]):28} {recipes[name].description}") for name in recipes), 24)
+        say_list(((f"{name:24} {' → '.join(stages[name])}", recipes[name].description) for name in recipes), 53)

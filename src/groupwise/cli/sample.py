@@ -29,7 +29,6 @@ from groupwise.config import ConfigError
 def run(options: Options) -> None:
     import json
 
-    from groupwise.api.watchers import quiet_libraries
     from groupwise.evals.sample import choose, judge, sample
     from groupwise.tasks import make_task
 
@@ -41,7 +40,6 @@ def run(options: Options) -> None:
         raise ConfigError(f'--fields {options.fields!r}: expected an object, as in {{"answer": 18}}')
     if options.best_of == "verifier" and options.task is None:
         raise ConfigError("--best-of verifier: name the task whose verifier judges, with --task")
-    quiet_libraries()
     how = {key: getattr(options, key) for key in ("n", "temperature", "max_new_tokens", "seed", "checkpoint")}
     rollouts = sample(options.model, options.question, **how)
     task = None if options.task is None else make_task(options.task, {})

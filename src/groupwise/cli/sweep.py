@@ -9,8 +9,7 @@ Examples:
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -162,6 +161,7 @@ def _print_total(sweep: Sweep, plans: Sequence[ArmPlan | str]) -> None:
 def _carry_out(
     spec: SweepSpec, sweep: Sweep, arms: Sequence[Arm], folder: Path, jobs: int | str, options: Options
 ) -> int:
+    from groupwise.runs.lock import RunLock
     from groupwise.sweeps.display import Display
     from groupwise.sweeps.folder import jobs_of, prepare, refuse_strangers
     from groupwise.sweeps.machine import place
@@ -175,7 +175,7 @@ def _carry_out(
     recipes = [sweep.recipe(arm) for arm in arms] or [sweep.recipe(BASE_ARM)]
     stop = StopSwitch(None if options.max_minutes is None else 60 * options.max_minutes)
     num_runs = (len(arms) if spec.search is None else spec.search.trials) * len(sweep.seeds)
-    with _locked(folder):
+    with RunLock(folder, "sweep"):
         placement, reason = place(sweep, recipes, jobs)
         display = Display(num_runs)
         runner = JobRunner(
@@ -195,20 +195,6 @@ def _carry_out(
         for note in notes:
             display.say(note)
         return _conclude(folder, found, num_runs, stop, options)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    from groupwise.runs.lock import RunInUse, RunLock, read_holder
-
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(RunLock(folder))
-        except RunInUse:
-            holder = read_holder(folder)
-            who = "another process" if holder is None else f"process {holder.pid} on {holder.host}"
-            raise RunInUse(f"the sweep {folder} is being run by {who}; wait for it, or choose another --dir") from None
-        yield
 
 
 # ---- after ----

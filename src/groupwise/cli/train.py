@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from groupwise.cli.arguments import RECIPE, Options, argument, set_option, takes
 from groupwise.cli.printing import say, say_commands
@@ -20,6 +22,8 @@ from groupwise.config import ConfigError, find_recipe, load_recipe
 
 if TYPE_CHECKING:
     from groupwise.training.pipeline import RunRequest
+    from groupwise.types import EvalRecord, StepRecord
+    from groupwise.workers.ray_hosts import WorkerShare
 
 
 @takes(
@@ -61,8 +65,6 @@ def run(options: Options) -> int:
         request = RunRequest(recipe, run_dir, memory_gib=options.memory_gib)
     if not options.ray:
         return train_here(request)
-    from groupwise.cli.run_on_ray import run_on_ray
-
     # Absolute, because ranks may run elsewhere.
     request = replace(request, run_dir=run_dir.absolute())
     return _finish(request, run_on_ray(request, options.ray_ranks, options.ray_address))
@@ -70,7 +72,7 @@ def run(options: Options) -> int:
 
 def train_here(request: RunRequest) -> int:
     """Train in this process, which may be one of the ranks that `torchrun` started; return the exit status."""
-    from groupwise.api.watchers import carry_out_watched
+    from groupwise.api.train_runs import carry_out_watched
 
     is_finished = carry_out_watched(request)
     if int(os.environ.get("RANK", "0")) > 0:
@@ -94,3 +96,72 @@ def _finish(request: RunRequest, is_finished: bool) -> int:
     say_commands(*(f"groupwise {verb} {run_dir}" for verb in ("report", "watch", "eval")))
     say_commands(f"groupwise export {run_dir} {name}")
     return 0
+
+
+# ---- on a Ray cluster ----
+
+
+@dataclass(frozen=True)
+class NewsSink:
+    """Sends the records of a rank to the driver."""
+
+    tell: Callable[[Any], None]
+
+    def write(self, record: StepRecord) -> None:
+        self.tell(("write", record))
+
+    def write_eval(self, record: EvalRecord) -> None:
+        self.tell(("write_eval", record))
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class RankWork:
+    """The work of one rank: its part of the run, with verifier workers where CPUs are free."""
+
+    request: RunRequest
+    shares: Sequence[WorkerShare]
+
+    def __call__(self, tell: Callable[[Any], None]) -> bool:
+        from groupwise.api.train_runs import carry_out_watched
+        from groupwise.scoring.scorer import make_scorer
+        from groupwise.workers.ray_hosts import RayPool
+
+        def make_pool(function: Any, num_workers: int, limits: Any) -> RayPool:
+            return RayPool(function, self.shares, limits)
+
+        with_pool = partial(make_scorer, make_pool=make_pool)
+        request = replace(self.request, sinks=[NewsSink(tell)], make_scorer=with_pool)
+        return carry_out_watched(request, progress=False)
+
+
+def run_on_ray(request: RunRequest, num_ranks: int | None, address: str | None) -> bool:
+    """Train with the ranks on a Ray cluster, watched from this terminal.
+
+    Return True if the run finished, False if it was asked to stop and saved.
+    """
+    from groupwise.distributed.ray_cluster import ray_ranks
+    from groupwise.runs.progress import Progress
+    from groupwise.workers import usual_workers
+    from groupwise.workers.ray_hosts import spread_workers
+
+    recipe = request.recipe
+    with ray_ranks(num_ranks, address=address, use_gpus=recipe.model.device != "cpu") as ranks:
+        ranks.check_folder(request.run_dir)
+        cpus, workers = ranks.free_cpus(), recipe.verifier.workers
+        workers_each = usual_workers(sum(cpus.values()), ranks.size) if workers == "auto" else workers
+        shares = spread_workers(ranks.size, workers_each, cpus)
+        on_nodes = len({place.node_id for place in ranks.places})
+        hosted_by = len({share.node_id for mine in shares for share in mine})
+        num_workers = ranks.size * workers_each
+        say(f"Ray: ranks: {ranks.size}, on machines: {on_nodes}; verifier workers: {num_workers}, on: {hosted_by}")
+        progress = Progress(recipe.total_steps)
+        try:
+            results = ranks.run(
+                [RankWork(request, mine) for mine in shares], lambda news: getattr(progress, news[0])(news[1])
+            )
+        finally:
+            progress.close()
+        return all(results)

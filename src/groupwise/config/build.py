@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import functools
 import math
+import re
 import sys
 import types
 import typing
@@ -62,6 +63,17 @@ class Within:
         require(is_inside, f"{key} = {value}: must {expected}{self.hint and f'; {self.hint}'}")
 
 
+@dataclasses.dataclass(frozen=True)
+class SafeName:
+    """Names that are safe as folders: `x: Annotated[str, SafeName()]`."""
+
+    def check(self, key: str, value: str) -> None:
+        require(
+            re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,47}", value) is not None,
+            f"{key} = {value!r}: use 1 to 48 letters, digits, '.', '_' or '-', and no '.' at the start",
+        )
+
+
 def require_at_least(low: int, table: object, *keys: str) -> None:
     for key in keys:
         Within(f"[{low}, inf]").check(key, getattr(table, key))
@@ -73,6 +85,7 @@ Finite = Annotated[float, Within("(-inf, inf)")]
 Share = Annotated[float, Within("[0, 1]")]
 Count = Annotated[int, Within("[1, inf]")]
 CountOrZero = Annotated[int, Within("[0, inf]")]
+Name = Annotated[str, SafeName()]
 
 
 class Config:
@@ -87,7 +100,7 @@ class Config:
         self.check()
 
     def check(self) -> None:
-        """Refuse values that do not go together. Each number is known to be within its limits."""
+        """Refuse values that do not go together. Each value alone is known to be within its limits."""
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:

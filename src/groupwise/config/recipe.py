@@ -152,8 +152,11 @@ def _merge(defaults: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def apply_override(table: dict[str, Any], override: str) -> None:
-    """Apply an override such as `stages.0.optimizer.learning_rate=1e-5`. A value that is not TOML is a string."""
+def parse_override(override: str) -> tuple[str, Any]:
+    """Return key and value of an override such as `stages.0.optimizer.learning_rate=1e-5`.
+
+    A value that is not TOML is a string.
+    """
     key, separator, text = override.partition("=")
     if not separator or not key.strip():
         raise ConfigError(f"--set {override!r}: write it as key=value, for example seed=1")
@@ -161,7 +164,11 @@ def apply_override(table: dict[str, Any], override: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
-    set_key(table, key.strip(), value)
+    return key.strip(), value
+
+
+def apply_override(table: dict[str, Any], override: str) -> None:
+    set_key(table, *parse_override(override))
 
 
 def set_key(table: dict[str, Any], key: str, value: Any) -> None:
@@ -218,7 +225,7 @@ def dump_toml(table: Mapping[str, Any]) -> str:
 
 
 def _dump_table(table: Mapping[str, Any], where: str, lines: list[str]) -> None:
-    lines.extend(f"{_dump_key(key)} = {_dump_value(value)}" for key, value in table.items() if not _is_table(value))
+    lines.extend(f"{_dump_key(key)} = {dump_value(value)}" for key, value in table.items() if not _is_table(value))
     for key, value in table.items():
         if _is_table(value):
             path = f"{where}.{_dump_key(key)}" if where else _dump_key(key)
@@ -237,13 +244,15 @@ def _dump_key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
 
 
-def _dump_value(value: Any) -> str:
+def dump_value(value: Any) -> str:
+    """Write a value on one line, so that `--set key=VALUE` reads it back."""
     if isinstance(value, float):
         return repr(value)
-    if isinstance(value, list):
-        return "[" + ", ".join(_dump_value(item) for item in value) + "]"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(dump_value(item) for item in value) + "]"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_dump_key(key)} = {_dump_value(item)}" for key, item in value.items()) + " }"
+        pairs = ", ".join(f"{_dump_key(key)} = {dump_value(item)}" for key, item in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     # TOML writes booleans, integers and strings like JSON, except for surrogate pairs and a bare DEL in strings.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from groupwise.config.build import Config, Count, CountOrZero, NotNegative, Positive, Within, require
+from groupwise.config.build import Config, Count, CountOrZero, Name, NotNegative, Positive, Within, require
 from groupwise.config.stages import RlStage, SftStage, Stage
 
 
@@ -227,7 +227,7 @@ class LoggingConfig(Config):
 class Recipe(Config):
     """One experiment: everything that a run reads."""
 
-    name: str
+    name: Name
     """Start of the run directory's name: at most 48 letters, digits, `.`, `_`, `-`."""
     description: str = ""
     """One sentence, shown by `groupwise recipes`."""
@@ -255,10 +255,6 @@ class Recipe(Config):
     """Metrics sinks, and which rollouts to keep."""
 
     def check(self) -> None:
-        require(
-            re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,47}", self.name) is not None,
-            f"name = {self.name!r}: use 1 to 48 letters, digits, '.', '_' or '-', and no '.' at the start",
-        )
         require(
             not self.evaluation.use_ema or self.model.ema_decay > 0,
             "evaluation.use_ema = true needs an average, but model.ema_decay = 0 keeps none; set it to 0.99",

@@ -69,6 +69,7 @@ class LoadedModel:
 
 def load_model(config: ModelConfig, seed: int) -> LoadedModel:
     """Load a model. `seed` only affects the weights of a `tiny-…` model."""
+    transformers.utils.logging.disable_progress_bar()  # it would break up the progress display
     device = _choose_device(config.device)
     dtype = _choose_dtype(config.dtype, device)
     model, tokenizer = _load(config, dtype, seed)

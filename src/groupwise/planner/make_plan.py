@@ -24,7 +24,7 @@ from groupwise.planner.stage_memory import (
     usual_pack,
 )
 from groupwise.planner.timing import Speed, sample_s, step_s
-from groupwise.planner.work import UNKNOWN_MAX_TOKENS, Work, work_of
+from groupwise.planner.work import UNKNOWN_MAX_TOKENS, USUAL_PROMPT_TOKENS, Work, work_of
 from groupwise.runs.files import plain
 
 UNKNOWN_HELD_OUT = 200
@@ -126,12 +126,14 @@ def make_plan(
     shape: ModelShape,
     gpu: Gpu,
     *,
-    prompt_tokens: int,
+    prompt_tokens: int | None = None,
     mean_tokens: float | None = None,
     ranks: int = 1,
     speed: Speed | None = None,
 ) -> Plan:
-    """Plan a recipe. `speed`: measured speed of this GPU, if known."""
+    """Plan a recipe. `prompt_tokens`: USUAL_PROMPT_TOKENS by default. `speed`: measured speed of this GPU, if known."""
+    if prompt_tokens is None:
+        prompt_tokens = USUAL_PROMPT_TOKENS
     for name, value in (("prompt-tokens", prompt_tokens), ("mean-tokens", mean_tokens), ("ranks", ranks)):
         if value is not None and value < 1:
             raise ConfigError(f"--{name} {value:g}: must be at least 1")

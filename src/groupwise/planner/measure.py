@@ -15,7 +15,7 @@ from typing import Any
 from groupwise.base.json_values import plain
 from groupwise.base.text_layout import aligned, percent
 from groupwise.config import ConfigError, make_recipe
-from groupwise.planner.gpus import Gpu
+from groupwise.planner.gpus import Gpu, find_gpu, gpu_of_device, this_gpu
 from groupwise.planner.make_plan import StagePlan
 from groupwise.planner.shapes import ModelShape, shape_of
 from groupwise.planner.stage_memory import usual_pack
@@ -107,21 +107,46 @@ def calibration_path() -> Path:
     return Path(folder) / "groupwise" / "plan.json"
 
 
-def known_speed(device: str, path: Path) -> Speed | None:
+def known_speed(device: str) -> Speed | None:
     """Return the speed of the GPU with this driver name; None if it was never measured."""
-    found = _read(path).get(device)
+    found = _calibrations().get(device)
     return None if found is None else Speed(float(found["decode"]), float(found["update"]))
 
 
-def measure(gpu: Gpu, device: str, path: Path, probe: Callable[[Gpu], Probed] = run_probes) -> Speed:
+def measure(gpu: Gpu, device: str, probe: Callable[[Gpu], Probed] = run_probes) -> Speed:
     """Run the benchmarks and store the result."""
     speed = speed_of(probe(gpu), gpu)
+    path = calibration_path()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(_read(path) | {device: asdict(speed)}, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(_calibrations() | {device: asdict(speed)}, indent=2) + "\n", encoding="utf-8")
     return speed
 
 
-def _read(path: Path) -> dict[str, Any]:
+def choose_gpu(
+    name: str, *, memory_gib: float | None = None, device: str | None = None, measures: bool = False
+) -> tuple[Gpu, Speed | None]:
+    """Return the GPU to plan for and, if it was measured, its speed.
+
+    `name` is "this" for the GPU of this machine, or for the one with the driver name `device`. With `measures` the GPU
+    of this machine is measured first. `memory_gib`: pretend the GPU has this much memory, all of it free.
+    """
+    if measures and name != "this":
+        raise ConfigError(f"--measure: measures the GPU of this machine; drop --gpu {name}")
+    if memory_gib is not None and memory_gib <= 0:
+        raise ConfigError(f"--memory-gib {memory_gib:g}: must be above 0")
+    speed = None
+    if name != "this":
+        gpu = find_gpu(name)
+    elif device is not None:
+        gpu, speed = gpu_of_device(device), known_speed(device)
+    else:
+        gpu, device = this_gpu()
+        speed = measure(gpu, device) if measures else known_speed(device)
+    return gpu if memory_gib is None else replace(gpu, memory_gib=memory_gib, taken_gib=0.0), speed
+
+
+def _calibrations() -> dict[str, Any]:
+    path = calibration_path()
     if not path.exists():
         return {}
     try:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from groupwise.base.hub import hub_or_cache
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
 from groupwise.models.families import family_named, has_bias, head_size, num_kv_heads
 
@@ -89,28 +90,32 @@ class ModelShape:
 def find_shape(model: ModelConfig) -> ModelShape:
     from groupwise.models.tiny import TINY_NAMES, make_tokenizer, tiny_config
 
-    path = Path(model.path).expanduser()
     if model.path in TINY_NAMES:
         return shape_of(tiny_config(model.path, model.tiny, make_tokenizer()), model.path)
     from transformers import AutoConfig
 
+    fix = "a folder with config.json is enough; a plan needs no weights"
+    return shape_of(read_part(AutoConfig, model.path, "configuration", fix), model.path)
+
+
+def read_part(kind: Any, path: str, name: str, fix: str) -> Any:
+    """Read a model's configuration or tokenizer. `kind` is the class of transformers that does."""
     from groupwise.models.gguf_reading import has_tied_head, read_quickly
 
+    file = Path(path).expanduser()
     try:
-        if path.suffix.lower() == ".gguf":
-            with read_quickly():
-                config = AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+        if file.suffix.lower() != ".gguf":
+            with hub_or_cache(path):
+                return kind.from_pretrained(path, trust_remote_code=False)
+        with read_quickly():
+            part = kind.from_pretrained(str(file.parent), gguf_file=file.name)
+            if name == "configuration":
                 # The header does not say whether the head is tied; the loader decides.
-                config.tie_word_embeddings = has_tied_head(str(path))
-        else:
-            config = AutoConfig.from_pretrained(model.path, trust_remote_code=False)
+                part.tie_word_embeddings = has_tied_head(str(file))
+            return part
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        raise ConfigError(
-            f"model.path = {model.path!r}: its configuration cannot be read: {reason} (a folder with config.json is "
-            "enough; a plan needs no weights)"
-        ) from error
-    return shape_of(config, model.path)
+        raise ConfigError(f"model.path = {path!r}: its {name} cannot be read: {reason} ({fix})") from error
 
 
 def shape_of(config: Any, path: str) -> ModelShape:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from groupwise.config import ConfigError, EngineConfig, ModelConfig, Recipe, RlStage, Stage
 from groupwise.planner.gpus import Gpu
-from groupwise.planner.shapes import ModelShape
+from groupwise.planner.shapes import ModelShape, read_part
 
 USUAL_PROMPT_TOKENS = 128
 """Mean length of prompts, if the task is not asked."""
@@ -120,31 +119,20 @@ def work_of(
 
 def mean_prompt_tokens(recipe: Recipe) -> int:
     """Encode problems of the recipe's task with its model's tokenizer, and return their mean length."""
+    from transformers import AutoTokenizer
+
     from groupwise.models.chat import encode_prompt
     from groupwise.models.load import prepare_template
+    from groupwise.models.tiny import TINY_NAMES, make_tokenizer
     from groupwise.tasks.functions import task_of
 
     problems = task_of(recipe.task).problems("train")[:NUM_ENCODED]
     if not problems:
         raise ConfigError("--prompt-tokens task: the task has no training problems; give a number")
-    tokenizer = _read_tokenizer(recipe.model.path)
+    path = recipe.model.path
+    if path in TINY_NAMES:
+        tokenizer = make_tokenizer()
+    else:
+        tokenizer = read_part(AutoTokenizer, path, "tokenizer", "give --prompt-tokens a number instead")
     prepare_template(tokenizer, recipe.model)
     return round(sum(len(encode_prompt(tokenizer, problem).token_ids) for problem in problems) / len(problems))
-
-
-def _read_tokenizer(named: str) -> Any:
-    from transformers import AutoTokenizer
-
-    from groupwise.models.tiny import TINY_NAMES, make_tokenizer
-
-    if named in TINY_NAMES:
-        return make_tokenizer()
-    path = Path(named).expanduser()
-    try:
-        if path.suffix.lower() == ".gguf":
-            return AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
-        return AutoTokenizer.from_pretrained(named, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ConfigError(
-            f"--prompt-tokens task: model.path = {named!r} has no readable tokenizer; give a number"
-        ) from error

@@ -68,8 +68,10 @@ def read_holder(run_dir: Path) -> Holder | None:
 
 
 class RunLock:
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, kind: str = "run") -> None:
+        """`kind`: what the folder contains, for the message."""
         self.run_dir = Path(run_dir)
+        self._kind = kind
         self._descriptor: int | None = None
 
     def __enter__(self) -> RunLock:
@@ -106,4 +108,4 @@ class RunLock:
         holder = read_holder(self.run_dir)
         who = f"process {holder.pid} on {holder.host}" if holder else "another process"
         fix = f"stop it (kill {holder.pid})" if holder else "stop it"
-        return f"run {self.run_dir} is being written by {who}; {fix}, or choose another run directory"
+        return f"{self._kind} {self.run_dir} is being written by {who}; {fix}, or choose another {self._kind} directory"

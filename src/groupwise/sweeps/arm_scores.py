@@ -15,12 +15,10 @@ from statistics import median
 from typing import Any
 
 from groupwise.base.json_values import finite_or_none, plain
-from groupwise.base.stats import IntervalEstimate, mean, student_interval, wilson_interval
+from groupwise.base.stats import Z_95, IntervalEstimate, mean, student_interval, wilson_interval
 from groupwise.sweeps.sweep_records import Arm, Knob, SeedRun
 from groupwise.types import EvalRecord, StepRecord
 
-TARGET_SHARE = 0.9
-"""An arm reaches the target at this fraction of the best final score."""
 TAIL_SHARE = 0.1
 """Noisy quantities are averaged over the end of a run: this fraction of its steps, at least MIN_TAIL_STEPS."""
 MIN_TAIL_STEPS = 3
@@ -43,17 +41,16 @@ class Shares:
 
     @property
     def mean(self) -> float:
-        return mean(list(self.by_seed.values()))
+        return mean(self.by_seed.values())
 
-    @property
-    def over_problems(self) -> tuple[float, float]:
-        """Wilson's interval at the mean. More seeds do not narrow it: they see the same problems."""
-        return wilson_interval(self.mean * self.num_problems, self.num_problems)
+    def over_problems(self, z: float = Z_95) -> tuple[float, float]:
+        """Return Wilson's interval at the mean. More seeds do not narrow it: they see the same problems."""
+        return wilson_interval(self.mean * self.num_problems, self.num_problems, z)
 
     def estimate(self) -> IntervalEstimate:
         values = list(self.by_seed.values())
         low, high = (min(1.0, max(0.0, end)) for end in student_interval(values))
-        problems_low, problems_high = self.over_problems
+        problems_low, problems_high = self.over_problems()
         if len(values) == 1 or high - low < problems_high - problems_low:
             low, high = problems_low, problems_high
         return IntervalEstimate(self.mean, low, high)
@@ -84,19 +81,25 @@ class ArmScore(Arm):
         found = {run.seed: mean(values) for run in self.runs if (values := tail_values(run.steps, metric))}
         return {seed: value for seed, value in found.items() if math.isfinite(value)}
 
-    def to_json(self, target: float, kl_metric: str) -> dict[str, Any]:
-        final = self.final
-        best = {run.seed: best_of(run) for run in self.runs}
-        before = self.before
+    def figures(self) -> dict[str, Any]:
+        """Return the scores behind a finding."""
+        final, before = self.final, self.before
         return {
             "arm": self.name,
             "label": self.label,
-            "seeds": sorted(final.by_seed),
             "final": final.estimate()._asdict(),
             "final_by_seed": plain(final.by_seed),
+            "before_by_seed": {} if before is None else plain(before.by_seed),
+            "num_problems": final.num_problems,
+        }
+
+    def to_json(self, target: float, kl_metric: str) -> dict[str, Any]:
+        final, before = self.final, self.before
+        best = {run.seed: best_of(run) for run in self.runs}
+        return self.figures() | {
+            "seeds": sorted(final.by_seed),
             "final_min": min(final.by_seed.values()),
             "final_max": max(final.by_seed.values()),
-            "num_problems": final.num_problems,
             "before": None if before is None else before.mean,
             "best": mean([record.pass_at_1 for record in best.values()]),
             "best_step_by_seed": {str(seed): record.step for seed, record in best.items()},
@@ -110,33 +113,8 @@ class ArmScore(Arm):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class KnobScores:
-    """Scored arms of a knob, in the order of the knob."""
-
-    knob: Knob
-    arms: tuple[ArmScore, ...]
-
-    @property
-    def best(self) -> ArmScore:
-        """The arm with the highest final mean. Ties: the base, else the first."""
-        return max(self.arms, key=lambda arm: (arm.final.mean, arm.is_base))
-
-    @property
-    def target(self) -> float:
-        return TARGET_SHARE * self.best.final.mean
-
-    @property
-    def kl_metric(self) -> str:
-        return kl_metric(self.knob)
-
-    @property
-    def reference(self) -> ArmScore:
-        """Baseline for side effects and speed: the base recipe, else the best arm."""
-        return next((arm for arm in self.arms if arm.is_base), self.best)
-
-
-def score_knob(knob: Knob) -> KnobScores:
+def score_arms(knob: Knob) -> tuple[ArmScore, ...]:
+    """Score the arms of a knob that have finished runs, in the order of the knob."""
     arms = []
     for arm in knob.arms:
         runs = tuple(run for run in arm.runs if run.is_finished and run.evals)
@@ -144,7 +122,7 @@ def score_knob(knob: Knob) -> KnobScores:
             final = _shares({run.seed: run.evals[-1] for run in runs}, _mean_by_problem(runs))
             known = {one.name: getattr(arm, one.name) for one in fields(arm)}
             arms.append(ArmScore(**known | {"runs": runs}, final=final))
-    return KnobScores(knob, tuple(arms))
+    return tuple(arms)
 
 
 def kl_metric(knob: Knob) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config import ConfigError, apply_override, dump_toml, find_recipe, to_table
-from groupwise.config.recipe import parse_toml, read_text
+from groupwise.config.recipe import parse_override, parse_toml, read_text
 from groupwise.sweeps.spec import MAX_ARMS, PLAIN_LIST, KnobSpec, SweepSpec, check_unique, check_value, flatten
 from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, Sweep, Value
 
@@ -29,7 +29,7 @@ _MAX_NAME = 64
 def resolve(spec: SweepSpec, spec_folder: Path, overrides: Sequence[str] = ()) -> Sweep:
     """Validate all arms. `overrides`: from the command line, for all arms, like the `set` of the sweep file."""
     for override in overrides:
-        if override.partition("=")[0].strip() == "seed":
+        if parse_override(override)[0] == "seed":
             raise ConfigError(f"--set {override}: the sweep sets the seed; list the seeds in `seeds`")
     common = (*Arm("", settings=flatten(spec.set)).overrides, *overrides)
     bare = Sweep(spec.name, spec.recipe, _recipe_text(spec.recipe, spec_folder, common), spec.seeds, (), ())

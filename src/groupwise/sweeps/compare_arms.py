@@ -32,11 +32,13 @@ from groupwise.base.stats import (
     std,
     student_p,
     student_quantile,
-    wilson_interval,
 )
-from groupwise.sweeps.arm_scores import ArmScore, KnobScores, Shares
+from groupwise.sweeps.arm_scores import ArmScore, Shares, kl_metric, score_arms
+from groupwise.sweeps.sweep_records import Knob
 
 ALPHA = 0.05
+TARGET_SHARE = 0.9
+"""An arm reaches the target at this fraction of the best final score."""
 SPREAD_RATIO = 3.0
 """Minimum ratio of standard deviations over seeds for an arm to count as unstable."""
 LARGEST_Z = 38.0
@@ -102,13 +104,13 @@ def shared_spread(arms: Sequence[Shares]) -> Spread | None:
     tables = [arm.by_seed for arm in arms]
     if len(tables) > 1 and len(tables[0]) > 1 and all(table.keys() == tables[0].keys() for table in tables):
         seed_means = {seed: mean([table[seed] for table in tables]) for seed in tables[0]}
-        whole = mean(list(seed_means.values()))
+        whole = mean(seed_means.values())
         residuals = [
-            table[seed] - mean(list(table.values())) - seed_means[seed] + whole for table in tables for seed in table
+            table[seed] - mean(table.values()) - seed_means[seed] + whole for table in tables for seed in table
         ]
         degrees = (len(tables) - 1) * (len(tables[0]) - 1)
     else:
-        residuals = [value - mean(list(table.values())) for table in tables for value in table.values()]
+        residuals = [value - mean(table.values()) for table in tables for value in table.values()]
         degrees = sum(len(table) - 1 for table in tables)
     return Spread(math.fsum(value * value for value in residuals) / degrees, degrees) if degrees else None
 
@@ -146,7 +148,7 @@ def _spread_test(arm: Shares, others: Sequence[Shares]) -> tuple[float, float]:
 
 def _square(arm: Shares) -> float:
     """Return the variance over seeds; 0 for one seed."""
-    return std(list(arm.by_seed.values())) ** 2 if len(arm.by_seed) > 1 else 0.0
+    return std(arm.by_seed.values()) ** 2 if len(arm.by_seed) > 1 else 0.0
 
 
 def steady(arms: Sequence[Shares]) -> list[Shares]:
@@ -173,7 +175,7 @@ def seed_test(first: Mapping[int, float], second: Mapping[int, float], shared: S
         if own is None or f_tail(ratio, degrees, shared.degrees) >= ALPHA:
             error, degrees = max(error, shared_error), shared.degrees
             method = "over seeds, with the spread of all arms"
-    difference = mean(list(first.values())) - mean(list(second.values()))
+    difference = mean(first.values()) - mean(second.values())
     t = difference / error if error else math.inf if difference else 0.0
     return SeedTest(student_quantile(1 - ALPHA / 2, degrees) * error, student_p(t, degrees), method)
 
@@ -185,7 +187,7 @@ def _own_error(first: Mapping[int, float], second: Mapping[int, float]) -> tuple
     if first.keys() == second.keys():
         differences = [first[seed] - second[seed] for seed in first]
         return std(differences) / math.sqrt(len(differences)), len(differences) - 1, "paired by seed"
-    squares = [std(list(values.values())) ** 2 for values in (first, second)]
+    squares = [std(values.values()) ** 2 for values in (first, second)]
     if len(first) < 2 or len(second) < 2:
         squares = [max(squares)] * 2
         degrees = float(max(len(first), len(second)) - 1)
@@ -194,17 +196,12 @@ def _own_error(first: Mapping[int, float], second: Mapping[int, float]) -> tuple
     return math.sqrt(squares[0] / len(first) + squares[1] / len(second)), degrees, "over unpaired seeds"
 
 
-def problems_interval(first: Shares, second: Shares, z: float | None = None) -> tuple[float, float]:
-    """Return the interval of first - second over problems; 95 % unless `z` is given."""
+def problems_interval(first: Shares, second: Shares, z: float = Z_95) -> tuple[float, float]:
+    """Return the interval of first - second over problems."""
     if _is_paired(first, second):
         differences = [share - second.by_problem[problem_id] for problem_id, share in first.by_problem.items()]
-        return paired_interval(differences, Z_95 if z is None else z)
-    ends = []
-    for shares in (second, first):
-        n = shares.num_problems
-        low, high = shares.over_problems if z is None else wilson_interval(shares.mean * n, n, z)
-        ends.append((shares.mean, low, high))
-    return difference_interval(ends[0], ends[1])
+        return paired_interval(differences, z)
+    return difference_interval((second.mean, *second.over_problems(z)), (first.mean, *first.over_problems(z)))
 
 
 def _is_paired(first: Shares, second: Shares) -> bool:
@@ -240,22 +237,41 @@ def _welch_degrees(squares: Sequence[float], counts: Sequence[int]) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedArms:
-    """Final scores of a knob's arms, all pairs compared.
+class KnobScores:
+    """The scored arms of a knob, all pairs compared.
 
     Best and worst are chosen by their measured scores, so Holm's adjustment counts every pair.
     """
 
-    scores: KnobScores
+    knob: Knob
+    arms: tuple[ArmScore, ...]
     pairs: Mapping[tuple[str, str], ArmComparison]
     """Comparison by the names of both arms, in either order."""
 
+    @property
+    def best(self) -> ArmScore:
+        """The arm with the highest final mean. Ties: the base, else the first."""
+        return max(self.arms, key=lambda arm: (arm.final.mean, arm.is_base))
+
+    @property
+    def target(self) -> float:
+        return TARGET_SHARE * self.best.final.mean
+
+    @property
+    def kl_metric(self) -> str:
+        return kl_metric(self.knob)
+
+    @property
+    def reference(self) -> ArmScore:
+        """Baseline for side effects and speed: the base recipe, else the best arm."""
+        return next((arm for arm in self.arms if arm.is_base), self.best)
+
     def against_best(self, arm: ArmScore) -> ArmComparison:
-        return self.pairs[arm.name, self.scores.best.name]
+        return self.pairs[arm.name, self.best.name]
 
     @property
     def others(self) -> tuple[ArmScore, ...]:
-        return tuple(arm for arm in self.scores.arms if arm.name != self.scores.best.name)
+        return tuple(arm for arm in self.arms if arm.name != self.best.name)
 
     @property
     def worse(self) -> tuple[ArmScore, ...]:
@@ -268,13 +284,12 @@ class ComparedArms:
         return tuple(arm for arm in self.others if not self.against_best(arm).is_clear)
 
 
-def compare_knob(scores: KnobScores) -> ComparedArms:
-    shared = shared_spread(steady([arm.final for arm in scores.arms]))
-    found = adjusted(
-        [compare((a.name, b.name), a.final, b.final, shared) for a, b in itertools.combinations(scores.arms, 2)]
-    )
+def score_knob(knob: Knob) -> KnobScores:
+    arms = score_arms(knob)
+    shared = shared_spread(steady([arm.final for arm in arms]))
+    found = adjusted([compare((a.name, b.name), a.final, b.final, shared) for a, b in itertools.combinations(arms, 2)])
     pairs = {(one.first, one.second): one for one in found}
-    return ComparedArms(scores, pairs | {(one.second, one.first): _turned(one) for one in found})
+    return KnobScores(knob, arms, pairs | {(one.second, one.first): _turned(one) for one in found})
 
 
 def _turned(one: ArmComparison) -> ArmComparison:

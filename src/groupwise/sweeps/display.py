@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from groupwise.base.harmless import printable
 from groupwise.base.screen import Screen
-from groupwise.sweeps.run_jobs import JobProgress, JobWatcher, summary_of
+from groupwise.sweeps.run_jobs import JobProgress, summary_of
 
 if TYPE_CHECKING:
     from rich.console import Group as Renderables
@@ -23,13 +23,14 @@ _ROOM = 4
 """Lines of the terminal that are not rows of the table."""
 
 
-class Display(JobWatcher):
+class Display:
     def __init__(self, num_runs: int, stream: TextIO | None = None) -> None:
         self._screen = Screen(stream, is_kept=False)
         self._num_runs = num_runs
         self._num_ended = 0
 
     def changed(self, now: JobProgress) -> None:
+        """Show that a run started or ended."""
         is_ended = now.status in ("finished", "failed", "stopped")
         self._num_ended += is_ended
         if not self._screen.is_live:
@@ -37,6 +38,7 @@ class Display(JobWatcher):
             self.say(" ".join(filter(None, [now.job.name + ":", now.status, _detail(now), count])))
 
     def passed(self, runs: Sequence[JobProgress]) -> None:
+        """Show the state of all runs."""
         if self._screen.is_live:
             self._screen.show(self._render(runs))
 

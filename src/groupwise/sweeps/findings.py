@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from groupwise.sweeps.arm_scores import ArmScore, KnobScores, Shares, score_knob
-from groupwise.sweeps.compare_arms import ALPHA, ComparedArms, compare, compare_knob, problems_interval, problems_p
+from groupwise.base.text_layout import percent
+from groupwise.sweeps.arm_scores import ArmScore, Shares
+from groupwise.sweeps.compare_arms import ALPHA, KnobScores, compare, problems_interval, problems_p, score_knob
 from groupwise.sweeps.findings_effects import (
     collapse_findings,
     gap_findings,
@@ -31,7 +32,6 @@ from groupwise.sweeps.findings_words import (
     SweepFinding,
     knob_words,
     listed,
-    percent,
     percent_range,
     place,
     points_range,
@@ -40,7 +40,7 @@ from groupwise.sweeps.findings_words import (
     subject,
 )
 from groupwise.sweeps.spec import PLAIN_LIST
-from groupwise.sweeps.sweep_records import Knob, Sweep
+from groupwise.sweeps.sweep_records import Knob
 
 STOPPED_SHARE = 0.1
 """Fraction of the best arm's gain below which an arm has learned almost nothing."""
@@ -50,12 +50,12 @@ HEADLINES = ("stops", "harms", "costs", "best", "unclear", "flat", "none")
 
 @dataclass(frozen=True, slots=True)
 class KnobFindings:
-    compared: ComparedArms
+    scores: KnobScores
     findings: tuple[SweepFinding, ...]
 
     @property
     def knob(self) -> Knob:
-        return self.compared.scores.knob
+        return self.scores.knob
 
     @property
     def headline(self) -> SweepFinding:
@@ -65,26 +65,20 @@ class KnobFindings:
         )
 
 
-def find_all(study: Sweep) -> tuple[KnobFindings, ...]:
-    return tuple(find(knob) for knob in study.knobs)
-
-
 def find(knob: Knob) -> KnobFindings:
     scores = score_knob(knob)
-    compared = compare_knob(scores)
     findings = (
-        *score_findings(compared),
-        *speed_findings(compared),
-        *side_effect_findings(compared),
+        *score_findings(scores),
+        *speed_findings(scores),
+        *side_effect_findings(scores),
         *spread_findings(scores),
         *collapse_findings(knob),
         *gap_findings(knob),
     )
-    return KnobFindings(compared, findings)
+    return KnobFindings(scores, findings)
 
 
-def score_findings(compared: ComparedArms) -> list[SweepFinding]:
-    scores = compared.scores
+def score_findings(scores: KnobScores) -> list[SweepFinding]:
     knob = scores.knob
     if not scores.arms:
         sentence = f"{knob_words(knob)}: no finished run has been evaluated yet."
@@ -95,45 +89,43 @@ def score_findings(compared: ComparedArms) -> list[SweepFinding]:
             f"{subject(knob, [arm])} ends at {percent(arm.final.mean)}; there is no other arm to compare it with yet; "
             f"{seeds_words([arm])}."
         )
-        return [SweepFinding("none", knob.name, sentence, (arm.name,), {"arms": [arm_figures(arm)]})]
-    return [_standing(compared), *_worse(compared)]
+        return [SweepFinding("none", knob.name, sentence, (arm.name,), {"arms": [arm.figures()]})]
+    return [_standing(scores), *_worse(scores)]
 
 
-def _standing(compared: ComparedArms) -> SweepFinding:
+def _standing(scores: KnobScores) -> SweepFinding:
     """Name the best arm, and the arms that are statistically indistinguishable from it."""
-    scores = compared.scores
     knob, best = scores.knob, scores.best
     names = tuple(arm.name for arm in scores.arms)
     figures = {
         "best": best.name,
-        "not_told_apart": [arm.name for arm in compared.tied],
-        "arms": [arm_figures(arm) for arm in scores.arms],
-        "comparisons": [compared.against_best(arm) for arm in compared.others],
+        "not_told_apart": [arm.name for arm in scores.tied],
+        "arms": [arm.figures() for arm in scores.arms],
+        "comparisons": [scores.against_best(arm) for arm in scores.others],
     }
-    if not any(one.is_clear for one in compared.pairs.values()):
-        kind, sentence = _undecided(compared)
+    if not any(one.is_clear for one in scores.pairs.values()):
+        kind, sentence = _undecided(scores)
         return SweepFinding(kind, knob.name, sentence, names, figures)
     final = best.final.estimate()
     sentence = (
         f"{subject(knob, [best])} has the highest final score, {percent(final.value)} "
         f"(95 % interval {percent_range((final.low, final.high))})"
     )
-    if compared.tied:
-        labels = listed([short_label(arm) for arm in compared.tied])
-        are = "is" if len(compared.tied) == 1 else "are"
-        finals = percent_range(arm.final.mean for arm in compared.tied)
+    if scores.tied:
+        labels = listed([short_label(arm) for arm in scores.tied])
+        are = "is" if len(scores.tied) == 1 else "are"
+        finals = percent_range(arm.final.mean for arm in scores.tied)
         sentence += f"; {labels} ({finals}) {are} statistically indistinguishable from it"
     else:
         sentence += ", significantly ahead of all others"
     return SweepFinding("best", knob.name, f"{sentence}; {seeds_words(scores.arms)}.", names, figures)
 
 
-def _undecided(compared: ComparedArms) -> tuple[str, str]:
+def _undecided(scores: KnobScores) -> tuple[str, str]:
     """Return kind and sentence if no pair differs significantly: the arms are alike, or the seeds disagree."""
-    scores = compared.scores
     finals = percent_range(arm.final.mean for arm in scores.arms)
     seeds = seeds_words(scores.arms)
-    hidden = max(max(abs(one.low), abs(one.high)) for one in compared.pairs.values())
+    hidden = max(max(abs(one.low), abs(one.high)) for one in scores.pairs.values())
     rest = f"a difference of up to {points_range([hidden])} is possible"
     who = "The arms" if scores.knob.name == PLAIN_LIST else f"The values of {knob_words(scores.knob)}"
     if all(len(arm.runs) == 1 for arm in scores.arms):
@@ -145,15 +137,14 @@ def _undecided(compared: ComparedArms) -> tuple[str, str]:
     return "flat", f"{who} are statistically indistinguishable with {seeds}: {finals}; {rest}."
 
 
-def _worse(compared: ComparedArms) -> list[SweepFinding]:
+def _worse(scores: KnobScores) -> list[SweepFinding]:
     """Return one finding for each group of neighbouring values with the same effect."""
-    scores = compared.scores
-    worse = {arm.name for arm in compared.worse}
-    effects = {arm.name: effect_of(arm, scores.best) for arm in compared.worse}
+    worse = {arm.name for arm in scores.worse}
+    effects = {arm.name: effect_of(arm, scores.best) for arm in scores.worse}
     if not scores.knob.is_ordered:
-        return [_worse_finding(compared, [arm], effects[arm.name]) for arm in compared.worse]
+        return [_worse_finding(scores, [arm], effects[arm.name]) for arm in scores.worse]
     groups = [list(group) for _, group in groupby(scores.arms, key=lambda arm: effects.get(arm.name))]
-    return [_worse_finding(compared, group, effects[group[0].name]) for group in groups if group[0].name in worse]
+    return [_worse_finding(scores, group, effects[group[0].name]) for group in groups if group[0].name in worse]
 
 
 def effect_of(arm: ArmScore, best: ArmScore) -> str:
@@ -170,10 +161,9 @@ def effect_of(arm: ArmScore, best: ArmScore) -> str:
     return "stops" if low <= 0 and gain <= STOPPED_SHARE * best_gain else "costs"
 
 
-def _worse_finding(compared: ComparedArms, arms: Sequence[ArmScore], effect: str) -> SweepFinding:
-    scores = compared.scores
+def _worse_finding(scores: KnobScores, arms: Sequence[ArmScore], effect: str) -> SweepFinding:
     knob, best = scores.knob, scores.best
-    comparisons = [compared.against_best(arm) for arm in arms]
+    comparisons = [scores.against_best(arm) for arm in arms]
     before = [arm.before.mean for arm in arms if arm.before is not None]
     finals = percent_range(arm.final.mean for arm in arms)
     against = f"against {percent(best.final.mean)} {place(knob, best)}; {seeds_words([*arms, best])}."
@@ -187,7 +177,7 @@ def _worse_finding(compared: ComparedArms, arms: Sequence[ArmScore], effect: str
         sentence = f"{who} costs {lost}: {finals} {against}"
     figures: dict[str, Any] = {
         "best": best.name,
-        "arms": [arm_figures(arm) for arm in (*arms, best)],
+        "arms": [arm.figures() for arm in (*arms, best)],
         "comparisons": comparisons,
     }
     return SweepFinding(effect, knob.name, sentence, tuple(arm.name for arm in arms), figures)
@@ -204,15 +194,3 @@ def _reach(scores: KnobScores, arms: Sequence[ArmScore]) -> str:
     if arms[0].name == scores.arms[0].name:
         return f"{knob_words(knob)} ≤ {last}"
     return f"{knob_words(knob)} from {first} to {last}"
-
-
-def arm_figures(arm: ArmScore) -> dict[str, Any]:
-    before = arm.before
-    return {
-        "arm": arm.name,
-        "label": arm.label,
-        "final": arm.final.estimate()._asdict(),
-        "final_by_seed": arm.final.by_seed,
-        "before_by_seed": {} if before is None else before.by_seed,
-        "num_problems": arm.final.num_problems,
-    }

@@ -19,13 +19,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from groupwise.base.stats import holm, mean
+from groupwise.base.text_layout import percent
 from groupwise.sweeps.arm_scores import (
     CLIP,
     GRAD_NORM,
     KL_FROM_REFERENCE,
     REWARD,
     ArmScore,
-    KnobScores,
     Shares,
     best_of,
     steps_to,
@@ -34,7 +34,7 @@ from groupwise.sweeps.arm_scores import (
 from groupwise.sweeps.compare_arms import (
     ALPHA,
     ArmComparison,
-    ComparedArms,
+    KnobScores,
     adjusted,
     compare,
     problems_interval,
@@ -48,7 +48,6 @@ from groupwise.sweeps.findings_words import (
     cut,
     knob_words,
     listed,
-    percent,
     percent_range,
     rounded,
     seeds_words,
@@ -75,19 +74,18 @@ class Quantity:
     """More is better: the finding is a fraction of the baseline, not a multiple."""
 
 
-def speed_findings(compared: ComparedArms) -> list[SweepFinding]:
+def speed_findings(scores: KnobScores) -> list[SweepFinding]:
     """Compare the baseline arm with arms whose final scores are statistically indistinguishable from it."""
-    scores = compared.scores
     if len(scores.arms) < 2:
         return []
     reference = scores.reference
-    alike = {scores.best.name, *(arm.name for arm in compared.tied)}
+    alike = {scores.best.name, *(arm.name for arm in scores.tied)}
     found: list[tuple[ArmScore, ArmComparison]] = []
     num_looks = 1
     for arm in scores.arms:
         if arm.name == reference.name or not {arm.name, reference.name} <= alike:
             continue
-        if compared.pairs[arm.name, reference.name].is_clear:
+        if scores.pairs[arm.name, reference.name].is_clear:
             continue
         faster, slower = sorted((arm, reference), key=lambda one: one.steps_to(scores.target))
         if faster.steps_to(scores.target) == slower.steps_to(scores.target):
@@ -142,8 +140,7 @@ def steps_words(scores: KnobScores, arm: ArmScore) -> str:
     return "not reached" if math.isinf(steps) else f"{steps:g} steps"
 
 
-def side_effect_findings(compared: ComparedArms) -> list[SweepFinding]:
-    scores = compared.scores
+def side_effect_findings(scores: KnobScores) -> list[SweepFinding]:
     kl_words = "KL from the reference" if scores.kl_metric == KL_FROM_REFERENCE else "KL of a step's updates"
     quantities = (
         Quantity(scores.kl_metric, kl_words, 1e-3),
@@ -151,13 +148,12 @@ def side_effect_findings(compared: ComparedArms) -> list[SweepFinding]:
         Quantity(GRAD_NORM, "gradient norm", 0.0),
         Quantity(REWARD, "rollout reward", 0.0, is_good=True),
     )
-    return [finding for quantity in quantities for finding in _side_effects(compared, quantity)] if scores.arms else []
+    return [finding for quantity in quantities for finding in _side_effects(scores, quantity)] if scores.arms else []
 
 
-def _side_effects(compared: ComparedArms, quantity: Quantity) -> list[SweepFinding]:
-    scores = compared.scores
+def _side_effects(scores: KnobScores, quantity: Quantity) -> list[SweepFinding]:
     reference = scores.reference
-    level = mean(list(reference.tail(quantity.metric).values()))
+    level = mean(reference.tail(quantity.metric).values())
     arms = [arm for arm in scores.arms if arm.name != reference.name and arm.tail(quantity.metric)]
     if not math.isfinite(level) or not arms:
         return []
@@ -165,8 +161,8 @@ def _side_effects(compared: ComparedArms, quantity: Quantity) -> list[SweepFindi
     p_values = holm([_excess_p(above, below, quantity.metric) for above, below in pairs])
     found: dict[str, list[tuple[ArmScore, float, float]]] = {}
     for arm, p in zip(arms, p_values, strict=True):
-        value = mean(list(arm.tail(quantity.metric).values()))
-        against = compared.pairs[arm.name, reference.name]
+        value = mean(arm.tail(quantity.metric).values())
+        against = scores.pairs[arm.name, reference.name]
         high, low = (level, value) if quantity.is_good else (value, level)
         if p < ALPHA and high > quantity.floor and high >= SIDE_EFFECT_RATIO * low:
             if not against.is_clear:
@@ -185,7 +181,7 @@ def _excess_p(arm: ArmScore, reference: ArmScore, metric: str) -> float:
         second = {seed: math.log(value) for seed, value in second.items()}
     test = seed_test(first, second)
     if test is not None:
-        return test.p if mean(list(first.values())) > mean(list(second.values())) else 1.0
+        return test.p if mean(first.values()) > mean(second.values()) else 1.0
     (run,), (other,) = arm.runs, reference.runs
     return 0.0 if min(tail_values(run.steps, metric)) > max(tail_values(other.steps, metric)) else 1.0
 

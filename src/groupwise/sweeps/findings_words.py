@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.base.json_values import plain
+from groupwise.base.text_layout import percent
 from groupwise.sweeps.arm_scores import ArmScore
 from groupwise.sweeps.spec import PLAIN_LIST
 from groupwise.sweeps.sweep_records import Arm, Knob
@@ -32,23 +33,15 @@ class SweepFinding:
         return dict(plain(self))
 
 
-def percent(share: float) -> str:
-    return f"{_hundredths(share)} %"
-
-
 def percent_range(shares: Iterable[float]) -> str:
     """Return "95.8 to 97.2 %", or one number if both ends read the same."""
     known = list(shares)
-    low, high = _hundredths(min(known)), _hundredths(max(known))
-    return f"{low} %" if low == high else f"{low} to {high} %"
+    low, high = percent(min(known)), percent(max(known))
+    return high if low == high else f"{low.removesuffix(' %')} to {high}"
 
 
 def points_range(shares: Iterable[float]) -> str:
     return percent_range(shares).removesuffix(" %") + " points"
-
-
-def _hundredths(share: float) -> str:
-    return f"{100 * share:.1f}".removesuffix(".0").replace("-", "−")
 
 
 def rounded(value: float) -> str:

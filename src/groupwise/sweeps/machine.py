@@ -45,16 +45,13 @@ class Machine:
 
 def plan_recipes(recipes: Sequence[Recipe], gpu_name: str = "this") -> tuple[int, tuple[ArmPlan | str, ...]]:
     """Return the free bytes of the GPU, and a plan for each recipe or the reason why there is none."""
-    from groupwise.planner.gpus import find_gpu, this_gpu
     from groupwise.planner.make_plan import make_plan
-    from groupwise.planner.measure import calibration_path, known_speed
+    from groupwise.planner.measure import choose_gpu
     from groupwise.planner.shapes import ModelShape, find_shape
     from groupwise.planner.stage_memory import CONTEXT_BYTES
-    from groupwise.planner.work import USUAL_PROMPT_TOKENS
 
     try:
-        gpu, device = this_gpu() if gpu_name == "this" else (find_gpu(gpu_name), None)
-        speed = None if device is None else known_speed(device, calibration_path())
+        gpu, speed = choose_gpu(gpu_name)
     except ConfigError as error:
         if gpu_name != "this":
             raise
@@ -72,7 +69,7 @@ def plan_recipes(recipes: Sequence[Recipe], gpu_name: str = "this") -> tuple[int
         if isinstance(shape, str):
             plans.append(shape)
             continue
-        plan = make_plan(recipe, shape, gpu, prompt_tokens=USUAL_PROMPT_TOKENS, speed=speed)
+        plan = make_plan(recipe, shape, gpu, speed=speed)
         peak = max(stage.most.peak for stage in plan.stages) + CONTEXT_BYTES
         plans.append(ArmPlan(plan.run_s, peak, plan.fits))
     return gpu.free_bytes, tuple(plans)

@@ -19,17 +19,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from groupwise.base.signals import handling_stops
 from groupwise.runs import layout
 from groupwise.runs.files import write_failure
 from groupwise.sweeps.folder import SweepJob, recipe_file, record_failure
 from groupwise.workers import num_cores
+
+if TYPE_CHECKING:
+    from groupwise.sweeps.display import Display
 
 TRAIN = (sys.executable, "-m", "groupwise", "train")
 WAIT_S = 0.5
@@ -52,16 +55,6 @@ class JobProgress:
     """The last line that a failed run printed."""
 
 
-class JobWatcher:
-    """Follows the runs of a sweep. This one ignores them."""
-
-    def changed(self, now: JobProgress) -> None:
-        """Handle a run that started or ended."""
-
-    def passed(self, runs: Sequence[JobProgress]) -> None:
-        """Handle a progress check with the state of all runs."""
-
-
 class StopSwitch:
     """Stops the start of further runs, after a signal or a time limit."""
 
@@ -80,11 +73,8 @@ class StopSwitch:
     def is_on(self) -> bool:
         return self.signal is not None or self.is_time_up
 
-    def listening(self) -> AbstractContextManager[None]:
-        """Return a context in which SIGTERM and SIGINT turn this switch on."""
-        return handling_stops(self._handle)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def turn_on(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal."""
         self.is_urgent = self.signal is not None
         self.signal = number
 
@@ -126,18 +116,18 @@ class JobRunner:
         *,
         placement: Placement | None = None,
         stop: StopSwitch | None = None,
-        watcher: JobWatcher | None = None,
+        watcher: Display | None = None,
         train: Sequence[str] | None = None,
         keeps_checkpoints: bool = True,
     ) -> None:
         self._folder = folder
         self._placement = placement or Placement()
         self._stop = stop or StopSwitch()
-        self._watcher = watcher or JobWatcher()
+        self._watcher = watcher
         self._train = TRAIN if train is None else tuple(train)
         self._keeps_checkpoints = keeps_checkpoints
         self._children: list[_Child] = []
-        self._runs: dict[tuple[str, int], JobProgress] = {}
+        self._runs: dict[Path, JobProgress] = {}
         self._selector = selectors.DefaultSelector()
 
     def run(self, jobs: Sequence[SweepJob]) -> list[JobProgress]:
@@ -147,9 +137,9 @@ class JobRunner:
             if job.state == "finished":
                 self._note(JobProgress(job, "finished", job.step, job.score))
             else:
-                self._runs[_key(job)] = JobProgress(job)
+                self._runs[job.run_dir] = JobProgress(job)
                 waiting.append(job)
-        with self._stop.listening():
+        with handling_stops(self._stop.turn_on):
             try:
                 while (waiting and not self._stop.is_on) or self._children:
                     while waiting and not self._stop.is_on and len(self._children) < self._placement.at_once:
@@ -157,10 +147,12 @@ class JobRunner:
                     if self._stop.is_on:
                         self._tell_all()
                     self._wait()
-                    self._watcher.passed(self._look())
+                    runs = self._look()
+                    if self._watcher is not None:
+                        self._watcher.passed(runs)
             finally:
                 self._kill_all()
-        return [self._runs[_key(job)] for job in jobs]
+        return [self._runs[job.run_dir] for job in jobs]
 
     def _start(self, job: SweepJob) -> None:
         taken = {child.slot for child in self._children}
@@ -235,17 +227,14 @@ class JobRunner:
 
     def _look(self) -> list[JobProgress]:
         for child in self._children:
-            key = _key(child.job)
+            key = child.job.run_dir
             self._runs[key] = replace(self._runs[key], step=child.job.step)
         return list(self._runs.values())
 
     def _note(self, now: JobProgress) -> None:
-        self._runs[_key(now.job)] = now
-        self._watcher.changed(now)
-
-
-def _key(job: SweepJob) -> tuple[str, int]:
-    return job.arm.name, job.seed
+        self._runs[now.job.run_dir] = now
+        if self._watcher is not None:
+            self._watcher.changed(now)
 
 
 def _end_with(parent: int) -> Callable[[], None]:

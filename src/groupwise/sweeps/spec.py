@@ -7,15 +7,14 @@ Contract: every mistake that shows in the file itself is a `ConfigError` that na
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from groupwise.base.json_values import dotted_items
 from groupwise.config import RECIPES, ConfigError, build
-from groupwise.config.build import require
+from groupwise.config.build import Config, CountOrZero, Name, Within, require
 from groupwise.config.recipe import find_shipped, parse_toml, read_text
 
 SWEEPS = RECIPES / "sweeps"
@@ -29,31 +28,32 @@ PLAIN_LIST = "arms"
 MAX_ARMS = 10_000
 
 SEED_ERROR = "the sweep sets the seed itself; list the seeds in `seeds` at the top of the file"
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,47}")
-
-
-def check_name(name: str, where: str) -> None:
-    is_safe = _NAME.fullmatch(name) is not None
-    require(is_safe, f"{where} = {name!r}: use 1 to 48 letters, digits, '.', '_' or '-', not starting with '.'")
-
-
-def _check_keys(key: str, keys: tuple[str, ...], where: str) -> None:
-    require(bool(key) != bool(keys), f"{where}: give key (one recipe key) or keys (several that change together)")
-    for one in (key, *keys):
-        require(one != "seed", f"{where}: {SEED_ERROR}")
-    require(len(set(keys)) == len(keys), f"{where}: keys = {list(keys)}: one is given twice")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnobSpec:
-    name: str
-    """Used in the names of its arms and their folders."""
-    title: str = ""
-    """Name for people, such as "KL coefficient". Default: `name`."""
+class _KeyedConfig(Config):
+    name: Name
+    """Used in the names of arms and their folders."""
     key: str = ""
     """A recipe key, such as stages.0.kl.coefficient."""
     keys: tuple[str, ...] = ()
     """Several recipe keys that change together, instead of `key`."""
+
+    @property
+    def all_keys(self) -> tuple[str, ...]:
+        return self.keys or (self.key,)
+
+    def _check_keys(self) -> None:
+        is_one = bool(self.key) != bool(self.keys)
+        require(is_one, f"{self.name}: give key (one recipe key) or keys (several that change together)")
+        require("seed" not in self.all_keys, f"{self.name}: {SEED_ERROR}")
+        require(len(set(self.keys)) == len(self.keys), f"{self.name}: keys = {list(self.keys)}: one is given twice")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnobSpec(_KeyedConfig):
+    title: str = ""
+    """Name for people, such as "KL coefficient". Default: `name`."""
     values: tuple[Any, ...]
     """One arm per value. With several keys: one value for all, a list with one value per key, or a table."""
     labels: tuple[str, ...] = ()
@@ -61,23 +61,18 @@ class KnobSpec:
     set: Mapping[str, Any] = field(default_factory=dict)
     """Additional keys of all arms of this knob."""
 
-    def __post_init__(self) -> None:
-        check_name(self.name, "name")
-        _check_keys(self.key, self.keys, self.name)
+    def check(self) -> None:
+        self._check_keys()
         require(bool(self.values), f"{self.name}: values = []: give at least one")
         require(
             len(self.labels) in (0, len(self.values)),
             f"{self.name}: {len(self.labels)} labels for {len(self.values)} values; give one for each, or none",
         )
 
-    @property
-    def all_keys(self) -> tuple[str, ...]:
-        return self.keys or (self.key,)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArmSpec:
-    name: str
+class ArmSpec(Config):
+    name: Name
     label: str = ""
     """Name for people. Default: `name`."""
     recipe: str = ""
@@ -85,16 +80,11 @@ class ArmSpec:
     set: Mapping[str, Any] = field(default_factory=dict)
     """Recipe keys of this arm; {} is the recipe itself."""
 
-    def __post_init__(self) -> None:
-        check_name(self.name, "name")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RangeSpec:
-    name: str
-    key: str = ""
-    keys: tuple[str, ...] = ()
-    """Several keys that all get the same value."""
+class RangeSpec(_KeyedConfig):
+    """Values of a key that a search may choose; several keys all get the same value."""
+
     low: int | float | None = None
     high: int | float | None = None
     log: bool = False
@@ -104,9 +94,8 @@ class RangeSpec:
     choices: tuple[Any, ...] = ()
     """Values to choose from, instead of low and high."""
 
-    def __post_init__(self) -> None:
-        check_name(self.name, "name")
-        _check_keys(self.key, self.keys, self.name)
+    def check(self) -> None:
+        self._check_keys()
         if self.choices:
             given = [key for key in ("low", "high", "step") if getattr(self, key) is not None]
             require(not given and not self.log, f"{self.name}: drop {(*given, 'log')[0]}, or choices")
@@ -122,32 +111,26 @@ class RangeSpec:
         require(self.step is None or self.step > 0, f"{self.name}: step = {self.step}: must be above 0")
         require(self.step is None or not self.log, f"{self.name}: step and log cannot be combined; drop one")
 
-    @property
-    def all_keys(self) -> tuple[str, ...]:
-        return self.keys or (self.key,)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSpec:
-    trials: int
+class SearchSpec(Config):
+    trials: Annotated[int, Within(f"[1, {MAX_ARMS}]")]
     """Number of sets of values to try; each is an arm with all seeds."""
-    seed: int = 0
+    seed: CountOrZero = 0
     """Seed of Optuna's sampler."""
     objective: str = HELD_OUT
     """The last held-out pass@1, or a metric of the steps: its mean over the last tenth of them, at least three."""
     direction: Literal["maximize", "minimize"] = "maximize"
     ranges: tuple[RangeSpec, ...]
 
-    def __post_init__(self) -> None:
-        require(1 <= self.trials <= MAX_ARMS, f"trials = {self.trials}: must be from 1 to {MAX_ARMS}")
-        require(self.seed >= 0, f"seed = {self.seed}: must not be negative")
+    def check(self) -> None:
         require(bool(self.ranges), "ranges = []: add a [[search.ranges]] table with a name, a key, low and high")
         check_unique([one.name for one in self.ranges], "ranges")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SweepSpec:
-    name: str
+class SweepSpec(Config):
+    name: Name
     """Name of the folder."""
     recipe: str
     """One of `groupwise recipes`, or a TOML file, relative to the sweep file or else to the working directory."""
@@ -166,8 +149,7 @@ class SweepSpec:
     arms: tuple[ArmSpec, ...] = ()
     search: SearchSpec | None = None
 
-    def __post_init__(self) -> None:
-        check_name(self.name, "name")
+    def check(self) -> None:
         given = [key for key in ("knobs", "arms", "search") if getattr(self, key)]
         require(len(given) > 0, "nothing to vary: add [[knobs]], [[arms]] or a [search] table")
         require(len(given) < 2, f"{' and '.join(given)}: give only one of [[knobs]], [[arms]], [search]")

@@ -16,11 +16,12 @@ from typing import Any
 
 from groupwise.base.harmless import escape, visible
 from groupwise.base.json_values import plain
-from groupwise.base.text_layout import duration
-from groupwise.sweeps.arm_scores import ArmScore, KnobScores
-from groupwise.sweeps.findings import KnobFindings, find_all
+from groupwise.base.text_layout import duration, percent
+from groupwise.sweeps.arm_scores import ArmScore
+from groupwise.sweeps.compare_arms import KnobScores
+from groupwise.sweeps.findings import KnobFindings, find
 from groupwise.sweeps.findings_effects import steps_words
-from groupwise.sweeps.findings_words import count, knob_words, percent, percent_range, rounded, short_label
+from groupwise.sweeps.findings_words import count, knob_words, percent_range, rounded, short_label
 from groupwise.sweeps.folder import gap_words, read_study
 from groupwise.sweeps.panels import charts_of, colours_of, panels_of
 from groupwise.sweeps.sweep_records import Sweep
@@ -59,7 +60,7 @@ class SweepReport:
 
 def write_sweep_report(sweep_dir: Path) -> SweepReport:
     study = read_study(sweep_dir)
-    found = find_all(study)
+    found = [find(knob) for knob in study.knobs]
     findings = [finding for one in found for finding in one.findings]
     texts = Texts()
     contents = {"summary": ("Summary", *_summary(study, found))}
@@ -119,13 +120,13 @@ def _stages(study: Sweep) -> list[tuple[str, int, int]]:
 def _summary(study: Sweep, found: Sequence[KnobFindings]) -> tuple[dict[str, Any], str]:
     rows, cells, groups = [], [], []
     for one in found:
-        scores, finding = one.compared.scores, one.headline.sentence
+        scores, finding = one.scores, one.headline.sentence
         finals = [arm.final.mean for arm in scores.arms]
         ends = {"final_min": min(finals, default=None), "final_max": max(finals, default=None)}
         rows.append({"knob": one.knob.name, "best": scores.best.name if finals else None, **ends, "finding": finding})
         highest = short_label(scores.best) if finals else "–"
-        if one.compared.tied:
-            highest += f"\n{len(one.compared.tied)} statistically indistinguishable"
+        if scores.tied:
+            highest += f"\n{len(scores.tied)} statistically indistinguishable"
         cells.append([knob_words(one.knob), percent_range(finals) if finals else "–", highest, finding])
         if finals:
             groups.append({"title": knob_words(one.knob), "rows": _dots(scores)})
@@ -161,7 +162,7 @@ def _final_words(arm: ArmScore) -> list[str]:
 
 
 def _knob(section: str, one: KnobFindings) -> tuple[dict[str, Any], str]:
-    scores = one.compared.scores
+    scores = one.scores
     charts = charts_of(one.knob)
     html = paragraph(", ".join(one.knob.keys), "dim") if one.knob.keys else ""
     html += f'<ul class="findings">{"".join(f"<li>{escape(finding.sentence)}</li>" for finding in one.findings)}</ul>'
@@ -189,7 +190,7 @@ def _knob(section: str, one: KnobFindings) -> tuple[dict[str, Any], str]:
             "the last tenth of the steps.",
             "dim",
         )
-        pairs = {tuple(sorted(names)): pair for names, pair in one.compared.pairs.items()}
+        pairs = {tuple(sorted(names)): pair for names, pair in scores.pairs.items()}
         data |= {
             "target": scores.target,
             "kl_metric": scores.kl_metric,

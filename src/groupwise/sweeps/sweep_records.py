@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.base.json_values import plain
-from groupwise.config import ConfigError, Recipe, dump_toml, parse_recipe
+from groupwise.config import ConfigError, Recipe, parse_recipe
+from groupwise.config.recipe import dump_value, parse_override
 from groupwise.runs import layout
 from groupwise.runs.files import RunReadError
 from groupwise.sweeps.spec import BASE
@@ -78,7 +78,7 @@ class Arm:
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        return tuple(f"{key}={toml_value(value)}" for key, value in self.settings.items())
+        return tuple(f"{key}={dump_value(value)}" for key, value in self.settings.items())
 
 
 BASE_ARM = Arm(BASE, BASE, is_base=True)
@@ -128,13 +128,6 @@ class Sweep:
             return parse_recipe(text, (*arm.overrides, *seeds), origin=origin)
         except ConfigError as error:
             raise ConfigError(f"arm {arm.name!r}: {error}") from None
-
-
-def toml_value(value: Any) -> str:
-    """Write a value so that `--set key=VALUE` reads it back."""
-    if isinstance(value, Mapping):
-        return "{}"  # `flatten` leaves only empty tables
-    return dump_toml({"value": value}).removeprefix("value = ").rstrip("\n")
 
 
 # ---- sweep.json ----
@@ -213,7 +206,7 @@ def from_json(table: Mapping[str, Any]) -> Sweep:
 def _arm_from_json(table: Mapping[str, Any]) -> Arm:
     recipe = table.get("recipe") or {}
     # Overrides tell infinity from the text "inf"; `set` does not.
-    settings = dict(map(_setting, table["overrides"])) if "overrides" in table else dict(table.get("set") or {})
+    settings = dict(map(parse_override, table["overrides"])) if "overrides" in table else dict(table.get("set") or {})
     return Arm(
         name=layout.validate_run_name(table["name"]),
         label=str(table["label"]),
@@ -224,11 +217,6 @@ def _arm_from_json(table: Mapping[str, Any]) -> Arm:
         recipe_path=str(recipe.get("path") or ""),
         recipe_text=str(recipe.get("text") or ""),
     )
-
-
-def _setting(override: str) -> tuple[str, Any]:
-    key, _, text = override.partition("=")
-    return key, tomllib.loads(f"value = {text}")["value"]
 
 
 def _knob_from_json(table: Mapping[str, Any], arms: Mapping[str, Arm]) -> Knob:

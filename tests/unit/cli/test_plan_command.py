@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import groupwise as gw
 from groupwise.cli import main
 from groupwise.planner import measure
 from groupwise.planner.timing import Speed
@@ -122,6 +123,8 @@ def test_measuring_once_is_enough(
     monkeypatch.setattr(measure.measure, "__defaults__", (lambda gpu: None,))
     assert sample_time("--measure") == pytest.approx(3 * before)
     assert sample_time() == pytest.approx(3 * before)
+    own = gw.plan(recipe)
+    assert own.stages[0].phases_s["sample"] == pytest.approx(3 * before)
     assert sample_time("--gpu", "h200") == pytest.approx(before)  # any H200, not the one that is here
     assert planned(capsys, recipe)["gpu"]["memory_gib"] == 100
 

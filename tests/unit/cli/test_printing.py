@@ -42,6 +42,16 @@ def test_commands_are_never_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     assert printing.sys.stdout.getvalue() == "groupwise train --resume runs/a\ngroupwise report runs/a\n"
 
 
+@pytest.mark.parametrize(
+    ("width", "lines"), [(20, ["a long name", "  what it means"]), (200, ["a long name            what it means"])]
+)
+def test_a_meaning_goes_below_a_wide_name(width: int, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr("sys.stdout", Terminal())
+    printing.say_list([("a long name", "what it means")], 22)
+    assert printing.sys.stdout.getvalue().splitlines() == lines
+
+
 def test_cells_are_no_markup_and_break_at_spaces(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

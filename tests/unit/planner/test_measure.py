@@ -28,26 +28,28 @@ def test_a_machine_twice_as_slow_has_a_factor_of_two() -> None:
     assert (two.decode, two.update) == pytest.approx((2 * one.decode, 2 * one.update))
 
 
-def test_it_is_remembered_for_that_gpu_alone(tmp_path: Path) -> None:
-    path = tmp_path / "cache" / "plan.json"
-    assert known_speed("GPU A", path) is None
-    first = measure(H200, "GPU A", path, probe=lambda gpu: MEASURED)
-    measure(H200, "GPU B", path, probe=lambda gpu: Probed(QWEN, 9.0, 9.0, 449.0))
-    assert known_speed("GPU A", path) == first
-    assert known_speed("GPU C", path) is None
+@pytest.fixture
+def path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert calibration_path() == tmp_path / "groupwise" / "plan.json"
+    return calibration_path()
+
+
+def test_it_is_remembered_for_that_gpu_alone(path: Path) -> None:
+    assert known_speed("GPU A") is None
+    first = measure(H200, "GPU A", probe=lambda gpu: MEASURED)
+    measure(H200, "GPU B", probe=lambda gpu: Probed(QWEN, 9.0, 9.0, 449.0))
+    assert known_speed("GPU A") == first
+    assert known_speed("GPU C") is None
     assert set(json.loads(path.read_text())) == {"GPU A", "GPU B"}
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
+def test_a_damaged_file_is_named(path: Path) -> None:
+    path.parent.mkdir()
     path.write_text("{")
     with pytest.raises(ConfigError, match=r"plan\.json: cannot be read .* run again with --measure"):
-        known_speed("GPU A", path)
-
-
-def test_it_lies_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert calibration_path() == tmp_path / "groupwise" / "plan.json"
+        known_speed("GPU A")
 
 
 def test_a_calibrated_plan_needs_no_note() -> None:

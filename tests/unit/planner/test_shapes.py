@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import AutoModelForCausalLM, LlamaConfig, MixtralConfig, Qwen2Config, Qwen3Config
 
+from groupwise.base import hub
 from groupwise.bench.engine_speed import SHAPES
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
 from groupwise.models.lora import add_lora, trainable_parameters
@@ -67,6 +70,16 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         find_shape(ModelConfig(path=str(tmp_path / "nowhere")))
     with pytest.raises(ConfigError, match="mixtures of experts"):
         shape_of(MixtralConfig(**SIZES), "mixtral")
+
+
+def test_a_hub_that_does_not_answer_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "_answers", lambda address: False)
+    monkeypatch.setattr(constants, "ENDPOINT", "https://127.0.0.1:9")
+    start = time.monotonic()
+    with pytest.raises(ConfigError, match=r"model\.path = 'nobody/nothing'.*config\.json is enough"):
+        find_shape(ModelConfig(path="nobody/nothing"))
+    assert time.monotonic() - start < 10
 
 
 class _Bare:

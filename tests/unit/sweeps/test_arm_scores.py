@@ -10,13 +10,13 @@ import numpy
 import pytest
 
 from groupwise.base.stats import paired_interval, student_quantile, wilson_interval
-from groupwise.sweeps.arm_scores import KL_FROM_REFERENCE, KL_OF_UPDATES, Shares, median, score_knob
+from groupwise.sweeps.arm_scores import KL_FROM_REFERENCE, KL_OF_UPDATES, Shares, median
 from groupwise.sweeps.compare_arms import (
     adjusted,
     compare,
-    compare_knob,
     problems_interval,
     problems_p,
+    score_knob,
     seed_test,
     shared_spread,
     steady,
@@ -217,7 +217,7 @@ def test_a_problem_counts_by_the_mean_of_its_seeds() -> None:
 
 
 def test_holm_counts_every_pair() -> None:
-    compared = compare_knob(score_knob(knob_of_finals([[0.9, 0.91, 0.92], [0.9, 0.9, 0.91], [0.3, 0.31, 0.3]])))
+    compared = score_knob(knob_of_finals([[0.9, 0.91, 0.92], [0.9, 0.9, 0.91], [0.3, 0.31, 0.3]]))
     pairs = {tuple(sorted(names)): one for names, one in compared.pairs.items()}
     ranked = sorted(pairs.values(), key=lambda one: one.p)
     largest = 0.0

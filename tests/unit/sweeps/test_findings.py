@@ -13,7 +13,7 @@ from typing import Any
 import numpy
 import pytest
 
-from groupwise.sweeps.findings import find, find_all
+from groupwise.sweeps.findings import find
 from groupwise.sweeps.findings_words import SweepFinding, count, cut, listed, percent_range
 from groupwise.sweeps.folder import read_study
 from groupwise.sweeps.sweep_records import Knob
@@ -106,7 +106,7 @@ def test_a_flat_knob_is_called_flat() -> None:
     assert found.keys() == {"flat"}
     sentence = found["flat"][0].sentence
     assert sentence.startswith(
-        "The values of Knob are statistically indistinguishable with three seeds: 95.7 to 96 %; "
+        "The values of Knob are statistically indistinguishable with three seeds: 95.7 to 96.0 %; "
     )
 
 
@@ -223,13 +223,13 @@ def test_a_failed_arm_is_told_with_its_reason(tmp_path: Path) -> None:
     reason = "Traceback\nRuntimeError: out of memory"
     truths = [Truth("1", 1.0), Truth("2", 2.0), Truth("16", 16.0, failure=dict.fromkeys((0, 1, 2), reason))]
     truths[-1] = replace(truths[-1], stops_after={0: 3, 1: 3, 2: 0})
-    (one,) = find_all(read_study(write_sweep(tmp_path, {"epochs": truths})))
+    one = find(read_study(write_sweep(tmp_path, {"epochs": truths})).knobs[0])
     (failed,) = [finding for finding in one.findings if finding.kind == "failed"]
     assert failed.sentence == (
         "Epochs at 16 failed with 3 of 3 seeds: seed 2 failed after 0 steps (RuntimeError: out of memory)."
     )
     assert failed.figures["seeds"] == [0, 1, 2]
-    assert [arm.label for arm in one.compared.scores.arms] == ["1", "2"]
+    assert [arm.label for arm in one.scores.arms] == ["1", "2"]
 
 
 def test_values_without_an_order() -> None:
@@ -256,7 +256,7 @@ def test_side_effects(seeds: tuple[int, ...]) -> None:
     found = by_kind(make_knob([base, Truth("8", 8.0, clip=0.05, kl=0.5, grad_norm=3.0)], seeds=seeds))
     metrics = {finding.figures["metric"]: finding.sentence for finding in found["side_effect"]}
     assert metrics.keys() == {"kl/ref_k3", "policy/clip_share", "policy/grad_norm"}
-    assert "against 0 % at 1, while scores are statistically indistinguishable" in metrics["policy/clip_share"]
+    assert "against 0.0 % at 1, while scores are statistically indistinguishable" in metrics["policy/clip_share"]
     # Twice as much is no side effect, and a better score pays for one.
     assert "side_effect" not in by_kind(make_knob([base, Truth("8", 8.0, kl=0.1, clip=0.004)], seeds=seeds))
     worse_base = replace(base, final=0.3)
@@ -294,7 +294,7 @@ def test_scores_at_the_ceiling_make_no_other_arm_unsteady() -> None:
 def test_figures_can_be_recomputed_from_the_run_directories(tmp_path: Path) -> None:
     """The same computation without our code: lines of JSON, and numpy."""
     write_sweep(tmp_path, {"kl": KL})
-    (one,) = find_all(read_study(tmp_path))
+    one = find(read_study(tmp_path).knobs[0])
     finals = {
         arm.name: [
             [json.loads(line)["pass_at_1"] for line in (arm / f"seed-{seed}" / "evals.jsonl").read_text().splitlines()]
@@ -303,7 +303,7 @@ def test_figures_can_be_recomputed_from_the_run_directories(tmp_path: Path) -> N
         for arm in (tmp_path / "runs").iterdir()
     }
     num_compared = 0
-    table = numpy.array([[evals[-1] for evals in finals[arm.name]] for arm in one.compared.scores.arms])
+    table = numpy.array([[evals[-1] for evals in finals[arm.name]] for arm in one.scores.arms])
     residual = table - table.mean(1, keepdims=True) - table.mean(0, keepdims=True) + table.mean()
     shared = float((residual**2).sum() / 10)
     for finding in one.findings:
@@ -330,7 +330,7 @@ def test_figures_can_be_recomputed_from_the_run_directories(tmp_path: Path) -> N
 
 def test_words() -> None:
     assert percent_range([0.958, 0.972]) == "95.8 to 97.2 %"
-    assert percent_range([0.9701, 0.97]) == "97 %"
+    assert percent_range([0.9701, 0.97]) == "97.0 %"
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert (count(1, "seed"), count(3, "seed"), count(40, "seed")) == ("one seed", "three seeds", "40 seeds")

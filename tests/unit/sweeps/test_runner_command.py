@@ -133,7 +133,7 @@ def test_input_that_cannot_be_used(
 def test_two_sweeps_do_not_write_one_folder(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     with RunLock(Path("sweeps/small")):
         assert main(["sweep", file]) == 1
-    assert f"is being run by process {os.getpid()}" in capsys.readouterr().err
+    assert f"is being written by process {os.getpid()}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 1)])
