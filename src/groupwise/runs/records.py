@@ -172,6 +172,17 @@ def eval_from_json(table: Mapping[str, Any]) -> EvalRecord:
     return EvalRecord(**values)
 
 
+OLD_SEVERITIES = {"sick": "problem", "watch": "warning"}
+"""Severities of the doctor's findings in the events of older runs, and what they are called now."""
+
+
+def event_from_json(table: Mapping[str, Any]) -> dict[str, Any]:
+    if table.get("kind") != "finding":
+        return dict(table)
+    severity = table.get("severity")
+    return {**table, "severity": OLD_SEVERITIES.get(str(severity), severity)}
+
+
 def eval_metrics(record: EvalRecord) -> dict[str, float]:
     """Return an eval under the names of the catalogue, to plot it beside metrics."""
     names = ("pass_at_1", "mean_reward", "mean_tokens", "truncated_share", "unparsed_share")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from groupwise.base.json_values import dotted_items
-from groupwise.doctor import StageHistory, examine, read_charts
+from groupwise.doctor import StageHistory, examine, read_stages
 from groupwise.doctor.wording import ZERO_LOSS, clean_bill, vital_signs, with_words
 from groupwise.runs import Run, RunReadError, last_turn, layout, read_holder
 from groupwise.web.dashboard.recipes import read_info, read_recipe, stage_tables
@@ -155,30 +155,30 @@ class Findings:
 
 def examine_run(run_dir: Path) -> dict[str, Any]:
     try:
-        charts = read_charts(Run(run_dir))
-        findings = examine(charts)
+        stages = read_stages(Run(run_dir))
+        findings = examine(stages)
     except RunReadError as error:
         return {"as_of_step": 0, "findings": [], "clean_bill": "", "stages": [], "error": str(error)}
     return {
-        "as_of_step": max((chart.steps[-1].step for chart in charts), default=0),
+        "as_of_step": max((stage.steps[-1].step for stage in stages), default=0),
         "findings": [with_words(finding) for finding in findings],
-        "clean_bill": clean_bill(charts) if charts and not findings else "",
-        "stages": [_stage(chart) for chart in charts],
+        "clean_bill": clean_bill(stages) if stages and not findings else "",
+        "stages": [_stage(stage) for stage in stages],
         "error": None,
     }
 
 
-def _stage(chart: StageHistory) -> dict[str, Any]:
-    signs = vital_signs(chart)
-    losses = [abs(value) <= ZERO_LOSS for _, value in chart.series("policy/loss")]
+def _stage(stage: StageHistory) -> dict[str, Any]:
+    signs = vital_signs(stage)
+    losses = [abs(value) <= ZERO_LOSS for _, value in stage.series("policy/loss")]
     return {
-        "name": chart.stage,
-        "num_steps": len(chart.steps),
-        "first_step": chart.steps[0].step,
-        "last_step": chart.steps[-1].step,
+        "name": stage.name,
+        "num_steps": len(stage.steps),
+        "first_step": stage.steps[0].step,
+        "last_step": stage.steps[-1].step,
         "vital_signs": signs,
         "is_loss_zero": sum(losses) * 2 > len(losses) if signs else None,
-        "has_gradient": chart.num_dead * 2 <= len(chart.steps),
+        "has_gradient": stage.num_dead * 2 <= len(stage.steps),
     }
 
 

@@ -110,18 +110,18 @@ def test_findings_wait_and_come_again(log: RunLog, sample: Any) -> None:
     assert "line 1" in findings.answer()["error"]
 
 
-def test_a_sick_run_and_a_loss_of_zero(tmp_path: Path, serve: Any, sample: Any) -> None:
+def test_a_run_with_a_problem_and_a_loss_of_zero(tmp_path: Path, serve: Any, sample: Any) -> None:
     from groupwise.types import StepRecord
 
-    log = sample.run(tmp_path / "sick", num_steps=1)
+    log = sample.run(tmp_path / "dead", num_steps=1)
     for step in range(2, 40):
         metrics = {"reward/mean": 0.0, "policy/loss": 0.0, "policy/grad_norm": 0.0, "groups/signal_share": 0.0}
         metrics |= {"groups/count": 4.0, "groups/dead_all_wrong": 4.0, "groups/dead_all_correct": 0.0}
         log.write_step(StepRecord(step, "grpo", step, metrics))
     with serve(tmp_path) as client:
-        found = client.get(f"/api/runs/{client.run_id('sick')}/findings")
+        found = client.get(f"/api/runs/{client.run_id('dead')}/findings")
     (dead,) = [finding for finding in found["findings"] if finding["disease"] == "dead_groups"]
-    assert (dead["severity"], dead["title"]) == ("sick", "Groups without signal")
+    assert (dead["severity"], dead["title"]) == ("problem", "Groups without signal")
     assert dead["change"]["advice"] in dead["say_change"]
     assert found["stages"][0]["is_loss_zero"] is True
     assert "No gradient in 38 of 39 steps" in found["stages"][0]["vital_signs"][0]

@@ -8,6 +8,7 @@ from typing import Any
 from groupwise.base.harmless import escape
 from groupwise.base.stats import mean
 from groupwise.base.text_layout import percent, points
+from groupwise.runs.records import has_no_gradient
 from groupwise.runs.results import say_estimate
 from groupwise.types import EvalRecord, Finish, Verdict
 from groupwise.web.report.behaviours import BEHAVIOURS, behaviours_in
@@ -63,6 +64,8 @@ def _run_card(run: RunSource) -> dict[str, Any]:
                 f"Only one evaluation was recorded, at step {alone.step}: held-out pass@1 {percent(alone.pass_at_1)} "
                 f"(95 % interval {percent(alone.low)} to {percent(alone.high)}), {alone.num_problems} problems."
             )
+    if run.steps and all(map(has_no_gradient, run.steps)):
+        card["headline"] = "The run did not learn: no step had a gradient"
     best = run.best_eval
     if gain is not None and best is not None and best.pass_at_1 > run.evals[-1].pass_at_1:
         card["notes"].append(
