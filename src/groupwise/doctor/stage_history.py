@@ -15,7 +15,7 @@ from typing import Any, Literal
 from groupwise.doctor.series import Point, has_risen, middle
 from groupwise.doctor.text_signs import TextSigns, read_signs
 from groupwise.runs import Run, RunReadError, layout
-from groupwise.runs.records import has_no_gradient
+from groupwise.runs.records import by_stage, has_no_gradient
 from groupwise.types import EvalRecord, StepRecord
 
 SAMPLED_STEPS = 8
@@ -164,10 +164,9 @@ def read_stages(run: Run) -> tuple[StageHistory, ...]:
         raise RunReadError(f"{run.path} is not a run: it has no {layout.RECIPE} and no {layout.METRICS}")
     kept = run.rollout_steps()
     stages = []
-    for name in dict.fromkeys(record.stage for record in steps):
-        members = tuple(record for record in steps if record.stage == name)
+    for name, members in by_stage(steps).items():
         sample = _spread([step for step in kept if members[0].step <= step <= members[-1].step], SAMPLED_STEPS)
-        stages.append(StageHistory(name, members, evals, recipe, info, partial(_read_texts, run, sample)))
+        stages.append(StageHistory(name, tuple(members), evals, recipe, info, partial(_read_texts, run, sample)))
     return tuple(stages)
 
 

@@ -155,6 +155,14 @@ DEAD_STEPS = 3
 """A stage without a gradient in all of its first steps is reported after this many."""
 
 
+def by_stage(steps: Iterable[StepRecord]) -> dict[str, list[StepRecord]]:
+    """Return the steps of each stage, the stages in training order."""
+    stages: dict[str, list[StepRecord]] = {}
+    for record in steps:
+        stages.setdefault(record.stage, []).append(record)
+    return stages
+
+
 def has_no_gradient(record: StepRecord) -> bool:
     """Return whether an RL step could not move the policy: no group had signal, and no update had a gradient."""
     metrics = record.metrics

@@ -11,7 +11,7 @@ GET /api/runs                 the runs (`state.describe`), the most recently wri
 GET /api/runs/ID/metrics      the lines of metrics.jsonl after `cursor` (`tail.News`); also /evals and /events
 GET /api/runs/ID/findings     the doctor's findings and vital signs (`state.examine_run`)
 GET /api/runs/ID/recipe       recipe.toml and run.json; with `against=ID` the keys in which the two recipes differ
-GET /api/runs/ID/groups       a page of groups that match the filters (`group_pages.list_groups`, `text_search.Wanted`)
+GET /api/runs/ID/groups       a page of groups that match the filters (`group_pages.FILTERS`, `group_pages.list_groups`)
 GET /api/runs/ID/group        the group at `kind`, `step` and `index`, with its tokens (`group_pages.one_group`)
 
 Lines come with the next cursor. `is_reset`: discard all earlier lines, because there was no cursor, or the file was

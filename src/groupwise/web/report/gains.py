@@ -22,6 +22,7 @@ from groupwise.base.stats import (
 )
 from groupwise.base.text_layout import percent, points
 from groupwise.runs.reader import by_experiment
+from groupwise.runs.records import by_stage
 from groupwise.types import EvalRecord
 from groupwise.web.report.inputs import ChartPanel, RunSource
 
@@ -165,8 +166,8 @@ def seeds_gains(runs: Sequence[RunSource]) -> list[SeedsGain]:
 def stage_gains(run: RunSource) -> list[tuple[str, Gain]]:
     """Return the gain of each stage, from the evaluation before it to its last one, by the scores."""
     gains = []
-    for name, _, _ in run.stages:
-        ends = held_out_ends([record for record in run.steps if record.stage == name], run.evals)
+    for name, members in by_stage(run.steps).items():
+        ends = held_out_ends(members, run.evals)
         if ends and (gain := unpaired_gain(*ends)):
             gains.append((name, gain))
     return gains

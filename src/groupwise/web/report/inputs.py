@@ -15,6 +15,7 @@ from typing import Any
 from groupwise.runs import layout
 from groupwise.runs.files import RunReadError
 from groupwise.runs.reader import Run, last_turn
+from groupwise.runs.records import by_stage
 from groupwise.runs.results import RESULT, Result, is_result, read_groups, read_result
 from groupwise.types import EvalRecord, ScoredGroup, StepRecord
 from groupwise.web.report.digest import Digest, digest_rollouts
@@ -98,11 +99,7 @@ def read_sources(paths: Sequence[Path]) -> Sources:
 
 def stage_spans(steps: Iterable[StepRecord]) -> tuple[tuple[str, int, int], ...]:
     """Return (name, first step, last step) of each stage that has started."""
-    found: dict[str, tuple[int, int]] = {}
-    for record in steps:
-        first, _ = found.get(record.stage, (record.step, record.step))
-        found[record.stage] = (first, record.step)
-    return tuple((name, first, last) for name, (first, last) in found.items())
+    return tuple((name, members[0].step, members[-1].step) for name, members in by_stage(steps).items())
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from groupwise.audit.answers import answer_marks
 from groupwise.base.harmless import escape, visible
+from groupwise.base.text_layout import shortened
 from groupwise.types import Rollout, Score, ScoredGroup, Verdict
 from groupwise.web.report.digest import RULES
 from groupwise.web.report.gains import pass_rates
@@ -167,8 +168,7 @@ def answer_of(rollout: Rollout, score: Score) -> str:
 
 
 def _short(text: str, max_chars: int) -> str:
-    line = " ".join(visible(text[: 4 * max_chars]).split())
-    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
+    return shortened(visible(text[: 4 * max_chars]), max_chars)
 
 
 def _bar(label: str, cells: Sequence[Sequence[Mapping[str, Any]]]) -> str:
