@@ -26,11 +26,8 @@ def show_audit(audit: Audit, console: Console) -> None:
     for column in ("finding", "count", "of", "share", "interval"):
         table.add_column(column, justify="left" if column in ("finding", "of") else "right", overflow="fold")
     for finding in audit.findings:
-        of = f"{finding.total:,} {finding.of}"
-        interval = f"{percent(finding.low)} to {percent(finding.high)}"
-        shares = (percent(finding.share), interval) if finding.total else ("", "")
         style = "yellow" if finding.count else "dim"
-        table.add_row(*(_text(cell, style) for cell in (finding.title, f"{finding.count:,}", of, *shares)))
+        table.add_row(*(_text(cell, style) for cell in (finding.title, *finding.words)))
     console.print(table)
     for finding in audit.findings:
         for number, example in enumerate(finding.examples[:NUM_EXAMPLES]):

@@ -17,7 +17,6 @@ from groupwise.audit.held_out_gain import SUSPICIOUS, HeldOutGain
 from groupwise.audit.labels import FOLDER, FORMAT, MAX_NOTE_CHARS, Label, read_labels
 from groupwise.audit.survey import Audit, AuditFinding, Chain
 from groupwise.base.harmless import escape
-from groupwise.base.text_layout import percent
 from groupwise.web.bundle import bundle_script, bundle_style, content_policy, fill_page, save_text
 
 SCRIPT = bundle_script("audit.js")
@@ -80,11 +79,10 @@ def _finding(finding: AuditFinding) -> str:
     )
     title = escape(finding.title)
     name = f"<details><summary>{title}</summary><ul>{examples}</ul></details>" if examples else title
-    interval = f"{percent(finding.low)} to {percent(finding.high)}" if finding.total else ""
-    share = percent(finding.share) if finding.total else ""
+    count, of, share, interval = finding.words
     return (
-        f'<tr{"" if finding.count else " class=none"}><td>{name}<td class="number">{finding.count:,}'
-        f'<td>{finding.total:,} {escape(finding.of)}<td class="number">{share}<td>{interval}</tr>'
+        f'<tr{"" if finding.count else " class=none"}><td>{name}<td class="number">{count}'
+        f'<td>{escape(of)}<td class="number">{share}<td>{interval}</tr>'
     )
 
 

@@ -6,12 +6,12 @@ Contract: a parameter that is unknown, repeated where a single one is expected, 
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from urllib.parse import parse_qsl
 
 from groupwise.base.text_layout import shortened
-from groupwise.config import nearest
 
 MAX_FIELDS = 64
 SHOWN_CHARS = 60
@@ -50,7 +50,9 @@ class Parameters:
     def allow(self, *names: str) -> None:
         for name in self._values:
             if name not in names:
-                raise ParameterError(shortened(name, SHOWN_CHARS), f"is unknown; {nearest(name, names)}")
+                close = difflib.get_close_matches(name, names, n=1)
+                known = f"did you mean {close[0]}?" if close else f"known parameters: {', '.join(names) or 'none'}"
+                raise ParameterError(shortened(name, SHOWN_CHARS), f"is unknown; {known}")
 
     def text(self, name: str) -> str:
         """Return the value, or "" if it is not given."""

@@ -30,7 +30,6 @@ EVENTS_TAIL_BYTES = 128 * 2**10
 EVALS_TAIL_BYTES = 2**20
 RECENT_STEPS = 20
 EXAMINED_EVERY_S = 2.0
-_SHOWN = ("task", "model", "fingerprint", "step", "stage", "planned_steps", "reward", "step_s")
 WATCHED = (layout.RECIPE, layout.INFO, layout.LOCK, layout.METRICS, layout.EVALS, layout.EVENTS)
 _WRITTEN = (*WATCHED, layout.ROLLOUTS, layout.TOKENS, layout.EVAL_ROLLOUTS, layout.CHECKPOINTS)
 
@@ -41,47 +40,39 @@ _ENDED_SILENTLY = "its process ended without a reason: it was killed, or its ter
 class RunSummary:
     """The part of a run's state that changes only with its files."""
 
-    task: str | None
-    model: str | None
-    fingerprint: str | None
-    stages: tuple[tuple[str, str, int], ...]
-    """(name, algorithm, planned steps) of each stage."""
-    step: int
-    stage: str | None
-    reward: float | None
+    shown: Mapping[str, Any]
+    """Entries of /api/runs."""
     seconds: Mapping[str, float]
     """Duration of each phase of the newest step."""
-    step_s: float | None
-    evals: tuple[Mapping[str, Any], ...]
     last_events: tuple[Mapping[str, Any], ...]
-
-    @property
-    def planned_steps(self) -> int | None:
-        return sum(steps for _, _, steps in self.stages) or None
 
 
 def read_summary(run_dir: Path) -> RunSummary:
     recipe, info = read_recipe(run_dir), read_info(run_dir)
     settings = dict(dotted_items(recipe))
+    stages = [
+        {"name": name, "algorithm": str(table.get("algorithm", "")), "steps": _whole(table.get("steps"))}
+        for name, table in stage_tables(recipe).items()
+    ]
     lines = [line for line in last_lines(run_dir / layout.METRICS, METRICS_TAIL_BYTES) if _is_step(line)]
     newest: Mapping[str, Any] = lines[-1] if lines else {"step": 0, "stage": None, "metrics": {}}
     rewards = [value for line in lines if (value := _number(line["metrics"].get("reward/mean"))) is not None]
-    return RunSummary(
-        task=settings.get("task.name"),
-        model=settings.get("model.path"),
-        fingerprint=str(info["fingerprint"]) if "fingerprint" in info else None,
-        stages=tuple(
-            (name, str(table.get("algorithm", "")), _whole(table.get("steps")))
-            for name, table in stage_tables(recipe).items()
-        ),
-        step=newest["step"],
-        stage=newest["stage"],
-        reward=rewards[-1] if rewards else None,
-        seconds=_times(newest["metrics"]),
-        step_s=_usual_seconds(lines),
-        evals=tuple(line for line in last_lines(run_dir / layout.EVALS, EVALS_TAIL_BYTES) if _is_eval(line)),
-        last_events=tuple(last_lines(run_dir / layout.EVENTS, EVENTS_TAIL_BYTES)),
-    )
+    evals = [line for line in last_lines(run_dir / layout.EVALS, EVALS_TAIL_BYTES) if _is_eval(line)]
+    known = [line for line in evals if line["pass_at_1"] is not None]
+    shown = {
+        "task": settings.get("task.name"),
+        "model": settings.get("model.path"),
+        "fingerprint": str(info["fingerprint"]) if "fingerprint" in info else None,
+        "stages": stages,
+        "planned_steps": sum(stage["steps"] for stage in stages) or None,
+        "step": newest["step"],
+        "stage": newest["stage"],
+        "reward": rewards[-1] if rewards else None,
+        "step_s": _usual_seconds(lines),
+        "best": _eval(max(known, key=lambda line: float(line["pass_at_1"]), default=None)),
+        "last_eval": _eval(evals[-1] if evals else None),
+    }
+    return RunSummary(shown, _times(newest["metrics"]), tuple(last_lines(run_dir / layout.EVENTS, EVENTS_TAIL_BYTES)))
 
 
 def state_of(run_dir: Path, summary: RunSummary) -> tuple[State, str]:
@@ -99,7 +90,7 @@ def state_of(run_dir: Path, summary: RunSummary) -> tuple[State, str]:
         return "failed", str(last.get("reason") or kind)
     if kind in ("started", "resumed") or summary.last_events or holder is not None:
         return "failed", _ENDED_SILENTLY
-    if (run_dir / layout.LOCK).exists() and summary.step == 0:
+    if (run_dir / layout.LOCK).exists() and summary.shown["step"] == 0:
         return "failed", "it ended before its first step"
     return "stopped", "it has no events, so it is unknown how it ended"
 
@@ -107,25 +98,20 @@ def state_of(run_dir: Path, summary: RunSummary) -> tuple[State, str]:
 def describe(run_dir: Path, summary: RunSummary) -> dict[str, Any]:
     """Return a run's entry for /api/runs, without id, name and index."""
     state, reason = state_of(run_dir, summary)
+    step, planned, step_s = (summary.shown[name] for name in ("step", "planned_steps", "step_s"))
     metrics_file = identity_of(run_dir / layout.METRICS)
     written = [identity for name in _WRITTEN if (identity := identity_of(run_dir / name)) is not None]
-    planned = summary.planned_steps
-    left = None if planned is None or summary.step_s is None else max(0, planned - summary.step) * summary.step_s
     phase = None
-    if summary.step and metrics_file is not None:
-        phase = {"step": summary.step, "ago_s": _seconds_since(metrics_file), "seconds": dict(summary.seconds)}
-    known = [line for line in summary.evals if line["pass_at_1"] is not None]
-    best = max(known, key=lambda line: float(line["pass_at_1"]), default=None)
+    if step and metrics_file is not None:
+        phase = {"step": step, "ago_s": _seconds_since(metrics_file), "seconds": dict(summary.seconds)}
+    is_estimated = state == "running" and planned is not None and step_s is not None
     return {
-        **{name: getattr(summary, name) for name in _SHOWN},
-        "stages": [{"name": name, "algorithm": kind, "steps": steps} for name, kind, steps in summary.stages],
+        **summary.shown,
         "state": state,
         "reason": reason,
-        "best": _eval(best),
-        "last_eval": _eval(summary.evals[-1] if summary.evals else None),
         "last_write_s": min(map(_seconds_since, written), default=None),
         "phase": phase,
-        "left_s": left if state == "running" else None,
+        "left_s": max(0, planned - step) * step_s if is_estimated else None,
     }
 
 
