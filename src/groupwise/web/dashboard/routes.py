@@ -114,7 +114,7 @@ def _news_of(name: str) -> Callable[[Library, WatchedRun, Parameters], dict[str,
 
 def _findings(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
     parameters.allow()
-    return run.findings.answer()
+    return run.findings.get()
 
 
 def _recipe(library: Library, run: WatchedRun, parameters: Parameters) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from groupwise.base.json_values import dotted_items
 from groupwise.doctor import StageHistory, examine, read_stages
@@ -23,6 +23,7 @@ from groupwise.runs import Run, RunReadError, last_turn, layout, read_holder
 from groupwise.web.dashboard.recipes import read_info, read_recipe, stage_tables
 from groupwise.web.dashboard.tail import Identity, identity_of, last_lines
 
+T = TypeVar("T")
 State = Literal["running", "finished", "stopped", "failed"]
 
 METRICS_TAIL_BYTES = 128 * 2**10
@@ -115,31 +116,36 @@ def describe(run_dir: Path, summary: RunSummary) -> dict[str, Any]:
     }
 
 
-class Findings:
-    """The doctor's findings and vital signs of a run, cached: it is examined when its files have changed, but at most
-    every `EXAMINED_EVERY_S` seconds. The answer for a run that cannot be examined is the reason."""
+class CachedReading(Generic[T]):
+    """The result of `read` for a run directory. It is read again when the run's files have changed, but at most every
+    `every_s` seconds."""
 
-    def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._run_dir = run_dir
-        self._clock = clock
+    def __init__(
+        self,
+        run_dir: Path,
+        read: Callable[[Path], T],
+        every_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run_dir, self._read, self._every_s, self._clock = run_dir, read, every_s, clock
         self._lock = threading.Lock()
-        self._answer: dict[str, Any] | None = None
-        self._signature: object = None
-        self._examined_at = 0.0
+        self._looked_at = -math.inf
+        self._cached: tuple[object, T] | None = None
+        """The state of the files that were read, and the result."""
 
-    def answer(self) -> dict[str, Any]:
-        # One examination at a time: requests during it get its answer.
+    def get(self) -> T:
+        # One reading at a time: requests during it get its result.
         with self._lock:
-            if self._answer is not None and self._clock() - self._examined_at < EXAMINED_EVERY_S:
-                return self._answer
-            now = signature(self._run_dir)
-            if self._answer is None or now != self._signature:
-                self._answer, self._signature = examine_run(self._run_dir), now
-            self._examined_at = self._clock()
-            return self._answer
+            if self._cached is None or self._clock() - self._looked_at >= self._every_s:
+                files = tuple(identity_of(self._run_dir / name) for name in WATCHED)
+                if self._cached is None or self._cached[0] != files:
+                    self._cached = files, self._read(self._run_dir)
+                self._looked_at = self._clock()
+            return self._cached[1]
 
 
 def examine_run(run_dir: Path) -> dict[str, Any]:
+    """Return the doctor's findings and vital signs; for a run that cannot be examined, the reason."""
     try:
         stages = read_stages(Run(run_dir))
         findings = examine(stages)
@@ -166,11 +172,6 @@ def _stage(stage: StageHistory) -> dict[str, Any]:
         "is_loss_zero": sum(losses) * 2 > len(losses) if signs else None,
         "has_gradient": stage.num_dead * 2 <= len(stage.steps),
     }
-
-
-def signature(run_dir: Path) -> tuple[Identity | None, ...]:
-    """Return the identities of the files that a summary is read from."""
-    return tuple(identity_of(run_dir / name) for name in WATCHED)
 
 
 def _is_step(line: Mapping[str, Any]) -> bool:

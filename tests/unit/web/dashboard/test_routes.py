@@ -12,7 +12,7 @@ import pytest
 
 from groupwise.runs import METRICS, Run, RunLog, layout
 from groupwise.types import EvalRecord, Verdict
-from groupwise.web.dashboard.state import EXAMINED_EVERY_S, Findings
+from groupwise.web.dashboard.state import EXAMINED_EVERY_S, CachedReading, examine_run
 
 
 @pytest.fixture
@@ -99,15 +99,15 @@ def test_findings(client: Any, base: str, log: RunLog, monkeypatch: pytest.Monke
 
 def test_findings_wait_and_come_again(log: RunLog, sample: Any) -> None:
     now = [0.0]
-    findings = Findings(log.run_dir, clock=lambda: now[0])
-    assert findings.answer()["as_of_step"] == 3
+    findings = CachedReading(log.run_dir, examine_run, EXAMINED_EVERY_S, clock=lambda: now[0])
+    assert findings.get()["as_of_step"] == 3
     log.write_step(sample.step(4))
-    assert findings.answer()["as_of_step"] == 3
+    assert findings.get()["as_of_step"] == 3
     now[0] = EXAMINED_EVERY_S
-    assert findings.answer()["as_of_step"] == 4
+    assert findings.get()["as_of_step"] == 4
     (log.run_dir / layout.METRICS).write_bytes(b"damage\n")
     now[0] = 2 * EXAMINED_EVERY_S
-    assert "line 1" in findings.answer()["error"]
+    assert "line 1" in findings.get()["error"]
 
 
 def test_a_run_with_a_problem_and_a_loss_of_zero(tmp_path: Path, serve: Any, sample: Any) -> None:
