@@ -24,7 +24,7 @@ from groupwise.base.text_layout import percent, points
 from groupwise.runs.reader import by_experiment
 from groupwise.runs.records import by_stage
 from groupwise.types import EvalRecord
-from groupwise.web.report.inputs import ChartPanel, RunSource
+from groupwise.web.report.inputs import CompletionPanel, RunSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _verdict(low: float, high: float) -> str:
     return "worse" if high < 0 else "unclear"
 
 
-def pass_rates(panel: ChartPanel) -> dict[str, float]:
+def pass_rates(panel: CompletionPanel) -> dict[str, float]:
     rates = {problem_id: scored.pass_rate for problem_id, scored in panel.groups.items()}
     return {problem_id: rate for problem_id, rate in rates.items() if rate is not None}
 
@@ -119,7 +119,7 @@ def share_of(values: Sequence[float]) -> PassShare:
     return PassShare(mean(values), low, high, len(values))
 
 
-def paired_gain(before: ChartPanel, after: ChartPanel) -> Gain | None:
+def paired_gain(before: CompletionPanel, after: CompletionPanel) -> Gain | None:
     """Return the gain over the problems judged in both; None without such problems."""
     rates_before, rates_after = pass_rates(before), pass_rates(after)
     shared = [problem_id for problem_id in rates_before if problem_id in rates_after]

@@ -23,7 +23,7 @@ from groupwise.web.report.gains import (
     share_of,
     stage_gains,
 )
-from groupwise.web.report.inputs import ChartPanel, ResultSource, RunSource
+from groupwise.web.report.inputs import CompletionPanel, ResultSource, RunSource
 from groupwise.web.report.markup import notes, paragraph, table
 from groupwise.web.report.page import Content, Material
 
@@ -163,7 +163,7 @@ def _record_values(record: EvalRecord) -> dict[str, str]:
     }
 
 
-def _panel_values(panel: ChartPanel) -> dict[str, str]:
+def _panel_values(panel: CompletionPanel) -> dict[str, str]:
     if not panel.groups:
         return {}
     share = share_of([*pass_rates(panel).values()])
@@ -179,7 +179,7 @@ def _panel_values(panel: ChartPanel) -> dict[str, str]:
     } | _sign_values(panel)
 
 
-def _sign_values(panel: ChartPanel) -> dict[str, str]:
+def _sign_values(panel: CompletionPanel) -> dict[str, str]:
     found = [behaviours_in(rollout.text) for scored in panel.groups.values() for rollout in scored.group.rollouts]
     return {b.title: percent(mean([float(b.name in signs) for signs in found])) for b in BEHAVIOURS}
 
