@@ -36,11 +36,14 @@ from typing import Any
 from groupwise.base.json_values import plain
 from groupwise.runs import METRICS, RunReadError, layout
 from groupwise.runs.catalogue import CHARTS
+from groupwise.runs.records import event_from_json
 from groupwise.web.dashboard.group_pages import list_groups, one_group
 from groupwise.web.dashboard.library import Library, WatchedRun
 from groupwise.web.dashboard.parameters import NotServed, ParameterError, Parameters, parse_parameters
 from groupwise.web.dashboard.recipes import difference, read_info, read_recipe
 from groupwise.web.dashboard.tail import parse_cursor, read_since
+
+Endpoint = Callable[[Library, WatchedRun, Parameters], dict[str, Any]]
 
 _OF_A_RUN = re.compile(r"/api/runs/([0-9a-f]{12})/([a-z]+)")
 
@@ -102,12 +105,12 @@ def _runs(library: Library) -> dict[str, Any]:
     return {"runs": described, "warnings": list(warnings)}
 
 
-def _news_of(name: str) -> Callable[[Library, WatchedRun, Parameters], dict[str, Any]]:
+def _news_of(name: str, read_line: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict) -> Endpoint:
     def read(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
         parameters.allow("cursor")
         text = parameters.text("cursor")
         news = read_since(run.path / name, parse_cursor(text) if text else None)
-        return news._asdict() | {"cursor": str(news.cursor)}
+        return news._asdict() | {"cursor": str(news.cursor), "lines": [read_line(line) for line in news.lines]}
 
     return read
 
@@ -142,10 +145,10 @@ def _identity(run: WatchedRun, info: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": run.id, "name": run.name, "fingerprint": info.get("fingerprint"), "verifier": info.get("verifier")}
 
 
-_ENDPOINTS: Mapping[str, Callable[[Library, WatchedRun, Parameters], dict[str, Any]]] = {
+_ENDPOINTS: Mapping[str, Endpoint] = {
     "metrics": _news_of(layout.METRICS),
     "evals": _news_of(layout.EVALS),
-    "events": _news_of(layout.EVENTS),
+    "events": _news_of(layout.EVENTS, event_from_json),
     "findings": _findings,
     "recipe": _recipe,
     "groups": list_groups,

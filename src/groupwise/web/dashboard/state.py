@@ -51,7 +51,7 @@ class RunSummary:
 def read_summary(run_dir: Path) -> RunSummary:
     recipe, info = read_recipe(run_dir), read_info(run_dir)
     settings = dict(dotted_items(recipe))
-    stages = [
+    stages: list[dict[str, Any]] = [
         {"name": name, "algorithm": str(table.get("algorithm", "")), "steps": _whole(table.get("steps"))}
         for name, table in stage_tables(recipe).items()
     ]

@@ -83,7 +83,10 @@ def test_evals_and_events(client: Any, base: str, log: RunLog, sample: Any) -> N
     log.write_eval(make_eval(3, 0.5), [sample.group(random.Random(1), "held-out")])
     assert client.get(f"{base}/evals")["lines"][0]["pass_at_1"] == 0.5
     log.write_event("checkpoint", name="000003")
-    assert [line["kind"] for line in client.get(f"{base}/events")["lines"]] == ["started", "checkpoint"]
+    log.write_event("finding", severity="sick")
+    lines = client.get(f"{base}/events")["lines"]
+    assert [line["kind"] for line in lines] == ["started", "checkpoint", "finding"]
+    assert lines[-1]["severity"] == "problem", "as older runs call it"
     page = client.get(f"{base}/groups", kind="eval")
     assert [group["problem_id"] for group in page["groups"]] == ["held-out"]
 
