@@ -92,12 +92,16 @@ def held_out_gains(
 
 def held_out_ends(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> tuple[EvalRecord, EvalRecord] | None:
     """Return the evaluation before these steps (else the first among them) and the last one among them."""
-    if not steps:
-        return None
-    before = [record for record in evals if record.step < steps[0].step]
-    inside = [record for record in evals if steps[0].step <= record.step <= steps[-1].step]
-    ends = [record for record in (*before[-1:], *inside) if math.isfinite(record.pass_at_1)]
+    ends = [record for record in evals_around(steps, evals) if math.isfinite(record.pass_at_1)]
     return (ends[0], ends[-1]) if len(ends) >= 2 else None
+
+
+def evals_around(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> list[EvalRecord]:
+    """Return the last evaluation before these steps and all among them."""
+    if not steps:
+        return []
+    before = [record for record in evals if record.step < steps[0].step]
+    return before[-1:] + [record for record in evals if steps[0].step <= record.step <= steps[-1].step]
 
 
 def pass_at_1_gain(before: EvalRecord, after: EvalRecord) -> tuple[float, float]:

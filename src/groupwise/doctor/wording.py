@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from groupwise.audit.held_out_gain import evals_around
 from groupwise.base.harmless import printable
 from groupwise.base.json_values import plain
 from groupwise.base.stats import mean
@@ -81,10 +82,7 @@ def vital_signs(stage: StageHistory) -> list[str]:
         if signal
         else "no gradient was recorded"
     )
-    before = [record for record in stage.evals if record.step < stage.steps[0].step]
-    inside = [record for record in stage.evals if stage.steps[0].step <= record.step <= stage.steps[-1].step]
-    evals = [*before[-1:], *inside]
-    if evals:
+    if evals := evals_around(stage.steps, stage.evals):
         first, last = evals[0], evals[-1]
         lines.append(
             f"held-out pass@1 {percent(first.pass_at_1)} (step {first.step}) → {percent(last.pass_at_1)} "
