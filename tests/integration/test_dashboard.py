@@ -100,7 +100,7 @@ def test_a_finding_says_what_to_change(tab: Browser, tmp_path: Path) -> None:
     log.close()
     with serving(tmp_path) as address:
         tab.open(address)
-        tab.wait(count(".finding.sick"))
+        tab.wait(count(".finding.problem"))
         assert tab.evaluate(text("#signs-title")) == "The loss is 0. Is it training?"
         said = tab.evaluate(text("#findings"))
         assert "Entropy collapsed" in said

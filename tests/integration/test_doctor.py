@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from groupwise.audit.held_out_gain import HeldOutWatch
+from groupwise.cli.train import train_here
 from groupwise.config import Recipe
-from groupwise.doctor import LiveDoctor, examine, read_charts
+from groupwise.doctor import LiveDoctor, examine, read_stages
 from groupwise.runs import Run
 from groupwise.training import pipeline
+from groupwise.training.pipeline import RunRequest
 
 STAGE: dict[str, Any] = {
     "algorithm": "grpo",
@@ -37,7 +39,7 @@ def parrot(sentence: str) -> dict[str, Any]:
     return {"task": {"name": PARROT, "options": {"sentence": sentence}}, "stages": [SFT, still]}
 
 
-SICK: dict[str, dict[str, Any]] = {
+BROKEN: dict[str, dict[str, Any]] = {
     "verifier_errors": {"task": {"name": TOY, "options": {"fail": "raise"}}},
     "verifier_time_outs": {
         "task": {"name": TOY, "options": {"fail": "hang"}},
@@ -66,17 +68,26 @@ SICK: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("check", SICK)
-def test_a_sick_recipe_is_found_out(
+@pytest.mark.parametrize("check", BROKEN)
+def test_a_broken_recipe_is_found_out(
     check: str, recipe_with: Callable[..., Recipe], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recipe = recipe_with(**({"stages": [STAGE], "evaluation": {"every_steps": 0}} | SICK[check]))
+    recipe = recipe_with(**({"stages": [STAGE], "evaluation": {"every_steps": 0}} | BROKEN[check]))
     with caplog.at_level(logging.WARNING, logger="groupwise.doctor"):
         assert pipeline.train(recipe, tmp_path / "run", [LiveDoctor(), HeldOutWatch()])
     run = Run(tmp_path / "run")
     live = [event["disease"] for event in run.events() if event["kind"] == "finding"]
     assert live == [check]
-    assert [finding.check for finding in examine(read_charts(run))] == [check]
+    assert [finding.check for finding in examine(read_stages(run))] == [check]
     assert [record.name for record in caplog.records if record.name.startswith("groupwise.doctor")] == [
         "groupwise.doctor.live"
     ]
+
+
+def test_after_a_run_with_a_problem_the_doctor_comes_next(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = recipe_with(stages=[STAGE], evaluation={"every_steps": 0}, **BROKEN["no_learning"])
+    assert train_here(RunRequest(recipe, tmp_path / "run")) == 0
+    following = capsys.readouterr().out.split("Next:\n")[1].splitlines()
+    assert following[0] == f"groupwise doctor {tmp_path / 'run'}"

@@ -1,6 +1,7 @@
 // Axes: ticks, quantiles, ranges.
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { sayTick } from "../../src/groupwise/web/assets/numbers.js";
 import {
   explodes, logTicks, quantile, sortedSome, ticks, valueRange, valueTicks,
 } from "../../src/groupwise/web/assets/scales.js";
@@ -32,6 +33,14 @@ test("a log axis with too few powers has linear ticks above 0", () => {
   assert.deepEqual(valueTicks([0.6, 0.95], true), [0.6, 0.7, 0.8, 0.9]);
   near(valueTicks([0.09, 1.1], true), [0.1, 0.2, 0.5, 1]);
   assert.deepEqual(valueTicks([0, 1], false), [0, 0.25, 0.5, 0.75, 1]);
+});
+
+test("ticks that differ in a late digit are told apart", () => {
+  const labels = (low, high, unit) => valueTicks([low, high], false).map((tick) => sayTick(tick, unit));
+  assert.deepEqual(labels(5.5601, 5.5609, "nats"), ["5.5602", "5.5604", "5.5606", "5.5608"]);
+  assert.deepEqual(labels(0.9521, 0.9529, "share"), ["95.22 %", "95.24 %", "95.26 %", "95.28 %"]);
+  assert.deepEqual(labels(1000.1, 1000.9, ""), ["1,000.2", "1,000.4", "1,000.6", "1,000.8"]);
+  assert.deepEqual(labels(0, 3e-4, ""), ["0", "1e-4", "2e-4", "3e-4"]);
 });
 
 test("quantiles are values that occur", () => {

@@ -163,9 +163,9 @@ def report(sources: Source | Iterable[Source], path: str | Path | None = None) -
 
 def diagnose(run: Run | str | Path) -> tuple[Finding, ...]:
     """Return what is wrong with a run, what it means, and which recipe key to change; the worst first."""
-    from groupwise.doctor import examine, read_charts
+    from groupwise.doctor import examine, read_stages
 
-    return examine(read_charts(run if isinstance(run, Run) else Run(Path(run))))
+    return examine(read_stages(run if isinstance(run, Run) else Run(Path(run))))
 
 
 def compare(first: Source, second: Source) -> Comparison:

@@ -19,11 +19,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from groupwise.base.stats import Z_95, difference_interval, mean, std
+from groupwise.base.text_layout import percent, points
 from groupwise.runs.reader import Run
+from groupwise.runs.records import by_stage
 from groupwise.runs.writer import RunLog
 from groupwise.types import EvalRecord, StepRecord
 
 logger = logging.getLogger(__name__)
+
+SUSPICIOUS = "The reward rose, but held-out pass@1 may not have."
+"""What to say of a suspicious gain."""
 
 MIN_STEPS = 8
 """With fewer, quarters of the steps are not worth comparing."""
@@ -55,6 +60,14 @@ class HeldOutGain:
     def held_out_gain(self) -> float:
         return self.held_out_last - self.held_out_first
 
+    def sentence(self) -> str:
+        return (
+            f"Stage {self.stage}: reward {self.reward_first:.3f} → {self.reward_last:.3f} (gain "
+            f"{self.reward_gain_low:+.3f} to {self.reward_gain_high:+.3f}), held-out pass@1 "
+            f"{percent(self.held_out_first)} → {percent(self.held_out_last)} (gain {points(self.held_out_gain_low)} to "
+            f"{points(self.held_out_gain_high)} points)."
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "reward_gain": self.reward_gain, "held_out_gain": self.held_out_gain}
 
@@ -69,8 +82,7 @@ def held_out_gains(
 ) -> tuple[HeldOutGain, ...]:
     """Return one gain for each stage with enough steps and an eval at both ends; other stages are left out."""
     gains = []
-    for stage in dict.fromkeys(record.stage for record in steps):
-        members = [record for record in steps if record.stage == stage]
+    for stage, members in by_stage(steps).items():
         rewards, passes = (_quarters(members, name) for name in ("reward/mean", "score/pass_at_1"))
         ends = held_out_ends(members, evals)
         if rewards and ends:
@@ -80,12 +92,16 @@ def held_out_gains(
 
 def held_out_ends(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> tuple[EvalRecord, EvalRecord] | None:
     """Return the evaluation before these steps (else the first among them) and the last one among them."""
-    if not steps:
-        return None
-    before = [record for record in evals if record.step < steps[0].step]
-    inside = [record for record in evals if steps[0].step <= record.step <= steps[-1].step]
-    ends = [record for record in (*before[-1:], *inside) if math.isfinite(record.pass_at_1)]
+    ends = [record for record in evals_around(steps, evals) if math.isfinite(record.pass_at_1)]
     return (ends[0], ends[-1]) if len(ends) >= 2 else None
+
+
+def evals_around(steps: Sequence[StepRecord], evals: Sequence[EvalRecord]) -> list[EvalRecord]:
+    """Return the last evaluation before these steps and all among them."""
+    if not steps:
+        return []
+    before = [record for record in evals if record.step < steps[0].step]
+    return before[-1:] + [record for record in evals if steps[0].step <= record.step <= steps[-1].step]
 
 
 def pass_at_1_gain(before: EvalRecord, after: EvalRecord) -> tuple[float, float]:

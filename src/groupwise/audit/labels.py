@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, cast
 
 from groupwise.audit.survey import Chain, Source, groups_at, make_chain
 from groupwise.base.stats import wilson_interval
-from groupwise.runs.files import append_line, encode_line, read_lines, repair_tail, write_failure
+from groupwise.runs.files import append_line, encode_line, read_lines, repair_tail, writing
 from groupwise.runs.reader import Run
 from groupwise.types import Verdict
 
@@ -80,12 +80,10 @@ def merge_labels(run_dir: Path, file: Path) -> int:
             fresh.append(label)
     if fresh:
         path = run.path / FOLDER / LABELS
-        try:
+        with writing(path):
             path.parent.mkdir(exist_ok=True)
             repair_tail(path)
             append_line(path, b"".join(encode_line(asdict(label)) for label in fresh), fsync=True)
-        except OSError as error:
-            raise write_failure(path, error) from error
     return len(fresh)
 
 

@@ -6,10 +6,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from groupwise.audit.held_out_gain import SUSPICIOUS
 from groupwise.audit.labels import Agreement
 from groupwise.audit.survey import Audit
 from groupwise.base.harmless import printable
-from groupwise.base.text_layout import percent, points
+from groupwise.base.text_layout import percent
 from groupwise.rewards.format import excerpt
 
 NUM_EXAMPLES = 2
@@ -25,11 +26,8 @@ def show_audit(audit: Audit, console: Console) -> None:
     for column in ("finding", "count", "of", "share", "interval"):
         table.add_column(column, justify="left" if column in ("finding", "of") else "right", overflow="fold")
     for finding in audit.findings:
-        of = f"{finding.total:,} {finding.of}"
-        interval = f"{percent(finding.low)} to {percent(finding.high)}"
-        shares = (percent(finding.share), interval) if finding.total else ("", "")
         style = "yellow" if finding.count else "dim"
-        table.add_row(*(_text(cell, style) for cell in (finding.title, f"{finding.count:,}", of, *shares)))
+        table.add_row(*(_text(cell, style) for cell in (finding.title, *finding.words)))
     console.print(table)
     for finding in audit.findings:
         for number, example in enumerate(finding.examples[:NUM_EXAMPLES]):
@@ -39,13 +37,9 @@ def show_audit(audit: Audit, console: Console) -> None:
             console.print(_text(f"  {place}: ", "dim") + _text(example.evidence, "yellow"))
             console.print(_text(f"    {example.excerpt}"))
     for gain in audit.held_out_gains:
-        reward = f"reward {gain.reward_first:.3f} → {gain.reward_last:.3f}"
-        reward += f" (gain {gain.reward_gain_low:+.3f} to {gain.reward_gain_high:+.3f})"
-        held_out = f"held-out pass@1 {percent(gain.held_out_first)} → {percent(gain.held_out_last)}"
-        held_out += f" (gain {points(gain.held_out_gain_low)} to {points(gain.held_out_gain_high)} points)"
-        console.print(_text(f"\n{gain.stage}: {reward}; {held_out}", "yellow" if gain.is_suspicious else ""))
+        console.print(_text(f"\n{gain.sentence()}", "yellow" if gain.is_suspicious else ""))
         if gain.is_suspicious:
-            console.print(_text("  The reward rose, but held-out pass@1 did not rise significantly.", "bold yellow"))
+            console.print(_text(f"  {SUSPICIOUS}", "bold yellow"))
 
 
 def show_agreement(result: Agreement, console: Console) -> None:

@@ -19,12 +19,15 @@ from groupwise.audit.answers import read_completion
 from groupwise.audit.audit_checks import CHECKS, MIN_SHARED_CHARS, AuditSubject
 from groupwise.audit.held_out_gain import HeldOutGain, evaluates_greedily, held_out_gains
 from groupwise.base.stats import wilson_interval
+from groupwise.base.text_layout import percent
 from groupwise.rewards.format import excerpt
 from groupwise.runs.reader import Run
 from groupwise.types import ScoredGroup, Verdict
 
 FORMAT = "groupwise-audit/1"
 EXCERPT_CHARS = 200
+NUM_EXAMPLES = 5
+"""Examples per finding."""
 
 T = TypeVar("T")
 
@@ -98,6 +101,12 @@ class AuditFinding:
     def share(self) -> float:
         return self.count / self.total if self.total else 0.0
 
+    @property
+    def words(self) -> tuple[str, str, str, str]:
+        """Count, covered completions, share and interval, as people read them."""
+        known = (percent(self.share), f"{percent(self.low)} to {percent(self.high)}") if self.total else ("", "")
+        return f"{self.count:,}", f"{self.total:,} {self.of}", *known
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "share": self.share}
 
@@ -124,17 +133,14 @@ class Audit:
         return {"format": FORMAT} | table | lists
 
 
-def audit_run(
-    run_dir: Path, *, sample: int = 30, seed: int = 0, num_examples: int = 5, source: Source = "train"
-) -> Audit:
-    """Audit a run with `sample` chains for people, spread over the verdicts, and `num_examples` per finding."""
-    for name, value in (("sample", sample), ("num_examples", num_examples)):
-        if value < 0:
-            raise AuditError(f"{name} = {value}: use 0 or more")
+def audit_run(run_dir: Path, *, sample: int = 30, seed: int = 0, source: Source = "train") -> Audit:
+    """Audit a run, with `sample` chains for people, spread over the verdicts."""
+    if sample < 0:
+        raise AuditError(f"sample = {sample}: use 0 or more")
     if source not in ("train", "held_out"):
         raise AuditError(f"source = {source!r}: use 'train' or 'held_out'")
     run = Run(run_dir)
-    survey = _Survey(source, sample, seed, num_examples)
+    survey = _Survey(source, sample, seed)
     steps = run.rollout_steps() if source == "train" else run.eval_rollout_steps()
     for step in steps:
         for group_number, scored in enumerate(groups_at(run, source, step)):
@@ -221,10 +227,10 @@ class _LongText:
 
 
 class _Survey:
-    def __init__(self, source: Source, sample: int, seed: int, num_examples: int) -> None:
+    def __init__(self, source: Source, sample: int, seed: int) -> None:
         self.source, self.sample, self.seed = source, sample, seed
         self.problems: set[str] = set()
-        self.tallies = {check.name: _Tally(Reservoir(num_examples, f"{seed}/{check.name}")) for check in CHECKS}
+        self.tallies = {check.name: _Tally(Reservoir(NUM_EXAMPLES, f"{seed}/{check.name}")) for check in CHECKS}
         self.strata: dict[Verdict, Reservoir[Chain]] = {
             verdict: Reservoir(sample, f"{seed}/{verdict.value}") for verdict in Verdict
         }

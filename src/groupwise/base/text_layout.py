@@ -30,6 +30,12 @@ def wrapped(text: str, indent: str = "", width: int | None = None, *, first: str
     return "\n".join(lines or [first]).replace(_KEPT_SPACE, " ")
 
 
+def shortened(text: str, max_chars: int) -> str:
+    """Return the text on one line, with "…" at its end if it was cut."""
+    line = " ".join(text.split())
+    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
+
+
 def aligned(rows: Iterable[Sequence[str]], *, has_notes: bool = False) -> list[str]:
     """Return one line per row: the first column is aligned to the left, all others to the right.
 

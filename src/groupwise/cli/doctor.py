@@ -1,6 +1,6 @@
 """Diagnose a run, and name the recipe keys to change.
 
-The exit status is 1 when a finding is a warning that needs action, else 0.
+The exit status is 1 when a finding is a problem, else 0.
 
 Examples:
   groupwise doctor runs/mine
@@ -21,18 +21,18 @@ from groupwise.cli.printing import print_json
 def run(options: Options) -> int:
     from rich.console import Console
 
-    from groupwise.doctor import examine, read_charts
+    from groupwise.doctor import examine, read_stages
     from groupwise.doctor.wording import show, vital_signs
     from groupwise.runs import Run
 
     run = Run(options.run_dir)
-    charts = read_charts(run)
-    findings = examine(charts)
+    stages = read_stages(run)
+    findings = examine(stages)
     if options.json:
-        stages = [
-            {"name": chart.stage, "num_steps": len(chart.steps), "vital_signs": vital_signs(chart)} for chart in charts
+        shown = [
+            {"name": stage.name, "num_steps": len(stage.steps), "vital_signs": vital_signs(stage)} for stage in stages
         ]
-        print_json({"run": run.name, "stages": stages, "findings": [found.to_json() for found in findings]})
+        print_json({"run": run.name, "stages": shown, "findings": [found.to_json() for found in findings]})
     else:
-        show(run.name, charts, findings, Console(highlight=False, soft_wrap=True))
-    return int(any(finding.severity == "sick" for finding in findings))
+        show(run.name, stages, findings, Console(highlight=False, soft_wrap=True))
+    return int(any(finding.severity == "problem" for finding in findings))

@@ -87,13 +87,17 @@ def _finish(request: RunRequest, is_finished: bool) -> int:
         say("Stopped and saved. Resume with:")
         say_commands(f"groupwise train --resume {run_dir}")
         return 1
+    from groupwise.api.use_runs import diagnose
+
     if request.recipe.name == "demo":
         from groupwise.cli.demo_result import show_result
 
         show_result(request.run_dir)
     say(f"Finished: {request.run_dir}\nNext:")
     name = shlex.quote(f"{request.run_dir.name}-model")
-    say_commands(*(f"groupwise {verb} {run_dir}" for verb in ("report", "watch", "eval")))
+    has_problem = any(finding.severity == "problem" for finding in diagnose(request.run_dir))
+    verbs = (*(["doctor"] if has_problem else []), "report", "watch", "eval")
+    say_commands(*(f"groupwise {verb} {run_dir}" for verb in verbs))
     say_commands(f"groupwise export {run_dir} {name}")
     return 0
 

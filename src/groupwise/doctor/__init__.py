@@ -8,8 +8,8 @@ steps before they report anything, and stay silent while the reward rises. Nothi
 
 from __future__ import annotations
 
-from groupwise.doctor.chart import Finding, StageHistory, read_charts
 from groupwise.doctor.checks import CHECKS, examine
 from groupwise.doctor.live import LiveDoctor
+from groupwise.doctor.stage_history import Finding, StageHistory, read_stages
 
-__all__ = ["CHECKS", "Finding", "LiveDoctor", "StageHistory", "examine", "read_charts"]
+__all__ = ["CHECKS", "Finding", "LiveDoctor", "StageHistory", "examine", "read_stages"]

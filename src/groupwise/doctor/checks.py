@@ -1,4 +1,4 @@
-"""Every check of the doctor, by name. To add one, write a function from a chart to a finding and list it here."""
+"""Every check of the doctor, by name. To add one, write a function from a stage's history to a finding and list it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from groupwise.doctor import course_checks, policy_checks, sampling_checks
-from groupwise.doctor.chart import Finding, StageHistory
+from groupwise.doctor.stage_history import Finding, StageHistory
 
 
 class DoctorCheck(NamedTuple):
@@ -52,11 +52,11 @@ CHECKS: Mapping[str, DoctorCheck] = {
 }
 
 
-def examine(charts: Iterable[StageHistory]) -> tuple[Finding, ...]:
+def examine(stages: Iterable[StageHistory]) -> tuple[Finding, ...]:
     """Run every check on every stage: problems first, a run that does not learn before all others."""
     found: list[Finding] = []
-    for chart in charts:
-        here = [replace(finding, check=name) for name, check in CHECKS.items() if (finding := check.find(chart))]
+    for stage in stages:
+        here = [replace(finding, check=name) for name, check in CHECKS.items() if (finding := check.find(stage))]
         explained = set[str]().union(*(CHECKS[finding.check].explains for finding in here))
         found += [finding for finding in here if finding.check not in explained]
-    return tuple(sorted(found, key=lambda finding: (finding.severity != "sick", finding.check != "no_learning")))
+    return tuple(sorted(found, key=lambda finding: (finding.severity != "problem", finding.check != "no_learning")))

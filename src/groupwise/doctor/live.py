@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from groupwise.doctor.chart import StageHistory
 from groupwise.doctor.checks import examine
+from groupwise.doctor.stage_history import StageHistory
 from groupwise.doctor.text_signs import TextSigns, read_signs
-from groupwise.doctor.wording import one_line
+from groupwise.doctor.wording import log_message
 from groupwise.runs import Run
 from groupwise.runs.records import DEAD_STEPS
 from groupwise.runs.writer import RunLog
@@ -86,9 +86,9 @@ class LiveDoctor:
             self._signs.append(sign)
         signs = tuple(self._signs)
         steps, evals = tuple(self._steps), tuple(self._evals)
-        chart = StageHistory(record.stage, steps, evals, self._recipe, self._info, lambda: signs)
-        for finding in examine([chart]):
+        stage = StageHistory(record.stage, steps, evals, self._recipe, self._info, lambda: signs)
+        for finding in examine([stage]):
             if (finding.check, finding.stage) not in reported:
                 reported.add((finding.check, finding.stage))
                 self._log.write_event(EVENT, **finding.to_json())
-                logger.warning("%s", one_line(finding))
+                logger.warning("%s", log_message(finding))

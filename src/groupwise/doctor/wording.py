@@ -14,15 +14,16 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from groupwise.audit.held_out_gain import evals_around
 from groupwise.base.harmless import printable
 from groupwise.base.json_values import plain
 from groupwise.base.stats import mean
 from groupwise.base.text_layout import percent, wrapped
-from groupwise.doctor.chart import RECENT_STEPS, SEVERITY_WORDS, Change, Finding, StageHistory
 from groupwise.doctor.checks import CHECKS
 from groupwise.doctor.series import Point, average, middle, values_of
+from groupwise.doctor.stage_history import RECENT_STEPS, Change, Finding, StageHistory
 
-STYLES = {"sick": "bold red", "watch": "bold yellow"}
+STYLES = {"problem": "bold red", "warning": "bold yellow"}
 ZERO_LOSS = 1e-6
 """A sum that is 0 can be off by this much in rounding."""
 
@@ -43,50 +44,45 @@ def say_override(change: Change) -> str:
 
 
 def with_words(finding: Finding) -> dict[str, Any]:
-    """Return the finding as JSON, with its title, severity and change as people read them."""
-    words = {
-        "title": CHECKS[finding.check].title,
-        "say_severity": SEVERITY_WORDS[finding.severity],
-        "say_change": say_change(finding.change),
-    }
+    """Return the finding as JSON, with its title and its change as people read them."""
+    words = {"title": CHECKS[finding.check].title, "say_change": say_change(finding.change)}
     return dict(plain(finding.to_json() | words))
 
 
-def one_line(finding: Finding) -> str:
-    """Return the finding as one line for the log of a running training."""
-    return printable(
-        f"{SEVERITY_WORDS[finding.severity]}: {CHECKS[finding.check].title} (stage {finding.stage}, "
-        f"step {finding.last_step}): {finding.seen}; try {say_change(finding.change)}"
-    )
+def log_message(finding: Finding) -> str:
+    """Return the finding for the log of a running training.
+
+    The option has a line of its own, which is short enough for a terminal that wraps at spaces.
+    """
+    title = f"{finding.severity}: {CHECKS[finding.check].title} (stage {finding.stage}, step {finding.last_step})"
+    change = filter(None, (say_override(finding.change), finding.change.advice))
+    return "\n".join([printable(f"{title}: {finding.seen}"), *(f"  {printable(line)}" for line in change)])
 
 
-def clean_bill(charts: Sequence[StageHistory]) -> str:
+def clean_bill(stages: Sequence[StageHistory]) -> str:
     """Return what to say of a run without findings."""
-    if max((len(chart.steps) for chart in charts), default=0) < RECENT_STEPS:
+    if max((len(stage.steps) for stage in stages), default=0) < RECENT_STEPS:
         return f"No problem found so far: most checks need {RECENT_STEPS} steps of a stage."
     return f"No problem found: all {len(CHECKS)} checks passed."
 
 
-def vital_signs(chart: StageHistory) -> list[str]:
+def vital_signs(stage: StageHistory) -> list[str]:
     """Return sentences about how a stage is doing; [] for a stage without rewards, such as SFT."""
-    rewards, losses = chart.series("reward/mean"), values_of(chart.series("policy/loss"))
-    if not rewards or not (losses or chart.num_dead):
+    rewards, losses = stage.series("reward/mean"), values_of(stage.series("policy/loss"))
+    if not rewards or not (losses or stage.num_dead):
         return []
-    signal, gradient = chart.series("groups/signal_share"), chart.series("policy/grad_norm")
+    signal, gradient = stage.series("groups/signal_share"), stage.series("policy/grad_norm")
     moves = sum(value > 0 for value in values_of(gradient))
-    lines = [_about_loss(chart, losses, has_gradient=moves * 2 > len(losses))]
-    lines.append(f"reward {_course(rewards)}; training pass@1 {_course(chart.series('score/pass_at_1'))}")
+    lines = [_about_loss(stage, losses, has_gradient=moves * 2 > len(losses))]
+    lines.append(f"reward {_course(rewards)}; training pass@1 {_course(stage.series('score/pass_at_1'))}")
     typical = f" (median {middle(gradient):.2g})" if gradient else ""
     lines.append(
-        f"gradient above 0 in {moves} of {len(chart.steps)} steps{typical}; "
+        f"gradient above 0 in {moves} of {len(stage.steps)} steps{typical}; "
         f"groups with signal {percent(average(signal), 0)}"
         if signal
         else "no gradient was recorded"
     )
-    before = [record for record in chart.evals if record.step < chart.steps[0].step]
-    inside = [record for record in chart.evals if chart.steps[0].step <= record.step <= chart.steps[-1].step]
-    evals = [*before[-1:], *inside]
-    if evals:
+    if evals := evals_around(stage.steps, stage.evals):
         first, last = evals[0], evals[-1]
         lines.append(
             f"held-out pass@1 {percent(first.pass_at_1)} (step {first.step}) → {percent(last.pass_at_1)} "
@@ -97,10 +93,10 @@ def vital_signs(chart: StageHistory) -> list[str]:
     return lines
 
 
-def _about_loss(chart: StageHistory, losses: Sequence[float], has_gradient: bool) -> str:
-    if chart.num_dead * 2 > len(chart.steps):
+def _about_loss(stage: StageHistory, losses: Sequence[float], has_gradient: bool) -> str:
+    if stage.num_dead * 2 > len(stage.steps):
         return (
-            f"No gradient in {chart.num_dead} of {len(chart.steps)} steps: all rewards of each group were equal, so "
+            f"No gradient in {stage.num_dead} of {len(stage.steps)} steps: all rewards of each group were equal, so "
             "the policy learned nothing in them."
         )
     zero_share = mean([float(abs(value) <= ZERO_LOSS) for value in losses])
@@ -123,7 +119,7 @@ def _course(points: list[Point]) -> str:
     return f"{average(points[:size]):.3f} → {average(points[-size:]):.3f}"
 
 
-def show(name: str, charts: Sequence[StageHistory], findings: Sequence[Finding], console: Console) -> None:
+def show(name: str, stages: Sequence[StageHistory], findings: Sequence[Finding], console: Console) -> None:
     """Print the vital signs of each stage, then the findings; `--set` lines stand alone and are never split."""
 
     def write(text: str, style: str = "", first: str = "", rest: str | None = None) -> None:
@@ -131,19 +127,19 @@ def show(name: str, charts: Sequence[StageHistory], findings: Sequence[Finding],
         console.print(Text(lines, style=style), soft_wrap=True)
 
     write(f"Doctor: {name}", "bold")
-    for chart in charts:
+    for stage in stages:
         console.print()
-        write(f"stage {chart.stage}, steps {chart.steps[0].step} to {chart.steps[-1].step}", "bold")
-        for line in vital_signs(chart):
+        write(f"stage {stage.name}, steps {stage.steps[0].step} to {stage.steps[-1].step}", "bold")
+        for line in vital_signs(stage):
             write(line, first="  ", rest="    ")
-        if len(chart.steps) < RECENT_STEPS:
+        if len(stage.steps) < RECENT_STEPS:
             write(f"fewer than {RECENT_STEPS} steps: too few for most checks", "dim", "  ")
     if not findings:
         console.print()
-        write(clean_bill(charts) if charts else "No step is recorded yet: there is nothing to examine.", "bold")
+        write(clean_bill(stages) if stages else "No step is recorded yet: there is nothing to examine.", "bold")
     for finding in findings:
         place = f"stage {finding.stage}, steps {finding.first_step} to {finding.last_step}"
-        title = f"{SEVERITY_WORDS[finding.severity]}: {CHECKS[finding.check].title} ({place})"
+        title = f"{finding.severity}: {CHECKS[finding.check].title} ({place})"
         console.print()
         write(title, STYLES[finding.severity])
         write(finding.seen, first="  seen    ")

@@ -18,6 +18,7 @@ from typing import Any
 
 from groupwise.base.json_values import plain
 from groupwise.base.stats import mcnemar_p, mean, paired_bootstrap_p, paired_interval
+from groupwise.base.text_layout import shortened
 from groupwise.config import ConfigError
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
@@ -214,8 +215,7 @@ def _notes(first: Side, second: Side) -> tuple[str, ...]:
 
 
 def _question(problem: Problem) -> str:
-    text = " ".join(problem.question.split()) or problem.id
-    return text if len(text) <= 120 else text[:119] + "…"
+    return shortened(problem.question, 120) or problem.id
 
 
 def _points(difference: float, sign: str) -> str:

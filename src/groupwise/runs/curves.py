@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from groupwise.runs.records import by_stage
+
 if TYPE_CHECKING:
     from groupwise.runs.reader import Run
 
@@ -29,10 +31,10 @@ def draw_curves(run: Run) -> CurvesFigure:
     figure = CurvesFigure(figsize=(8, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
     above, below = figure.subplots(2, 1, sharex=True)
-    steps, evals = run.steps(), run.evals()
-    stages = list(dict.fromkeys(record.stage for record in steps))
-    for colour, stage in zip(_COLOURS * len(stages), stages, strict=False):
-        rewards = [(r.step, r.metrics["reward/mean"]) for r in steps if r.stage == stage and "reward/mean" in r.metrics]
+    evals = run.evals()
+    stages = by_stage(run.steps())
+    for colour, (stage, records) in zip(_COLOURS * len(stages), stages.items(), strict=False):
+        rewards = [(r.step, r.metrics["reward/mean"]) for r in records if "reward/mean" in r.metrics]
         if rewards:
             numbers, values = [step for step, _ in rewards], [value for _, value in rewards]
             above.plot(numbers, values, color=colour, alpha=0.3, linewidth=1)
@@ -45,7 +47,7 @@ def draw_curves(run: Run) -> CurvesFigure:
         below.fill_between(x, [r.low for r in members], [r.high for r in members], color=colour, alpha=0.15)
     above.set_ylabel("training reward")
     below.set(ylabel="held-out pass@1", ylim=(-0.03, 1.03), xlabel="step (dotted: a new stage; band: 95 % interval)")
-    starts = [next(r.step for r in steps if r.stage == stage) for stage in stages[1:]]
+    starts = [records[0].step for records in stages.values()][1:]
     for axes in (above, below):
         for first in starts:
             axes.axvline(first - 0.5, color="grey", linestyle=":", linewidth=1)

@@ -32,20 +32,17 @@ class RunReadError(ValueError):
     """A file of a run cannot be read. The message names it and, where known, the line."""
 
 
-def write_failure(path: Path, error: OSError) -> RunLogError:
-    """Return the error to raise when `path` could not be written."""
-    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    advice = "the disk is full. Make room" if is_full else f"{error.strerror or error}. Fix that"
-    return RunLogError(f"could not write {path}: {advice}, then resume the run: it continues from its last checkpoint")
-
-
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn an OSError inside into the RunLogError that names `path` and the fix."""
     try:
         yield
     except OSError as error:
-        raise write_failure(path, error) from error
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = "the disk is full. Make room" if is_full else f"{error.strerror or error}. Fix that"
+        raise RunLogError(
+            f"could not write {path}: {advice}, then resume the run: it continues from its last checkpoint"
+        ) from error
 
 
 def encode_line(value: Mapping[str, Any]) -> bytes:
@@ -121,7 +118,7 @@ def repair_tail(path: Path) -> None:
     if not data or data.endswith(b"\n"):
         return
     start = data.rfind(b"\n") + 1
-    if _parse(data[start:]) is None:
+    if parse_object(data[start:]) is None:
         os.truncate(path, start)
     else:
         append_line(path, b"\n", fsync=False)
@@ -137,7 +134,7 @@ def read_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
     lines = data.split(b"\n")
     objects = []
     for number, line in enumerate(lines, start=1):
-        value = _parse(line)
+        value = parse_object(line)
         if value is not None:
             objects.append((number, value))
         elif line.strip() and number < len(lines):
@@ -156,7 +153,8 @@ def read_records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> list[T]:
     return records
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def parse_object(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object in a line; None for anything else."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):

@@ -18,7 +18,7 @@ from groupwise.base.harmless import escape
 from groupwise.base.text_layout import percent
 from groupwise.runs import layout
 from groupwise.runs.files import RunReadError, read_records
-from groupwise.runs.records import eval_from_json, group_from_json, step_from_json, trace_from_json
+from groupwise.runs.records import eval_from_json, event_from_json, group_from_json, step_from_json, trace_from_json
 from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Run:
         return read_records(self.path / layout.EVALS, eval_from_json)
 
     def events(self) -> list[dict[str, Any]]:
-        return read_records(self.path / layout.EVENTS, dict)
+        return read_records(self.path / layout.EVENTS, event_from_json)
 
     def metrics(self) -> Any:
         """All metrics as columns, with `step` and `stage`: a pandas frame if pandas is installed, else a dict of lists.

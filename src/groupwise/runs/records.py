@@ -155,6 +155,14 @@ DEAD_STEPS = 3
 """A stage without a gradient in all of its first steps is reported after this many."""
 
 
+def by_stage(steps: Iterable[StepRecord]) -> dict[str, list[StepRecord]]:
+    """Return the steps of each stage, the stages in training order."""
+    stages: dict[str, list[StepRecord]] = {}
+    for record in steps:
+        stages.setdefault(record.stage, []).append(record)
+    return stages
+
+
 def has_no_gradient(record: StepRecord) -> bool:
     """Return whether an RL step could not move the policy: no group had signal, and no update had a gradient."""
     metrics = record.metrics
@@ -170,6 +178,17 @@ def eval_from_json(table: Mapping[str, Any]) -> EvalRecord:
     # A share that an older run did not record is unknown and not 0.
     values: dict[str, Any] = {name: math.nan if table.get(name) is None else table[name] for name in names}
     return EvalRecord(**values)
+
+
+OLD_SEVERITIES = {"sick": "problem", "watch": "warning"}
+"""Severities of the doctor's findings in the events of older runs, and what they are called now."""
+
+
+def event_from_json(table: Mapping[str, Any]) -> dict[str, Any]:
+    if table.get("kind") != "finding":
+        return dict(table)
+    severity = table.get("severity")
+    return {**table, "severity": OLD_SEVERITIES.get(str(severity), severity)}
 
 
 def eval_metrics(record: EvalRecord) -> dict[str, float]:

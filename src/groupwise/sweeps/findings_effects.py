@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from groupwise.base.stats import holm, mean
-from groupwise.base.text_layout import percent
+from groupwise.base.text_layout import percent, shortened
 from groupwise.sweeps.arm_scores import (
     CLIP,
     GRAD_NORM,
@@ -45,7 +45,6 @@ from groupwise.sweeps.compare_arms import (
 from groupwise.sweeps.findings_words import (
     MAX_REASON_CHARS,
     SweepFinding,
-    cut,
     knob_words,
     listed,
     percent_range,
@@ -264,7 +263,7 @@ def gap_findings(knob: Knob) -> list[SweepFinding]:
         broken = [run for run in arm.runs if run.status in (RunStatus.FAILED, RunStatus.DAMAGED)]
         if broken:
             is_only = len(arm.runs) == 1
-            words = cut(gap_words(broken[-1]), MAX_REASON_CHARS)
+            words = shortened(gap_words(broken[-1]), MAX_REASON_CHARS)
             sentence = (
                 f"{subject(knob, [arm])} failed with "
                 f"{'its only seed' if is_only else f'{len(broken)} of {len(arm.runs)} seeds'}: "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.base.json_values import plain
-from groupwise.base.text_layout import percent
+from groupwise.base.text_layout import percent, shortened
 from groupwise.sweeps.arm_scores import ArmScore
 from groupwise.sweeps.spec import PLAIN_LIST
 from groupwise.sweeps.sweep_records import Arm, Knob
@@ -70,18 +70,13 @@ def listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def cut(text: str, max_chars: int) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
-
-
 def short_label(arm: Arm) -> str:
-    return cut(arm.label, MAX_LABEL_CHARS)
+    return shortened(arm.label, MAX_LABEL_CHARS)
 
 
 def knob_words(knob: Knob) -> str:
     """Return the knob's name as the start of a sentence. Names are safe as folders and have no spaces."""
-    words = cut(knob.name.replace("_", " ").replace("-", " "), MAX_LABEL_CHARS)
+    words = shortened(knob.name.replace("_", " ").replace("-", " "), MAX_LABEL_CHARS)
     return words[:1].upper() + words[1:]
 
 

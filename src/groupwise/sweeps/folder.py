@@ -22,7 +22,7 @@ from groupwise.base.harmless import printable, visible
 from groupwise.base.json_values import dotted_items, finite_or_none
 from groupwise.config import ConfigError, Recipe, fingerprint, make_recipe, to_table
 from groupwise.runs import layout
-from groupwise.runs.files import RunReadError, append_line, encode_line, read_end, read_records, write_failure
+from groupwise.runs.files import RunReadError, append_line, encode_line, read_end, read_records, writing
 from groupwise.runs.reader import Run, last_turn
 from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, RunStatus, SeedRun, Sweep, read_sweep, to_json
 from groupwise.types import EvalRecord
@@ -123,10 +123,8 @@ def check_runs(sweep: Sweep, jobs: Iterable[SweepJob]) -> None:
 def record_failure(folder: Path, job: SweepJob, exit_code: int, lines: Sequence[str]) -> None:
     entry = {"arm": job.arm.name, "seed": job.seed, "exit_code": exit_code, "last_lines": list(lines)}
     path = folder / FAILURES
-    try:
+    with writing(path):
         append_line(path, encode_line(entry), fsync=False)
-    except OSError as error:
-        raise write_failure(path, error) from error
 
 
 def earlier_sweep(folder: Path) -> Sweep | None:

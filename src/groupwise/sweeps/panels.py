@@ -16,9 +16,10 @@ from typing import Any
 
 from groupwise.base.harmless import cell, visible
 from groupwise.base.stats import mean
+from groupwise.base.text_layout import shortened
 from groupwise.runs.catalogue import CHARTS, METRICS, ChartSpec
 from groupwise.sweeps.arm_scores import KL_FROM_REFERENCE, KL_OF_UPDATES, kl_metric
-from groupwise.sweeps.findings_words import MAX_LABEL_CHARS, cut, knob_words, listed, short_label
+from groupwise.sweeps.findings_words import MAX_LABEL_CHARS, knob_words, listed, short_label
 from groupwise.sweeps.folder import read_study
 from groupwise.sweeps.spec import HELD_OUT
 from groupwise.sweeps.sweep_records import Arm, Knob, SeedRun
@@ -167,5 +168,5 @@ def _draw(knob: Knob, charts: Sequence[Chart]) -> Any:
 
 def _plain_text(text: str) -> str:
     """Escape text for matplotlib: a dollar starts a formula, and a leading underscore hides a label."""
-    shown = cut(visible(text), MAX_LABEL_CHARS).replace("$", r"\$")
+    shown = shortened(visible(text), MAX_LABEL_CHARS).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown

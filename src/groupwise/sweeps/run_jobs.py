@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Literal
 
 from groupwise.base.signals import handling_stops
 from groupwise.runs import layout
-from groupwise.runs.files import write_failure
+from groupwise.runs.files import writing
 from groupwise.sweeps.folder import SweepJob, recipe_file, record_failure
 from groupwise.workers import num_cores
 
@@ -158,7 +158,7 @@ class JobRunner:
         taken = {child.slot for child in self._children}
         slot = next(slot for slot in range(self._placement.at_once) if slot not in taken)
         command = self._command(job)
-        try:
+        with writing(job.log):
             job.log.parent.mkdir(parents=True, exist_ok=True)
             with open(job.log, "ab") as log:
                 process = subprocess.Popen(
@@ -170,8 +170,6 @@ class JobRunner:
                     start_new_session=True,  # Ctrl-C goes only to the sweep, which stops the runs
                     preexec_fn=_end_with(os.getpid()),
                 )
-        except OSError as error:
-            raise write_failure(job.log, error) from error
         descriptor = os.pidfd_open(process.pid)
         self._children.append(_Child(job, slot, process, descriptor))
         self._selector.register(descriptor, selectors.EVENT_READ)

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from groupwise.base.harmless import policy_hash
-from groupwise.runs.files import write_atomic, write_failure
+from groupwise.runs.files import write_atomic, writing
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -96,11 +96,9 @@ def content_policy(script: str, style: str) -> str:
 
 def save_text(path: Path, text: str) -> Path:
     """Write a whole page or table at once, make its folder if necessary, and return `path`."""
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, [text.encode("utf-8")])
-    except OSError as error:
-        raise write_failure(path, error) from error
     return path
 
 

@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from groupwise.audit.held_out_gain import HeldOutGain
+from groupwise.audit.held_out_gain import SUSPICIOUS, HeldOutGain
 from groupwise.audit.labels import FOLDER, FORMAT, MAX_NOTE_CHARS, Label, read_labels
 from groupwise.audit.survey import Audit, AuditFinding, Chain
 from groupwise.base.harmless import escape
-from groupwise.base.text_layout import percent, points
 from groupwise.web.bundle import bundle_script, bundle_style, content_policy, fill_page, save_text
 
 SCRIPT = bundle_script("audit.js")
@@ -80,23 +79,16 @@ def _finding(finding: AuditFinding) -> str:
     )
     title = escape(finding.title)
     name = f"<details><summary>{title}</summary><ul>{examples}</ul></details>" if examples else title
-    interval = f"{percent(finding.low)} to {percent(finding.high)}" if finding.total else ""
-    share = percent(finding.share) if finding.total else ""
+    count, of, share, interval = finding.words
     return (
-        f'<tr{"" if finding.count else " class=none"}><td>{name}<td class="number">{finding.count:,}'
-        f'<td>{finding.total:,} {escape(finding.of)}<td class="number">{share}<td>{interval}</tr>'
+        f'<tr{"" if finding.count else " class=none"}><td>{name}<td class="number">{count}'
+        f'<td>{escape(of)}<td class="number">{share}<td>{interval}</tr>'
     )
 
 
 def _gain(gain: HeldOutGain) -> str:
-    warning = "<b>The reward rose, but held-out pass@1 may not have.</b> " if gain.is_suspicious else ""
-    held_out = f"{percent(gain.held_out_first)} → {percent(gain.held_out_last)}"
-    return (
-        f"<p>{warning}Stage {escape(gain.stage)}: reward {gain.reward_first:.3f} → {gain.reward_last:.3f} (gain "
-        f"{gain.reward_gain_low:+.3f} to {gain.reward_gain_high:+.3f}), held-out pass@1 {held_out} "
-        f"(gain {points(gain.held_out_gain_low)} to {points(gain.held_out_gain_high)} "
-        "points).</p>"
-    )
+    warning = f"<b>{SUSPICIOUS}</b> " if gain.is_suspicious else ""
+    return f"<p>{warning}{escape(gain.sentence())}</p>"
 
 
 def _chain(chain: Chain, number: int, total: int) -> str:

@@ -116,7 +116,6 @@ def test_the_id_names_place_and_text(make_run: MakeRun) -> None:
     ("changes", "message"),
     [
         ({"sample": -1}, "sample = -1"),
-        ({"num_examples": -2}, "num_examples = -2"),
         ({"source": "test"}, "source = 'test'"),
     ],
 )

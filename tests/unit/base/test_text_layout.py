@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from groupwise.base.json_values import dotted_items
-from groupwise.base.text_layout import aligned, wrapped
+from groupwise.base.text_layout import aligned, shortened, wrapped
 
 TEXT = "Set model.gradient_checkpointing = true or run `groupwise bench step RECIPE --json`, then continue."
 
@@ -16,6 +16,11 @@ def test_words_keys_and_commands_are_never_split(width: int) -> None:
     assert " ".join(line.strip() for line in lines) == TEXT
     for whole in ("model.gradient_checkpointing = true", "`groupwise bench step RECIPE --json`"):
         assert any(whole in line for line in lines)
+
+
+def test_a_text_is_shortened_to_one_line() -> None:
+    assert shortened("a\n b", 10) == "a b"
+    assert shortened("abcdef", 4) == "abc…"
 
 
 def test_columns_are_aligned() -> None:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from groupwise import cli
 from groupwise.config import apply_override, make_recipe
-from groupwise.doctor import CHECKS, examine, read_charts
-from groupwise.doctor.chart import StageHistory
+from groupwise.doctor import CHECKS, examine, read_stages
 from groupwise.doctor.live import LiveDoctor
-from groupwise.doctor.wording import one_line, say_change, vital_signs
+from groupwise.doctor.stage_history import StageHistory
+from groupwise.doctor.wording import log_message, say_change, vital_signs
 from groupwise.runs import Run, RunLog
 from groupwise.types import StepRecord, Verdict
 
@@ -36,7 +36,7 @@ def after(number: int, start: int, metrics: dict[str, float]) -> dict[str, float
     return metrics if number > start else {}
 
 
-def sick_runs(make: Any) -> dict[str, dict[str, Any]]:
+def broken_runs(make: Any) -> dict[str, dict[str, Any]]:
     """What to break in a healthy run, by the check that reports it."""
     return {
         "no_learning": {"change": lambda n: DEAD},
@@ -86,9 +86,9 @@ def sick_runs(make: Any) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_problem_is_named_alone_and_its_change_can_be_made(check: str, make: Any, tmp_path: Path) -> None:
-    broken = sick_runs(make)[check]
+    broken = broken_runs(make)[check]
     run = Run(make.run(tmp_path / "run", **broken))
-    findings = examine(read_charts(run))
+    findings = examine(read_stages(run))
     assert [finding.check for finding in findings] == [check]
     (finding,) = findings
     assert finding.stage == "grpo"
@@ -110,7 +110,7 @@ def live_findings(run_dir: Path) -> list[str]:
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_run_that_goes_on_is_told_once(check: str, make: Any, tmp_path: Path) -> None:
-    broken = sick_runs(make)[check]
+    broken = broken_runs(make)[check]
     run_dir = make.run(tmp_path / "run", **broken, sinks=[LiveDoctor()])
     assert live_findings(run_dir) == [check]
 
@@ -125,7 +125,7 @@ def test_scores_that_are_waited_for_ask_for_more_processes(
     recipe = make.recipe() | {"verifier": verifier}
     run_dir = make.run(tmp_path / "run", lambda n: {"time/score_s": 6.0}, recipe=recipe)
     (run_dir / "run.json").write_text(json.dumps({"machine": machine}))
-    (finding,) = examine(read_charts(Run(run_dir)))
+    (finding,) = examine(read_stages(Run(run_dir)))
     assert (finding.change.key, finding.change.value) == ("verifier.workers", expected)
 
 
@@ -138,11 +138,11 @@ def test_what_greedy_sampling_explains_is_not_blamed_on_something_else(make: Any
         return dead | spikes | {"rollouts/identical_share": 0.65}
 
     cold, warm = (make.recipe(stage__sampling={"temperature": value}) for value in (0.01, 1.0))
-    (finding,) = examine(read_charts(Run(make.run(tmp_path / "cold", change, recipe=cold))))
+    (finding,) = examine(read_stages(Run(make.run(tmp_path / "cold", change, recipe=cold))))
     assert finding.check == "nearly_greedy"
     assert "temperature 0.01 in groups of 8" in finding.seen
     assert "100 times as sharp" in finding.means
-    others = examine(read_charts(Run(make.run(tmp_path / "warm", change, recipe=warm))))
+    others = examine(read_stages(Run(make.run(tmp_path / "warm", change, recipe=warm))))
     assert {other.check for other in others} == {
         "dead_groups",
         "identical_completions",
@@ -153,10 +153,10 @@ def test_what_greedy_sampling_explains_is_not_blamed_on_something_else(make: Any
 
 def test_cold_sampling_whose_rollouts_differ_or_are_right_is_let_be(make: Any, tmp_path: Path) -> None:
     cold = make.recipe(stage__sampling={"temperature": 0.2})
-    assert not examine(read_charts(Run(make.run(tmp_path / "differ", recipe=cold))))
+    assert not examine(read_stages(Run(make.run(tmp_path / "differ", recipe=cold))))
     right = {"rollouts/identical_share": 0.8, "score/pass_at_1": 0.97, "reward/mean": 0.97}
     assert not examine(
-        read_charts(Run(make.run(tmp_path / "right", lambda n: right, recipe=cold, evals=lambda n: 0.97)))
+        read_stages(Run(make.run(tmp_path / "right", lambda n: right, recipe=cold, evals=lambda n: 0.97)))
     )
 
 
@@ -169,28 +169,28 @@ def test_a_score_that_falls_is_told_once_and_chance_is_let_be(make: Any, tmp_pat
             lambda n: {"reward/mean": 0.2 + reward * n},
             evals=lambda n: 0.5 - fall * n / make.num_steps,
         )
-        return [finding.check for finding in examine(read_charts(Run(run_dir)))]
+        return [finding.check for finding in examine(read_stages(Run(run_dir)))]
 
     assert found("falls", 0.0, 0.08) == ["held_out_falls"]
     assert found("chance", 0.0, 0.06) == []
     assert found("paid", 0.01, 0.08) == ["hollow_reward"]
 
 
-def test_a_fall_that_a_later_stage_made_up_for_is_no_sickness(tmp_path: Path) -> None:
+def test_a_fall_that_a_later_stage_made_up_for_is_only_a_warning(tmp_path: Path) -> None:
     """Countdown's SFT stage costs 12 points, and GRPO after it wins 18 (docs/results)."""
     with tarfile.open(ARCHIVE) as packed:
         members = [one for one in packed.getmembers() if one.name.startswith("countdown/staged-refilled-0/")]
         packed.extractall(tmp_path, members=members, filter="data")
-    _, distill, _ = read_charts(Run(tmp_path / "countdown" / "staged-refilled-0"))
+    _, distill, _ = read_stages(Run(tmp_path / "countdown" / "staged-refilled-0"))
     (finding,) = examine([distill])
-    assert (finding.check, finding.severity) == ("held_out_falls", "watch")
+    assert (finding.check, finding.severity) == ("held_out_falls", "warning")
     assert finding.seen.startswith("held-out pass@1 57.2 % (step 80) → 44.8 % (step 120")
     assert finding.seen.endswith("; since then 63.5 % (step 200)")
     # As it was seen while the stage was the last one, and as it would be had the next one not been enough.
     until = [record for record in distill.evals if record.step <= 120]
     for evals in (until, [*until, dataclasses.replace(distill.evals[-1], pass_at_1=0.57)]):
         (finding,) = examine([dataclasses.replace(distill, evals=tuple(evals))])
-        assert (finding.check, finding.severity) == ("held_out_falls", "sick")
+        assert (finding.check, finding.severity) == ("held_out_falls", "problem")
         assert "since then" not in finding.seen
 
 
@@ -203,7 +203,7 @@ def test_what_is_paid_for_is_named(make: Any, tmp_path: Path) -> None:
             return {"reward/mean": 0.2 + 0.01 * number} | parts | {f"reward/part/{part}": 0.01 * number}
 
         recipe = make.recipe(stage__reward=reward) if reward else make.recipe()
-        (finding,) = examine(read_charts(Run(make.run(tmp_path / name, paid, recipe=recipe, evals=lambda n: 0.05))))
+        (finding,) = examine(read_stages(Run(make.run(tmp_path / name, paid, recipe=recipe, evals=lambda n: 0.05))))
         assert finding.check == "hollow_reward"
         return finding.change.key, finding.change.value, finding.change.advice
 
@@ -218,7 +218,7 @@ def test_what_is_paid_for_is_named(make: Any, tmp_path: Path) -> None:
 
 
 def test_kl_that_is_far_from_the_first_step_on_has_not_jumped(make: Any, tmp_path: Path) -> None:
-    (finding,) = examine(read_charts(Run(make.run(tmp_path / "run", lambda n: {"kl/ref_k3": 3.0}))))
+    (finding,) = examine(read_stages(Run(make.run(tmp_path / "run", lambda n: {"kl/ref_k3": 3.0}))))
     assert finding.check == "kl_spike"
     assert "was from the first step on 3 nats" in finding.seen
 
@@ -228,11 +228,11 @@ def test_reasoning_that_was_cut_off_gets_room_and_paid_brevity_is_let_be(make: A
         long = {"rollouts/length_mean_tokens": 200.0, "reward/mean": 0.0, "rollouts/truncated_share": 0.4}
         return long if number <= 3 else {"rollouts/length_mean_tokens": 18.0}
 
-    (finding,) = examine(read_charts(Run(make.run(tmp_path / "cut", shrinks))))
+    (finding,) = examine(read_stages(Run(make.run(tmp_path / "cut", shrinks))))
     assert (finding.check, finding.change.key) == ("reasoning_dropped", "stages.0.sampling.max_new_tokens")
     assert "40 % were cut off" in finding.change.advice
     paid = make.recipe(stage__reward={"length_cost": 0.1})
-    assert not examine(read_charts(Run(make.run(tmp_path / "paid", shrinks, recipe=paid))))
+    assert not examine(read_stages(Run(make.run(tmp_path / "paid", shrinks, recipe=paid))))
 
 
 def test_a_few_steps_get_no_clean_bill(make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -262,13 +262,13 @@ def test_a_dead_run_is_the_first_thing_to_be_said(
 def test_two_steps_and_a_step_with_a_gradient_are_no_dead_run(make: Any, tmp_path: Path) -> None:
     for name, kept in (("two", {"num_steps": 2}), ("one moves", {"num_steps": 9})):
         run_dir = make.run(tmp_path / name, lambda n: DEAD if n != 5 else {}, **kept)
-        assert examine(read_charts(Run(run_dir))) == ()
+        assert examine(read_stages(Run(run_dir))) == ()
 
 
 def test_the_cause_of_a_dead_run_decides_what_to_change(make: Any, tmp_path: Path) -> None:
     def found(name: str, changes: dict[str, float], **recipe: Any) -> Any:
         (finding,) = examine(
-            read_charts(
+            read_stages(
                 Run(make.run(tmp_path / name, lambda n: DEAD | changes, recipe=make.recipe(**recipe), num_steps=6))
             )
         )
@@ -279,22 +279,22 @@ def test_the_cause_of_a_dead_run_decides_what_to_change(make: Any, tmp_path: Pat
     assert found("cold", {}, stage__sampling={"temperature": 0.1}).change.key == "stages.0.sampling.temperature"
     assert found("failing", {"score/error_share": 1.0}).check == "verifier_errors"
     solved = {"reward/mean": 1.0, "score/pass_at_1": 1.0, "groups/dead_all_correct": 32.0, "groups/dead_all_wrong": 0.0}
-    assert found("solved", solved).severity == "watch"
+    assert found("solved", solved).severity == "warning"
 
 
 def test_a_nearly_solved_task_has_no_groups_without_signal(make: Any, tmp_path: Path) -> None:
     def found(name: str, pass_at_1: float, right: float) -> list[str]:
         same = {"groups/signal_share": 0.1, "groups/dead_all_correct": right, "groups/dead_all_wrong": 28.8 - right}
         run_dir = make.run(tmp_path / name, lambda n: same | {"score/pass_at_1": pass_at_1})
-        return [finding.check for finding in examine(read_charts(Run(run_dir)))]
+        return [finding.check for finding in examine(read_stages(Run(run_dir)))]
 
     assert found("solved", 0.85, 26.0) == []
     assert found("split", 0.6, 16.0) == ["dead_groups"]
 
 
 def test_a_loss_of_zero_is_right_only_where_a_gradient_flows(make: Any, tmp_path: Path) -> None:
-    (chart,) = read_charts(Run(make.run(tmp_path / "still", lambda n: {"policy/grad_norm": 0.0})))
-    assert "so is the gradient" in vital_signs(chart)[0]
+    (stage,) = read_stages(Run(make.run(tmp_path / "still", lambda n: {"policy/grad_norm": 0.0})))
+    assert "so is the gradient" in vital_signs(stage)[0]
 
 
 def test_sharper_sampling_beside_a_greedy_score_is_no_hollow_reward(make: Any, tmp_path: Path) -> None:
@@ -308,11 +308,21 @@ def test_sharper_sampling_beside_a_greedy_score_is_no_hollow_reward(make: Any, t
             recipe=recipe,
             evals=lambda n: 0.8,
         )
-        return [finding.check for finding in examine(read_charts(Run(run_dir)))]
+        return [finding.check for finding in examine(read_stages(Run(run_dir)))]
 
     assert found("catches up", 0.0, 0.8) == []
     assert found("by heart", 0.0, 1.0) == ["hollow_reward"]
     assert found("sampled evaluation", 1.0, 0.8) == ["hollow_reward"]
+
+
+def test_the_option_to_set_is_a_line_of_the_log_by_itself(
+    make: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make.run(tmp_path / "run", lambda n: {"rollouts/truncated_share": 0.9}, sinks=[LiveDoctor()])
+    title, option, advice = caplog.messages[0].splitlines()
+    assert title.startswith("problem: Completions are cut off (stage grpo, step 20): 90 %")
+    assert option == "  --set stages.0.sampling.max_new_tokens=512"
+    assert advice == "  let completions finish"
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -321,7 +331,7 @@ def test_no_word_and_no_command_is_split(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     run_dir = make.run(tmp_path / "run", lambda n: {"reward/mean": 0.2 + 0.01 * n})
-    (finding,) = examine(read_charts(Run(run_dir)))
+    (finding,) = examine(read_stages(Run(run_dir)))
     cli.main(["doctor", str(run_dir)])
     lines = capsys.readouterr().out.splitlines()
     words = {word for line in lines for word in line.split()}
@@ -342,7 +352,7 @@ def test_a_healthy_run_gets_a_clean_bill(make: Any, tmp_path: Path, capsys: pyte
     assert "The loss is 0 in 100 % of the steps. That is right" in shown
 
 
-def test_the_exit_status_and_the_json_tell_of_sickness(
+def test_the_exit_status_and_the_json_tell_of_problems(
     make: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir = make.run(tmp_path / "run", lambda n: {"rollouts/truncated_share": 0.9})
@@ -369,7 +379,7 @@ def test_a_run_without_recipe_rollouts_and_evals_is_still_examined(make: Any, tm
         path.unlink()
     for path in (run_dir / "rollouts").iterdir():
         path.unlink()
-    assert [finding.check for finding in examine(read_charts(Run(run_dir)))] == ["truncation"]
+    assert [finding.check for finding in examine(read_stages(Run(run_dir)))] == ["truncation"]
 
 
 def test_a_policy_that_learns_is_let_be(make: Any, tmp_path: Path) -> None:
@@ -385,13 +395,13 @@ def test_a_policy_that_learns_is_let_be(make: Any, tmp_path: Path) -> None:
         },
         evals=lambda n: 0.1 + 0.008 * n,
     )
-    assert examine(read_charts(Run(run_dir))) == ()
+    assert examine(read_stages(Run(run_dir))) == ()
 
 
 def test_a_solved_task_may_look_collapsed(make: Any, tmp_path: Path) -> None:
     solved = {"score/pass_at_1": 0.99, "policy/entropy_nats": 0.01, "rollouts/identical_share": 0.87}
     run_dir = make.run(tmp_path / "run", lambda n: after(n, 45, solved | {"groups/signal_share": 0.0}))
-    assert examine(read_charts(Run(run_dir))) == ()
+    assert examine(read_stages(Run(run_dir))) == ()
 
 
 def test_a_resumed_run_does_not_repeat_itself(make: Any, tmp_path: Path) -> None:
@@ -420,11 +430,11 @@ def test_a_finding_that_only_the_last_evaluation_shows_is_reported_when_the_stag
     assert before == live_findings(run_dir) == ["hollow_reward"]
 
 
-def test_one_line_holds_nothing_that_a_terminal_obeys(make: Any, tmp_path: Path) -> None:
-    broken = sick_runs(make)["verifier_errors"] | {"detail": "\x1b[2Jbad\nnews"}
-    (finding,) = examine(read_charts(Run(make.run(tmp_path / "run", **broken))))
-    assert "bad news" in one_line(finding)
-    assert "\x1b" not in one_line(finding)
+def test_the_log_holds_nothing_that_a_terminal_obeys(make: Any, tmp_path: Path) -> None:
+    broken = broken_runs(make)["verifier_errors"] | {"detail": "\x1b[2Jbad\nnews"}
+    (finding,) = examine(read_stages(Run(make.run(tmp_path / "run", **broken))))
+    assert "bad news" in log_message(finding)
+    assert "\x1b" not in log_message(finding)
 
 
 @settings(max_examples=150, deadline=None)
@@ -476,6 +486,6 @@ def test_a_divergence_that_is_the_whole_loss_is_what_to_change(make: Any, tmp_pa
     recipe = make.recipe()
     recipe["stages"][0].setdefault("kl", {})["coefficient"] = float("inf")
     run_dir = make.run(tmp_path / "run", lambda n: {"kl/ref_k3": 0.0, "policy/grad_norm": 0.0}, recipe=recipe)
-    (finding,) = examine(read_charts(Run(run_dir)))
+    (finding,) = examine(read_stages(Run(run_dir)))
     assert finding.check == "kl_stuck_at_zero"
     assert (finding.change.key, finding.change.value) == ("stages.0.kl.coefficient", 0.02)

@@ -268,6 +268,15 @@ def test_a_million_steps_still_sort(tmp_path: Path, sample: Any) -> None:
     assert Run(tmp_path).rollout_steps() == [2, 999_999, 1_000_000]
 
 
+@pytest.mark.parametrize(("written", "read"), [("sick", "problem"), ("watch", "warning"), ("problem", "problem")])
+def test_findings_of_older_runs_have_the_severities_of_today(tmp_path: Path, written: str, read: str) -> None:
+    log = RunLog(tmp_path)
+    log.write_event("finding", disease="truncation", stage="grpo", severity=written)
+    log.write_event("other", severity=written)
+    finding, other = Run(tmp_path).events()
+    assert (finding["severity"], finding["disease"], other["severity"]) == (read, "truncation", written)
+
+
 def test_events_set_their_own_time(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="sets time of an event itself"):
         RunLog(tmp_path).write_event("started", time=3)

@@ -14,7 +14,7 @@ import numpy
 import pytest
 
 from groupwise.sweeps.findings import find
-from groupwise.sweeps.findings_words import SweepFinding, count, cut, listed, percent_range
+from groupwise.sweeps.findings_words import SweepFinding, count, listed, percent_range
 from groupwise.sweeps.folder import read_study
 from groupwise.sweeps.sweep_records import Knob
 from tests.unit.sweeps.made_up import (
@@ -334,5 +334,3 @@ def test_words() -> None:
     assert listed(["a"]) == "a"
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert (count(1, "seed"), count(3, "seed"), count(40, "seed")) == ("one seed", "three seeds", "40 seeds")
-    assert cut("a\n b", 10) == "a b"
-    assert cut("abcdef", 4) == "abc…"

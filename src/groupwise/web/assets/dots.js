@@ -1,7 +1,7 @@
 // All final scores of a sweep in one figure: a dot for each arm, a line for its interval, small dots for its seeds.
 // Positions are percentages, so that it fits any width.
 import { colourOf, draw, make, paint } from "./dom.js";
-import { percent } from "./numbers.js";
+import { sayTick } from "./numbers.js";
 import { ticks, valueRange } from "./scales.js";
 import { visible } from "./visible.js";
 
@@ -42,7 +42,8 @@ const dotRow = (row, { at, ticks: marks }) => {
 };
 
 const labelRow = ({ at, ticks: marks }) => {
-  const labels = marks.map((tick) => draw("text", { x: at(tick), y: 13, "text-anchor": "middle" }, percent(tick)));
+  const labels = marks.map((tick) => draw("text", { x: at(tick), y: 13, "text-anchor": "middle" },
+    sayTick(tick, "share")));
   const element = make("div", "dot-row");
   element.append(make("span"), stripOf(labels), make("span"));
   return element;

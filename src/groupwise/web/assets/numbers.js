@@ -2,22 +2,23 @@
 
 export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
-export const plain = (value) => {
+export const plain = (value, digits = 3) => {
   if (!isNumber(value)) return "–";
   const magnitude = Math.abs(value);
   if (magnitude === 0) return "0";
-  if (magnitude >= 1e12) return value.toExponential(2).replace(/\.?0*e\+/, "e");
-  if (magnitude >= 1e9) return Number((value / 1e9).toPrecision(3)) + " G";
-  if (magnitude >= 1e6) return Number((value / 1e6).toPrecision(3)) + " M";
-  if (magnitude >= 1000) return Math.round(value).toLocaleString("en");
-  if (magnitude < 1e-3) return value.toExponential(1).replace(".0e", "e");
-  return String(Number(value.toPrecision(3)));
+  if (magnitude >= 1e12) return value.toExponential(digits - 1).replace(/\.?0*e\+/, "e");
+  if (magnitude >= 1e9) return Number((value / 1e9).toPrecision(digits)) + " G";
+  if (magnitude >= 1e6) return Number((value / 1e6).toPrecision(digits)) + " M";
+  if (magnitude >= 1000) {
+    return value.toLocaleString("en", { maximumSignificantDigits: Math.max(digits, Math.ceil(Math.log10(magnitude))) });
+  }
+  if (magnitude < 1e-3) return value.toExponential(digits - 2).replace(/\.?0*e/, "e");
+  return String(Number(value.toPrecision(digits)));
 };
 
-export const percent = (value) => {
+export const percent = (value, decimals = 1) => {
   const scaled = 100 * value;
-  // Ticks below 1 % need more than one decimal.
-  return Number(Math.abs(scaled) < 1 ? scaled.toPrecision(2) : scaled.toFixed(1)) + " %";
+  return Number(Math.abs(scaled) < 1 ? scaled.toPrecision(decimals + 1) : scaled.toFixed(decimals)) + " %";
 };
 
 export const seconds = (value) => {
@@ -27,7 +28,7 @@ export const seconds = (value) => {
   return (value >= 10 ? Math.round(value) : Number(value.toPrecision(2))) + " s";
 };
 
-export const size = (bytes) => {
+export const size = (bytes, digits = 3) => {
   const names = ["B", "kB", "MB", "GB", "TB"];
   let value = bytes;
   let power = 0;
@@ -35,7 +36,7 @@ export const size = (bytes) => {
     value /= 1000;
     power += 1;
   }
-  return Number(value.toPrecision(3)) + " " + names[power];
+  return Number(value.toPrecision(digits)) + " " + names[power];
 };
 
 export const count = (value) => value.toLocaleString("en");
@@ -50,11 +51,15 @@ export const sayValue = (value, unit) => {
   return plain(value) + (unit && unit !== "count" ? " " + unit : "");
 };
 
-// A value next to others of its unit: a tick, the end of an interval.
+// A tick is round, so all of its digits are few. Fewer could make neighbours equal.
+const TICK_DIGITS = 9;
 export const sayTick = (value, unit) => {
-  if (unit === "share") return percent(value);
-  return unit === "bytes" ? size(value) : plain(value);
+  if (unit === "share") return percent(value, TICK_DIGITS);
+  return unit === "bytes" ? size(value, TICK_DIGITS) : plain(value, TICK_DIGITS);
 };
 
-export const interval = (low, high, unit) => (unit === "share" ? `${percent(low).slice(0, -2)} to ${percent(high)}`
-  : `${sayTick(low, unit)} to ${sayTick(high, unit)}`);
+export const interval = (low, high, unit) => {
+  if (unit === "share") return `${percent(low).slice(0, -2)} to ${percent(high)}`;
+  const say = unit === "bytes" ? size : plain;
+  return `${say(low)} to ${say(high)}`;
+};

@@ -93,7 +93,7 @@ export const showFindings = () => {
   const place = byId("findings");
   const findings = found ? found.findings : [];
   // A problem is the first thing to see.
-  byId("findings-card").classList.toggle("urgent", findings.some((finding) => finding.severity === "sick"));
+  byId("findings-card").classList.toggle("urgent", findings.some((finding) => finding.severity === "problem"));
   setText(byId("findings-step"), found && !found.error ? `as of step ${plain(found.as_of_step)}` : "");
   if (findings.length) { place.replaceChildren(...findings.map(findingOf)); return; }
   const words = found ? found.error || found.clean_bill || "No steps to examine yet." : "Reading the run …";
@@ -102,7 +102,7 @@ export const showFindings = () => {
 const findingOf = (finding) => {
   const element = make("article", "finding " + finding.severity);
   const title = make("h3");
-  const severity = make("span", "badge " + finding.severity, finding.say_severity);
+  const severity = make("span", "badge " + finding.severity, finding.severity);
   const place = `stage ${visible(finding.stage)}, steps ${plain(finding.first_step)} to ${plain(finding.last_step)}`;
   title.append(severity, make("span", "", visible(finding.title)), make("span", "dim", place));
   const { advice, key, value } = finding.change;

@@ -39,9 +39,9 @@ const factsOf = (run) => {
   }
   const found = findingsOf(run.id);
   if (found && found.findings.length) {
-    const isSick = found.findings.some((finding) => finding.severity === "sick");
+    const hasProblem = found.findings.some((finding) => finding.severity === "problem");
     const number = found.findings.length;
-    shown.push(make("span", isSick ? "sick" : "", `${isSick ? "▲" : "△"} ${many(number, "finding")}`));
+    shown.push(make("span", hasProblem ? "problem" : "", `${hasProblem ? "▲" : "△"} ${many(number, "finding")}`));
   }
   return shown;
 };

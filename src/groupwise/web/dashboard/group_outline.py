@@ -19,6 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from groupwise.runs.files import parse_object
+
 PROMPT_CHARACTERS = 200
 FAILED_VERDICTS = frozenset({"error", "timed_out"})
 
@@ -73,7 +75,7 @@ def outline_of(line: bytes) -> GroupOutline | None:
 
 def outline_by_parsing(line: bytes) -> GroupOutline | None:
     """Return the outline of a line with any order and spacing, slowly."""
-    table = parse_group(line)
+    table = parse_object(line)
     if table is None:
         return None
     try:
@@ -87,19 +89,10 @@ def outline_by_parsing(line: bytes) -> GroupOutline | None:
         return None
 
 
-def parse_group(line: bytes) -> dict[str, Any] | None:
-    """Return the parsed line; None if it is not a JSON object."""
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def completions_of(line: bytes, outline: GroupOutline) -> Iterator[str]:
     """Yield the texts of a line's rollouts in order."""
     if outline.text_spans is None:
-        table = parse_group(line) or {"rollouts": ()}
+        table = parse_object(line) or {"rollouts": ()}
         yield from (rollout["text"] for rollout in table["rollouts"])
         return
     spans = iter(outline.text_spans)

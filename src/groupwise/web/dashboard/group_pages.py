@@ -10,17 +10,21 @@ from typing import Any, cast
 
 from groupwise.base.json_values import finite_or_none, plain
 from groupwise.runs import RunReadError, group_from_json, layout
+from groupwise.runs.files import parse_object
 from groupwise.types import Finish, Rollout, Score, Verdict
-from groupwise.web.dashboard.group_outline import parse_group
 from groupwise.web.dashboard.index import KINDS, FileIndex, Kind, nth_line, read_line, rollout_files
 from groupwise.web.dashboard.library import Library, WatchedRun
 from groupwise.web.dashboard.parameters import NotServed, ParameterError, Parameters
 from groupwise.web.dashboard.recipes import read_recipe, stage_tables
 from groupwise.web.dashboard.reward_terms import reward_terms
-from groupwise.web.dashboard.tail import parse_line
 from groupwise.web.dashboard.text_search import SORTS, FoundGroup, Match, Sort, Wanted, find_match
 from groupwise.web.report.sections.shown_completions import gold_text
 
+FILTERS = (
+    *("kind", "q", "problem", "verdict", "finish", "signal", "stage", "first_step", "last_step"),
+    *("min_reward", "max_reward"),
+)
+"""Parameters that select groups; `verdict`, `finish` and `stage` may be repeated: any of the values."""
 DEFAULT_LIMIT, MAX_LIMIT = 50, 500
 WAIT_FOR_INDEX_S = 0.3
 SEARCH_S = 1.5
@@ -33,10 +37,7 @@ _LISTED = (
 
 
 def list_groups(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
-    parameters.allow(
-        *("kind", "q", "problem", "verdict", "finish", "signal", "stage", "first_step", "last_step"),
-        *("min_reward", "max_reward", "sort", "offset", "limit"),
-    )
+    parameters.allow(*FILTERS, "sort", "offset", "limit")
     wanted = _wanted(parameters)
     sort = cast(Sort, parameters.choice("sort", SORTS, "newest"))
     offset = parameters.whole("offset") or 0
@@ -71,7 +72,7 @@ def one_group(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, 
         raise NotServed(f"group {index} of step {step} ({kind}) was not saved, or is damaged")
     line, outline = read_line(file, entry), entry.outline
     try:
-        scored = group_from_json(parse_group(line) or {})
+        scored = group_from_json(parse_object(line) or {})
         members = list(zip(scored.group.rollouts, scored.scores, scored.rewards, scored.advantages, strict=True))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RunReadError(f"{file.path}, group {index}: not a valid group ({error!r})") from error
@@ -164,7 +165,7 @@ def _format_scale(path: Path, step: int) -> float | None:
             line = next((line for line in file if line.startswith(prefix)), b"")
     except OSError:
         return None
-    return ((parse_line(line) or {}).get("metrics") or {}).get("reward/format_bonus_scale")
+    return ((parse_object(line) or {}).get("metrics") or {}).get("reward/format_bonus_scale")
 
 
 def _token_files(run: WatchedRun, kind: Kind) -> dict[int, Path]:
@@ -176,7 +177,7 @@ def _tokens(path: Path | None, index: int, problem_id: str) -> tuple[Sequence[Ma
     line = None if path is None else nth_line(path, index)
     if path is None or line is None:
         return (), []
-    table = parse_line(line) or {}
+    table = parse_object(line) or {}
     rollouts = table.get("rollouts")
     if not isinstance(rollouts, list):
         return (), [f"{path.parent.name}/{path.name}, group {index} is damaged: tokens are not shown"]

@@ -18,7 +18,7 @@ from typing import Any
 from groupwise.runs import layout, read_holder
 from groupwise.runs.results import RESULT
 from groupwise.web.dashboard.index import RunIndex
-from groupwise.web.dashboard.state import Findings, RunSummary, describe, read_summary, signature
+from groupwise.web.dashboard.state import EXAMINED_EVERY_S, CachedReading, describe, examine_run, read_summary
 from groupwise.web.dashboard.text_search import Searches
 
 MAX_DEPTH = 4
@@ -39,18 +39,11 @@ class WatchedRun:
         self.id = run_id(path)
         self.index = RunIndex(path)
         self.searches = Searches()
-        self.findings = Findings(path)
-        self._summary: tuple[object, RunSummary] | None = None
-
-    @property
-    def summary(self) -> RunSummary:
-        now = signature(self.path)
-        if self._summary is None or self._summary[0] != now:
-            self._summary = (now, read_summary(self.path))
-        return self._summary[1]
+        self.findings = CachedReading(path, examine_run, EXAMINED_EVERY_S)
+        self._summary = CachedReading(path, read_summary)
 
     def describe(self) -> dict[str, Any]:
-        return {"id": self.id, "name": self.name, "path": str(self.path), **describe(self.path, self.summary)}
+        return {"id": self.id, "name": self.name, "path": str(self.path), **describe(self.path, self._summary.get())}
 
 
 class Library:

@@ -11,7 +11,10 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from urllib.parse import parse_qsl
 
+from groupwise.base.text_layout import shortened
+
 MAX_FIELDS = 64
+SHOWN_CHARS = 60
 MAX_CHARACTERS = 1000
 MAX_WHOLE = 10**9
 
@@ -49,7 +52,7 @@ class Parameters:
             if name not in names:
                 close = difflib.get_close_matches(name, names, n=1)
                 known = f"did you mean {close[0]}?" if close else f"known parameters: {', '.join(names) or 'none'}"
-                raise ParameterError(_short(name), f"is unknown; {known}")
+                raise ParameterError(shortened(name, SHOWN_CHARS), f"is unknown; {known}")
 
     def text(self, name: str) -> str:
         """Return the value, or "" if it is not given."""
@@ -61,7 +64,9 @@ class Parameters:
             raise ParameterError(name, f"is given {len(values)} times; give it once")
         for value in values:
             if len(value) > MAX_CHARACTERS:
-                raise ParameterError(name, f"{_short(value)!r} is too long; at most {MAX_CHARACTERS} characters")
+                raise ParameterError(
+                    name, f"{shortened(value, SHOWN_CHARS)!r} is too long; at most {MAX_CHARACTERS} characters"
+                )
         return values
 
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
@@ -71,7 +76,7 @@ class Parameters:
         values = self.texts(name, max_count)
         for value in values:
             if value not in choices:
-                raise ParameterError(name, f"{_short(value)!r} is not one of {', '.join(choices)}")
+                raise ParameterError(name, f"{shortened(value, SHOWN_CHARS)!r} is not one of {', '.join(choices)}")
         return values
 
     def whole(self, name: str, largest: int = MAX_WHOLE) -> int | None:
@@ -79,7 +84,7 @@ class Parameters:
         if not text:
             return None
         if not (text.isascii() and text.isdigit()) or len(text) > 18 or int(text) > largest:
-            raise ParameterError(name, f"{_short(text)!r} is not an integer from 0 to {largest}")
+            raise ParameterError(name, f"{shortened(text, SHOWN_CHARS)!r} is not an integer from 0 to {largest}")
         return int(text)
 
     def required_whole(self, name: str) -> int:
@@ -97,9 +102,5 @@ class Parameters:
         except ValueError:
             value = math.nan
         if not math.isfinite(value):
-            raise ParameterError(name, f"{_short(text)!r} is not a finite number, such as 0.5")
+            raise ParameterError(name, f"{shortened(text, SHOWN_CHARS)!r} is not a finite number, such as 0.5")
         return value
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:60]}…"

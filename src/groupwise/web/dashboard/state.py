@@ -14,15 +14,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from groupwise.base.json_values import dotted_items
-from groupwise.doctor import StageHistory, examine, read_charts
+from groupwise.doctor import StageHistory, examine, read_stages
 from groupwise.doctor.wording import ZERO_LOSS, clean_bill, vital_signs, with_words
 from groupwise.runs import Run, RunReadError, last_turn, layout, read_holder
 from groupwise.web.dashboard.recipes import read_info, read_recipe, stage_tables
 from groupwise.web.dashboard.tail import Identity, identity_of, last_lines
 
+T = TypeVar("T")
 State = Literal["running", "finished", "stopped", "failed"]
 
 METRICS_TAIL_BYTES = 128 * 2**10
@@ -30,7 +31,6 @@ EVENTS_TAIL_BYTES = 128 * 2**10
 EVALS_TAIL_BYTES = 2**20
 RECENT_STEPS = 20
 EXAMINED_EVERY_S = 2.0
-_SHOWN = ("task", "model", "fingerprint", "step", "stage", "planned_steps", "reward", "step_s")
 WATCHED = (layout.RECIPE, layout.INFO, layout.LOCK, layout.METRICS, layout.EVALS, layout.EVENTS)
 _WRITTEN = (*WATCHED, layout.ROLLOUTS, layout.TOKENS, layout.EVAL_ROLLOUTS, layout.CHECKPOINTS)
 
@@ -41,47 +41,39 @@ _ENDED_SILENTLY = "its process ended without a reason: it was killed, or its ter
 class RunSummary:
     """The part of a run's state that changes only with its files."""
 
-    task: str | None
-    model: str | None
-    fingerprint: str | None
-    stages: tuple[tuple[str, str, int], ...]
-    """(name, algorithm, planned steps) of each stage."""
-    step: int
-    stage: str | None
-    reward: float | None
+    shown: Mapping[str, Any]
+    """Entries of /api/runs."""
     seconds: Mapping[str, float]
     """Duration of each phase of the newest step."""
-    step_s: float | None
-    evals: tuple[Mapping[str, Any], ...]
     last_events: tuple[Mapping[str, Any], ...]
-
-    @property
-    def planned_steps(self) -> int | None:
-        return sum(steps for _, _, steps in self.stages) or None
 
 
 def read_summary(run_dir: Path) -> RunSummary:
     recipe, info = read_recipe(run_dir), read_info(run_dir)
     settings = dict(dotted_items(recipe))
+    stages: list[dict[str, Any]] = [
+        {"name": name, "algorithm": str(table.get("algorithm", "")), "steps": _whole(table.get("steps"))}
+        for name, table in stage_tables(recipe).items()
+    ]
     lines = [line for line in last_lines(run_dir / layout.METRICS, METRICS_TAIL_BYTES) if _is_step(line)]
     newest: Mapping[str, Any] = lines[-1] if lines else {"step": 0, "stage": None, "metrics": {}}
     rewards = [value for line in lines if (value := _number(line["metrics"].get("reward/mean"))) is not None]
-    return RunSummary(
-        task=settings.get("task.name"),
-        model=settings.get("model.path"),
-        fingerprint=str(info["fingerprint"]) if "fingerprint" in info else None,
-        stages=tuple(
-            (name, str(table.get("algorithm", "")), _whole(table.get("steps")))
-            for name, table in stage_tables(recipe).items()
-        ),
-        step=newest["step"],
-        stage=newest["stage"],
-        reward=rewards[-1] if rewards else None,
-        seconds=_times(newest["metrics"]),
-        step_s=_usual_seconds(lines),
-        evals=tuple(line for line in last_lines(run_dir / layout.EVALS, EVALS_TAIL_BYTES) if _is_eval(line)),
-        last_events=tuple(last_lines(run_dir / layout.EVENTS, EVENTS_TAIL_BYTES)),
-    )
+    evals = [line for line in last_lines(run_dir / layout.EVALS, EVALS_TAIL_BYTES) if _is_eval(line)]
+    known = [line for line in evals if line["pass_at_1"] is not None]
+    shown = {
+        "task": settings.get("task.name"),
+        "model": settings.get("model.path"),
+        "fingerprint": str(info["fingerprint"]) if "fingerprint" in info else None,
+        "stages": stages,
+        "planned_steps": sum(stage["steps"] for stage in stages) or None,
+        "step": newest["step"],
+        "stage": newest["stage"],
+        "reward": rewards[-1] if rewards else None,
+        "step_s": _usual_seconds(lines),
+        "best": _eval(max(known, key=lambda line: float(line["pass_at_1"]), default=None)),
+        "last_eval": _eval(evals[-1] if evals else None),
+    }
+    return RunSummary(shown, _times(newest["metrics"]), tuple(last_lines(run_dir / layout.EVENTS, EVENTS_TAIL_BYTES)))
 
 
 def state_of(run_dir: Path, summary: RunSummary) -> tuple[State, str]:
@@ -99,7 +91,7 @@ def state_of(run_dir: Path, summary: RunSummary) -> tuple[State, str]:
         return "failed", str(last.get("reason") or kind)
     if kind in ("started", "resumed") or summary.last_events or holder is not None:
         return "failed", _ENDED_SILENTLY
-    if (run_dir / layout.LOCK).exists() and summary.step == 0:
+    if (run_dir / layout.LOCK).exists() and summary.shown["step"] == 0:
         return "failed", "it ended before its first step"
     return "stopped", "it has no events, so it is unknown how it ended"
 
@@ -107,84 +99,79 @@ def state_of(run_dir: Path, summary: RunSummary) -> tuple[State, str]:
 def describe(run_dir: Path, summary: RunSummary) -> dict[str, Any]:
     """Return a run's entry for /api/runs, without id, name and index."""
     state, reason = state_of(run_dir, summary)
+    step, planned, step_s = (summary.shown[name] for name in ("step", "planned_steps", "step_s"))
     metrics_file = identity_of(run_dir / layout.METRICS)
     written = [identity for name in _WRITTEN if (identity := identity_of(run_dir / name)) is not None]
-    planned = summary.planned_steps
-    left = None if planned is None or summary.step_s is None else max(0, planned - summary.step) * summary.step_s
     phase = None
-    if summary.step and metrics_file is not None:
-        phase = {"step": summary.step, "ago_s": _seconds_since(metrics_file), "seconds": dict(summary.seconds)}
-    known = [line for line in summary.evals if line["pass_at_1"] is not None]
-    best = max(known, key=lambda line: float(line["pass_at_1"]), default=None)
+    if step and metrics_file is not None:
+        phase = {"step": step, "ago_s": _seconds_since(metrics_file), "seconds": dict(summary.seconds)}
+    is_estimated = state == "running" and planned is not None and step_s is not None
     return {
-        **{name: getattr(summary, name) for name in _SHOWN},
-        "stages": [{"name": name, "algorithm": kind, "steps": steps} for name, kind, steps in summary.stages],
+        **summary.shown,
         "state": state,
         "reason": reason,
-        "best": _eval(best),
-        "last_eval": _eval(summary.evals[-1] if summary.evals else None),
         "last_write_s": min(map(_seconds_since, written), default=None),
         "phase": phase,
-        "left_s": left if state == "running" else None,
+        "left_s": max(0, planned - step) * step_s if is_estimated else None,
     }
 
 
-class Findings:
-    """The doctor's findings and vital signs of a run, cached: it is examined when its files have changed, but at most
-    every `EXAMINED_EVERY_S` seconds. The answer for a run that cannot be examined is the reason."""
+class CachedReading(Generic[T]):
+    """The result of `read` for a run directory. It is read again when the run's files have changed, but at most every
+    `every_s` seconds."""
 
-    def __init__(self, run_dir: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._run_dir = run_dir
-        self._clock = clock
+    def __init__(
+        self,
+        run_dir: Path,
+        read: Callable[[Path], T],
+        every_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._run_dir, self._read, self._every_s, self._clock = run_dir, read, every_s, clock
         self._lock = threading.Lock()
-        self._answer: dict[str, Any] | None = None
-        self._signature: object = None
-        self._examined_at = 0.0
+        self._looked_at = -math.inf
+        self._cached: tuple[object, T] | None = None
+        """The state of the files that were read, and the result."""
 
-    def answer(self) -> dict[str, Any]:
-        # One examination at a time: requests during it get its answer.
+    def get(self) -> T:
+        # One reading at a time: requests during it get its result.
         with self._lock:
-            if self._answer is not None and self._clock() - self._examined_at < EXAMINED_EVERY_S:
-                return self._answer
-            now = signature(self._run_dir)
-            if self._answer is None or now != self._signature:
-                self._answer, self._signature = examine_run(self._run_dir), now
-            self._examined_at = self._clock()
-            return self._answer
+            if self._cached is None or self._clock() - self._looked_at >= self._every_s:
+                files = tuple(identity_of(self._run_dir / name) for name in WATCHED)
+                if self._cached is None or self._cached[0] != files:
+                    self._cached = files, self._read(self._run_dir)
+                self._looked_at = self._clock()
+            return self._cached[1]
 
 
 def examine_run(run_dir: Path) -> dict[str, Any]:
+    """Return the doctor's findings and vital signs; for a run that cannot be examined, the reason."""
     try:
-        charts = read_charts(Run(run_dir))
-        findings = examine(charts)
+        stages = read_stages(Run(run_dir))
+        findings = examine(stages)
     except RunReadError as error:
         return {"as_of_step": 0, "findings": [], "clean_bill": "", "stages": [], "error": str(error)}
     return {
-        "as_of_step": max((chart.steps[-1].step for chart in charts), default=0),
+        "as_of_step": max((stage.steps[-1].step for stage in stages), default=0),
         "findings": [with_words(finding) for finding in findings],
-        "clean_bill": clean_bill(charts) if charts and not findings else "",
-        "stages": [_stage(chart) for chart in charts],
+        "clean_bill": clean_bill(stages) if stages and not findings else "",
+        "stages": [_stage(stage) for stage in stages],
         "error": None,
     }
 
 
-def _stage(chart: StageHistory) -> dict[str, Any]:
-    signs = vital_signs(chart)
-    losses = [abs(value) <= ZERO_LOSS for _, value in chart.series("policy/loss")]
+def _stage(stage: StageHistory) -> dict[str, Any]:
+    signs = vital_signs(stage)
+    losses = [abs(value) <= ZERO_LOSS for _, value in stage.series("policy/loss")]
     return {
-        "name": chart.stage,
-        "num_steps": len(chart.steps),
-        "first_step": chart.steps[0].step,
-        "last_step": chart.steps[-1].step,
+        "name": stage.name,
+        "num_steps": len(stage.steps),
+        "first_step": stage.steps[0].step,
+        "last_step": stage.steps[-1].step,
         "vital_signs": signs,
         "is_loss_zero": sum(losses) * 2 > len(losses) if signs else None,
-        "has_gradient": chart.num_dead * 2 <= len(chart.steps),
+        "has_gradient": stage.num_dead * 2 <= len(stage.steps),
     }
-
-
-def signature(run_dir: Path) -> tuple[Identity | None, ...]:
-    """Return the identities of the files that a summary is read from."""
-    return tuple(identity_of(run_dir / name) for name in WATCHED)
 
 
 def _is_step(line: Mapping[str, Any]) -> bool:

@@ -7,7 +7,6 @@ grown again, is detected and read from its beginning. A damaged line gives one w
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import zlib
@@ -15,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from groupwise.runs.files import read_end
+from groupwise.runs.files import parse_object, read_end
 from groupwise.web.dashboard.parameters import ParameterError
 
 MAX_BYTES = 4 * 2**20
@@ -95,15 +94,6 @@ def last_lines(path: Path, max_bytes: int) -> list[Mapping[str, Any]]:
     return list(_parse_lines(data[: data.rfind(b"\n") + 1], path.name, 0)[0])
 
 
-def parse_line(line: bytes) -> dict[str, Any] | None:
-    """Return a JSON object; None for any other line. NaN and infinity, which JSON lacks, become null."""
-    try:
-        value = json.loads(line, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def _continues(file: IO[bytes], status: os.stat_result, cursor: Cursor) -> bool:
     if cursor.offset == 0:
         return True
@@ -140,7 +130,7 @@ def _parse_lines(data: bytes, name: str, num_before: int) -> tuple[tuple[Mapping
     for number, line in enumerate(data.split(b"\n")[:-1], start=num_before + 1):
         if not line.strip():
             continue
-        value = parse_line(line)
+        value = parse_object(line)
         if value is None:
             warnings.append(f"{name}, line {number} is damaged (not a JSON object) and was left out")
         else:

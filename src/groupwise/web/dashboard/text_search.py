@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from groupwise.runs import RunReadError
-from groupwise.web.dashboard.group_outline import GroupOutline, completions_of, parse_group
+from groupwise.runs.files import parse_object
+from groupwise.web.dashboard.group_outline import GroupOutline, completions_of
 from groupwise.web.dashboard.index import FileIndex, IndexEntry, Kind, RunIndex, open_as_indexed
 from groupwise.web.dashboard.tail import Identity
 
@@ -157,7 +158,7 @@ def find_match(line: bytes, outline: GroupOutline, text: str) -> Match | None:
 def _places(line: bytes, outline: GroupOutline) -> Iterator[tuple[Where, int | None, str]]:
     for number, completion in enumerate(completions_of(line, outline)):
         yield "completion", number, completion
-    if table := parse_group(line):
+    if table := parse_object(line):
         problem = table["problem"]
         yield from (("prompt", None, str(message["content"])) for message in problem["messages"])
         yield "answer", None, str(problem["answer"])

@@ -22,8 +22,9 @@ from groupwise.base.stats import (
 )
 from groupwise.base.text_layout import percent, points
 from groupwise.runs.reader import by_experiment
+from groupwise.runs.records import by_stage
 from groupwise.types import EvalRecord
-from groupwise.web.report.inputs import ChartPanel, RunSource
+from groupwise.web.report.inputs import CompletionPanel, RunSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,7 @@ def _verdict(low: float, high: float) -> str:
     return "worse" if high < 0 else "unclear"
 
 
-def pass_rates(panel: ChartPanel) -> dict[str, float]:
+def pass_rates(panel: CompletionPanel) -> dict[str, float]:
     rates = {problem_id: scored.pass_rate for problem_id, scored in panel.groups.items()}
     return {problem_id: rate for problem_id, rate in rates.items() if rate is not None}
 
@@ -118,7 +119,7 @@ def share_of(values: Sequence[float]) -> PassShare:
     return PassShare(mean(values), low, high, len(values))
 
 
-def paired_gain(before: ChartPanel, after: ChartPanel) -> Gain | None:
+def paired_gain(before: CompletionPanel, after: CompletionPanel) -> Gain | None:
     """Return the gain over the problems judged in both; None without such problems."""
     rates_before, rates_after = pass_rates(before), pass_rates(after)
     shared = [problem_id for problem_id in rates_before if problem_id in rates_after]
@@ -165,8 +166,8 @@ def seeds_gains(runs: Sequence[RunSource]) -> list[SeedsGain]:
 def stage_gains(run: RunSource) -> list[tuple[str, Gain]]:
     """Return the gain of each stage, from the evaluation before it to its last one, by the scores."""
     gains = []
-    for name, _, _ in run.stages:
-        ends = held_out_ends([record for record in run.steps if record.stage == name], run.evals)
+    for name, members in by_stage(run.steps).items():
+        ends = held_out_ends(members, run.evals)
         if ends and (gain := unpaired_gain(*ends)):
             gains.append((name, gain))
     return gains

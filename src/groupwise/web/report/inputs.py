@@ -15,13 +15,14 @@ from typing import Any
 from groupwise.runs import layout
 from groupwise.runs.files import RunReadError
 from groupwise.runs.reader import Run, last_turn
+from groupwise.runs.records import by_stage
 from groupwise.runs.results import RESULT, Result, is_result, read_groups, read_result
 from groupwise.types import EvalRecord, ScoredGroup, StepRecord
 from groupwise.web.report.digest import Digest, digest_rollouts
 
 
 @dataclass(frozen=True, slots=True)
-class ChartPanel:
+class CompletionPanel:
     """A model's completions by problem id, in evaluation order."""
 
     source: str
@@ -42,7 +43,7 @@ class RunSource:
     steps: tuple[StepRecord, ...]
     evals: tuple[EvalRecord, ...]
     events: tuple[Mapping[str, Any], ...]
-    panels: tuple[ChartPanel, ...]
+    panels: tuple[CompletionPanel, ...]
     """First, best and last evaluation, if they differ and their completions were saved."""
     digest: Digest
     gaps: tuple[str, ...]
@@ -54,7 +55,7 @@ class RunSource:
         return max(known, key=lambda record: record.pass_at_1, default=None)
 
     @property
-    def end_panels(self) -> tuple[ChartPanel, ChartPanel] | None:
+    def end_panels(self) -> tuple[CompletionPanel, CompletionPanel] | None:
         """The panels of the first and the last evaluation; None unless both were saved."""
         panels = {panel.step: panel for panel in self.panels}
         steps = {record.step for record in (*self.evals[:1], *self.evals[-1:])}
@@ -79,7 +80,7 @@ class RunSource:
 class ResultSource:
     label: str
     result: Result
-    panel: ChartPanel
+    panel: CompletionPanel
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +99,7 @@ def read_sources(paths: Sequence[Path]) -> Sources:
 
 def stage_spans(steps: Iterable[StepRecord]) -> tuple[tuple[str, int, int], ...]:
     """Return (name, first step, last step) of each stage that has started."""
-    found: dict[str, tuple[int, int]] = {}
-    for record in steps:
-        first, _ = found.get(record.stage, (record.step, record.step))
-        found[record.stage] = (first, record.step)
-    return tuple((name, first, last) for name, (first, last) in found.items())
+    return tuple((name, members[0].step, members[-1].step) for name, members in by_stage(steps).items())
 
 
 def _labels(paths: Sequence[Path]) -> list[str]:
@@ -133,13 +130,13 @@ def _read_run(path: Path, label: str) -> RunSource:
     return replace(source, panels=_panels(source, run), gaps=_gaps(source, run))
 
 
-def _panels(source: RunSource, run: Run) -> tuple[ChartPanel, ...]:
+def _panels(source: RunSource, run: Run) -> tuple[CompletionPanel, ...]:
     kept = set(run.eval_rollout_steps())
     panels = []
     for step, moment in source.moments.items():
         if step in kept:
             groups = {scored.group.prompt.problem.id: scored for scored in run.eval_rollouts(step)}
-            panels.append(ChartPanel(source.label, moment, step, groups))
+            panels.append(CompletionPanel(source.label, moment, step, groups))
     return tuple(panels)
 
 
@@ -171,4 +168,4 @@ def _gaps(source: RunSource, run: Run) -> tuple[str, ...]:
 
 def _read_result(path: Path, label: str) -> ResultSource:
     groups = {scored.group.prompt.problem.id: scored for scored in read_groups(path)}
-    return ResultSource(label, read_result(path), ChartPanel(label, "", None, groups))
+    return ResultSource(label, read_result(path), CompletionPanel(label, "", None, groups))

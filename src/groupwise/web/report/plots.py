@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.base.harmless import cell
-from groupwise.runs.files import write_failure
+from groupwise.runs.files import writing
 from groupwise.web.bundle import save_text
 from groupwise.web.report.charts import Chart, Line
 from groupwise.web.report.inputs import RunSource
@@ -68,11 +68,8 @@ def save_figure(figure: Any, folder: Path, name: str) -> list[Path]:
 
     paths = [folder / f"{name}.{ending}" for ending in ("png", "svg")]
     for path in paths:
-        try:
-            with rc_context({"svg.hashsalt": name}):
-                figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Date": None} if path.suffix == ".svg" else None)
-        except OSError as error:
-            raise write_failure(path, error) from error
+        with writing(path), rc_context({"svg.hashsalt": name}):
+            figure.savefig(path, dpi=DOTS_PER_INCH, metadata={"Date": None} if path.suffix == ".svg" else None)
     return paths
 
 

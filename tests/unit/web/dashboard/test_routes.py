@@ -12,7 +12,7 @@ import pytest
 
 from groupwise.runs import METRICS, Run, RunLog, layout
 from groupwise.types import EvalRecord, Verdict
-from groupwise.web.dashboard.state import EXAMINED_EVERY_S, Findings
+from groupwise.web.dashboard.state import EXAMINED_EVERY_S, CachedReading, examine_run
 
 
 @pytest.fixture
@@ -83,7 +83,10 @@ def test_evals_and_events(client: Any, base: str, log: RunLog, sample: Any) -> N
     log.write_eval(make_eval(3, 0.5), [sample.group(random.Random(1), "held-out")])
     assert client.get(f"{base}/evals")["lines"][0]["pass_at_1"] == 0.5
     log.write_event("checkpoint", name="000003")
-    assert [line["kind"] for line in client.get(f"{base}/events")["lines"]] == ["started", "checkpoint"]
+    log.write_event("finding", severity="sick")
+    lines = client.get(f"{base}/events")["lines"]
+    assert [line["kind"] for line in lines] == ["started", "checkpoint", "finding"]
+    assert lines[-1]["severity"] == "problem", "as older runs call it"
     page = client.get(f"{base}/groups", kind="eval")
     assert [group["problem_id"] for group in page["groups"]] == ["held-out"]
 
@@ -99,29 +102,29 @@ def test_findings(client: Any, base: str, log: RunLog, monkeypatch: pytest.Monke
 
 def test_findings_wait_and_come_again(log: RunLog, sample: Any) -> None:
     now = [0.0]
-    findings = Findings(log.run_dir, clock=lambda: now[0])
-    assert findings.answer()["as_of_step"] == 3
+    findings = CachedReading(log.run_dir, examine_run, EXAMINED_EVERY_S, clock=lambda: now[0])
+    assert findings.get()["as_of_step"] == 3
     log.write_step(sample.step(4))
-    assert findings.answer()["as_of_step"] == 3
+    assert findings.get()["as_of_step"] == 3
     now[0] = EXAMINED_EVERY_S
-    assert findings.answer()["as_of_step"] == 4
+    assert findings.get()["as_of_step"] == 4
     (log.run_dir / layout.METRICS).write_bytes(b"damage\n")
     now[0] = 2 * EXAMINED_EVERY_S
-    assert "line 1" in findings.answer()["error"]
+    assert "line 1" in findings.get()["error"]
 
 
-def test_a_sick_run_and_a_loss_of_zero(tmp_path: Path, serve: Any, sample: Any) -> None:
+def test_a_run_with_a_problem_and_a_loss_of_zero(tmp_path: Path, serve: Any, sample: Any) -> None:
     from groupwise.types import StepRecord
 
-    log = sample.run(tmp_path / "sick", num_steps=1)
+    log = sample.run(tmp_path / "dead", num_steps=1)
     for step in range(2, 40):
         metrics = {"reward/mean": 0.0, "policy/loss": 0.0, "policy/grad_norm": 0.0, "groups/signal_share": 0.0}
         metrics |= {"groups/count": 4.0, "groups/dead_all_wrong": 4.0, "groups/dead_all_correct": 0.0}
         log.write_step(StepRecord(step, "grpo", step, metrics))
     with serve(tmp_path) as client:
-        found = client.get(f"/api/runs/{client.run_id('sick')}/findings")
+        found = client.get(f"/api/runs/{client.run_id('dead')}/findings")
     (dead,) = [finding for finding in found["findings"] if finding["disease"] == "dead_groups"]
-    assert (dead["severity"], dead["title"]) == ("sick", "Groups without signal")
+    assert (dead["severity"], dead["title"]) == ("problem", "Groups without signal")
     assert dead["change"]["advice"] in dead["say_change"]
     assert found["stages"][0]["is_loss_zero"] is True
     assert "No gradient in 38 of 39 steps" in found["stages"][0]["vital_signs"][0]

@@ -99,12 +99,6 @@ def test_a_long_file_comes_in_parts(tmp_path: Path, max_bytes: int) -> None:
     assert seen == list(range(20))
 
 
-def test_nan_becomes_null(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    append(path, b'{"n":NaN}\n')
-    assert numbers(read_since(path, None)) == [None]
-
-
 @pytest.mark.parametrize("text", ["x", "1.2.3", "1.2.3.4.5", "-1.0.0.0", "../../etc/passwd", "1.2.3." + "f" * 9])
 def test_a_cursor_of_others_is_refused(text: str) -> None:
     with pytest.raises(ParameterError, match="omit it"):

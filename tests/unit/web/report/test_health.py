@@ -32,17 +32,25 @@ def test_a_few_steps_are_no_clean_bill(tmp_path: Path, make: Any) -> None:
     assert "Healthy" not in report.html
 
 
-def test_a_sick_run_is_told_what_to_change(tmp_path: Path, make: Any) -> None:
-    sick = steps(groups__signal_share=0.05, groups__dead_all_wrong=7.6, rollouts__count=64.0)
-    report = make_report([make.run(tmp_path / "run", sick)])
+def test_a_run_with_a_problem_is_told_what_to_change(tmp_path: Path, make: Any) -> None:
+    starved = steps(groups__signal_share=0.05, groups__dead_all_wrong=7.6, rollouts__count=64.0)
+    report = make_report([make.run(tmp_path / "run", starved)])
     findings = report.twin["sections"]["health"]["runs"][0]["findings"]
     assert findings
     for finding in findings:
-        assert finding["severity"] in ("sick", "watch")
+        assert finding["severity"] in ("problem", "warning")
         assert finding["seen"]
         assert finding["say_change"]
     assert "Healthy" not in report.html
     assert findings[0]["title"] in report.html
+
+
+def test_the_summary_of_a_run_without_a_gradient_says_that_it_did_not_learn(tmp_path: Path, make: Any) -> None:
+    dead = steps(groups__signal_share=0.0, policy__grad_norm=0.0)
+    evals = [(make.evaluation(step, 0.1, 0.0, 0.2), []) for step in (0, 40)]
+    for path in (make.run(tmp_path / "run", dead, evals), make.run(tmp_path / "no evals", dead)):
+        (card,) = make_report([path]).twin["sections"]["summary"]["cards"]
+        assert card["headline"] == "The run did not learn: no step had a gradient"
 
 
 def test_guards_are_drawn_and_what_broke_is_said(tmp_path: Path, make: Any) -> None:

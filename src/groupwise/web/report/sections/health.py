@@ -7,7 +7,7 @@ from typing import Any
 
 from groupwise.base.harmless import escape
 from groupwise.base.text_layout import percent
-from groupwise.doctor import CHECKS, examine, read_charts
+from groupwise.doctor import CHECKS, examine, read_stages
 from groupwise.doctor.wording import clean_bill, vital_signs, with_words
 from groupwise.runs.reader import Run
 from groupwise.web.report.charts import Chart, Line
@@ -26,19 +26,19 @@ def render_health(material: Material) -> Content | None:
 
 
 def _examined(source: RunSource) -> dict[str, Any]:
-    charts = read_charts(Run(source.path))
-    findings = examine(charts)
+    stages = read_stages(Run(source.path))
+    findings = examine(stages)
     return {
         "label": source.label,
-        "stages": [{"name": chart.stage, "vital_signs": vital_signs(chart)} for chart in charts],
+        "stages": [{"name": stage.name, "vital_signs": vital_signs(stage)} for stage in stages],
         "findings": [with_words(finding) for finding in findings],
-        "clean_bill": None if findings else clean_bill(charts),
+        "clean_bill": None if findings else clean_bill(stages),
     }
 
 
 def has_problem(run: Mapping[str, Any]) -> bool:
     """Return whether an examined run has a finding of the highest severity."""
-    return any(finding["severity"] == "sick" for finding in run["findings"])
+    return any(finding["severity"] == "problem" for finding in run["findings"])
 
 
 def _run_html(run: Mapping[str, Any], is_named: bool) -> str:
@@ -52,9 +52,9 @@ def _run_html(run: Mapping[str, Any], is_named: bool) -> str:
 
 def _finding_html(finding: Mapping[str, Any]) -> str:
     place = f"stage {finding['stage']}, steps {finding['first_step']} to {finding['last_step']}"
-    kind = {"sick": "worse", "watch": "unclear"}[finding["severity"]]
+    kind = {"problem": "worse", "warning": "unclear"}[finding["severity"]]
     words = [("evidence", finding["seen"]), ("meaning", finding["means"]), ("change", finding["say_change"])]
-    headline = f"{finding['say_severity'].capitalize()}: {finding['title']}"
+    headline = f"{finding['severity'].capitalize()}: {finding['title']}"
     return (
         f'<div class="verdict-card {kind}"><p class="headline">{escape(headline)}</p>'
         f"{paragraph(place, 'dim')}{definitions([(name, sentence(text)) for name, text in words])}</div>"

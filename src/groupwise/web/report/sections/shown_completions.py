@@ -12,10 +12,11 @@ from typing import Any
 
 from groupwise.audit.answers import answer_marks
 from groupwise.base.harmless import escape, visible
+from groupwise.base.text_layout import shortened
 from groupwise.types import Rollout, Score, ScoredGroup, Verdict
 from groupwise.web.report.digest import RULES
 from groupwise.web.report.gains import pass_rates
-from groupwise.web.report.inputs import ChartPanel, RunSource, Sources
+from groupwise.web.report.inputs import CompletionPanel, RunSource, Sources
 from groupwise.web.report.markup import bar, paragraph, text_slot
 from groupwise.web.report.page import Content, Material, Texts
 
@@ -86,9 +87,9 @@ def render_pills(material: Material) -> Content | None:
     return Content({"models": labels, "problems": problems, "notes": notes}, html)
 
 
-def chosen_panels(sources: Sources) -> list[ChartPanel]:
+def chosen_panels(sources: Sources) -> list[CompletionPanel]:
     """Return first, best and last of a single run, first and last of several; equal first models only once."""
-    panels: list[ChartPanel] = []
+    panels: list[CompletionPanel] = []
     for run in sources.runs:
         is_alone = len(sources.runs) == 1 or len(run.panels) < 3
         wanted = run.panels if is_alone else (run.panels[0], run.panels[-1])
@@ -96,7 +97,7 @@ def chosen_panels(sources: Sources) -> list[ChartPanel]:
     return panels + [result.panel for result in sources.results if result.panel.groups]
 
 
-def _is_same(panel: ChartPanel, other: ChartPanel) -> bool:
+def _is_same(panel: CompletionPanel, other: CompletionPanel) -> bool:
     """Return whether two runs started from the same model, judged by its completions before training."""
     if panel.step != 0 or other.step != 0 or panel.groups.keys() != other.groups.keys():
         return False
@@ -107,7 +108,7 @@ def _is_same(panel: ChartPanel, other: ChartPanel) -> bool:
     )
 
 
-def _labels(panels: Sequence[ChartPanel], sources: Sources) -> list[str]:
+def _labels(panels: Sequence[CompletionPanel], sources: Sources) -> list[str]:
     is_named = len(sources.runs) + len(sources.results) > 1
     labels = []
     for panel in panels:
@@ -117,7 +118,7 @@ def _labels(panels: Sequence[ChartPanel], sources: Sources) -> list[str]:
     return labels
 
 
-def _problem(key: str, panels: Sequence[ChartPanel], texts: Texts) -> dict[str, Any]:
+def _problem(key: str, panels: Sequence[CompletionPanel], texts: Texts) -> dict[str, Any]:
     problem = panels[0].groups[key].group.prompt.problem
     return {
         "id": visible(key),
@@ -167,8 +168,7 @@ def answer_of(rollout: Rollout, score: Score) -> str:
 
 
 def _short(text: str, max_chars: int) -> str:
-    line = " ".join(visible(text[: 4 * max_chars]).split())
-    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
+    return shortened(visible(text[: 4 * max_chars]), max_chars)
 
 
 def _bar(label: str, cells: Sequence[Sequence[Mapping[str, Any]]]) -> str:

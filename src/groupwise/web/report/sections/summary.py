@@ -8,6 +8,7 @@ from typing import Any
 from groupwise.base.harmless import escape
 from groupwise.base.stats import mean
 from groupwise.base.text_layout import percent, points
+from groupwise.runs.records import has_no_gradient
 from groupwise.runs.results import say_estimate
 from groupwise.types import EvalRecord, Finish, Verdict
 from groupwise.web.report.behaviours import BEHAVIOURS, behaviours_in
@@ -22,7 +23,7 @@ from groupwise.web.report.gains import (
     share_of,
     stage_gains,
 )
-from groupwise.web.report.inputs import ChartPanel, ResultSource, RunSource
+from groupwise.web.report.inputs import CompletionPanel, ResultSource, RunSource
 from groupwise.web.report.markup import notes, paragraph, table
 from groupwise.web.report.page import Content, Material
 
@@ -63,6 +64,8 @@ def _run_card(run: RunSource) -> dict[str, Any]:
                 f"Only one evaluation was recorded, at step {alone.step}: held-out pass@1 {percent(alone.pass_at_1)} "
                 f"(95 % interval {percent(alone.low)} to {percent(alone.high)}), {alone.num_problems} problems."
             )
+    if run.steps and all(map(has_no_gradient, run.steps)):
+        card["headline"] = "The run did not learn: no step had a gradient"
     best = run.best_eval
     if gain is not None and best is not None and best.pass_at_1 > run.evals[-1].pass_at_1:
         card["notes"].append(
@@ -160,7 +163,7 @@ def _record_values(record: EvalRecord) -> dict[str, str]:
     }
 
 
-def _panel_values(panel: ChartPanel) -> dict[str, str]:
+def _panel_values(panel: CompletionPanel) -> dict[str, str]:
     if not panel.groups:
         return {}
     share = share_of([*pass_rates(panel).values()])
@@ -176,7 +179,7 @@ def _panel_values(panel: ChartPanel) -> dict[str, str]:
     } | _sign_values(panel)
 
 
-def _sign_values(panel: ChartPanel) -> dict[str, str]:
+def _sign_values(panel: CompletionPanel) -> dict[str, str]:
     found = [behaviours_in(rollout.text) for scored in panel.groups.values() for rollout in scored.group.rollouts]
     return {b.title: percent(mean([float(b.name in signs) for signs in found])) for b in BEHAVIOURS}
 

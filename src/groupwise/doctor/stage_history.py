@@ -15,7 +15,7 @@ from typing import Any, Literal
 from groupwise.doctor.series import Point, has_risen, middle
 from groupwise.doctor.text_signs import TextSigns, read_signs
 from groupwise.runs import Run, RunReadError, layout
-from groupwise.runs.records import has_no_gradient
+from groupwise.runs.records import by_stage, has_no_gradient
 from groupwise.types import EvalRecord, StepRecord
 
 SAMPLED_STEPS = 8
@@ -25,11 +25,9 @@ RECENT_STEPS = 20
 SOLVED = 0.9
 """A policy that is right nine times in ten has little left to differ about: equal rewards are then expected."""
 
-Severity = Literal["sick", "watch"]
-"""`sick`: the run learns the wrong thing, or next to nothing; stop it and make the change. `watch`: the run can
-continue, but something is wasted or may go wrong. These are the values in files; people read SEVERITY_WORDS."""
-
-SEVERITY_WORDS: Mapping[str, str] = {"sick": "problem", "watch": "warning"}
+Severity = Literal["problem", "warning"]
+"""`problem`: the run learns the wrong thing, or next to nothing; stop it and make the change. `warning`: the run can
+continue, but something is wasted or may go wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class StageHistory:
-    stage: str
+    name: str
     steps: tuple[StepRecord, ...]
     evals: tuple[EvalRecord, ...]
     """Those of the whole run: a stage is compared with what came before it."""
@@ -83,7 +81,7 @@ class StageHistory:
     def index(self) -> int:
         """Position of the stage in the recipe."""
         names = [table.get("name") or table.get("algorithm") for table in self.recipe.get("stages", ())]
-        return names.index(self.stage) if self.stage in names else 0
+        return names.index(self.name) if self.name in names else 0
 
     @property
     def table(self) -> Mapping[str, Any]:
@@ -152,25 +150,24 @@ class StageHistory:
         means: str,
         change: Change,
         figures: Mapping[str, float],
-        severity: Severity = "sick",
+        severity: Severity = "problem",
     ) -> Finding:
         """Return a finding over the steps of `points`."""
-        return Finding(severity, self.stage, points[0][0], points[-1][0], seen, means, change, figures)
+        return Finding(severity, self.name, points[0][0], points[-1][0], seen, means, change, figures)
 
 
-def read_charts(run: Run) -> tuple[StageHistory, ...]:
+def read_stages(run: Run) -> tuple[StageHistory, ...]:
     """Return one history for each stage that has begun."""
     steps, evals = run.steps(), tuple(run.evals())
     recipe, info = run.recipe_if_any, run.info_if_any
     if not (steps or evals or recipe):
         raise RunReadError(f"{run.path} is not a run: it has no {layout.RECIPE} and no {layout.METRICS}")
     kept = run.rollout_steps()
-    charts = []
-    for name in dict.fromkeys(record.stage for record in steps):
-        members = tuple(record for record in steps if record.stage == name)
+    stages = []
+    for name, members in by_stage(steps).items():
         sample = _spread([step for step in kept if members[0].step <= step <= members[-1].step], SAMPLED_STEPS)
-        charts.append(StageHistory(name, members, evals, recipe, info, partial(_read_texts, run, sample)))
-    return tuple(charts)
+        stages.append(StageHistory(name, tuple(members), evals, recipe, info, partial(_read_texts, run, sample)))
+    return tuple(stages)
 
 
 def _read_texts(run: Run, steps: list[int]) -> tuple[TextSigns, ...]:
