@@ -76,7 +76,7 @@ def test_a_broken_recipe_is_found_out(
     with caplog.at_level(logging.WARNING, logger="groupwise.doctor"):
         assert pipeline.train(recipe, tmp_path / "run", [LiveDoctor(), HeldOutWatch()])
     run = Run(tmp_path / "run")
-    live = [event["disease"] for event in run.events() if event["kind"] == "finding"]
+    live = [event["check"] for event in run.events() if event["kind"] == "finding"]
     assert live == [check]
     assert [finding.check for finding in examine(read_stages(run))] == [check]
     assert [record.name for record in caplog.records if record.name.startswith("groupwise.doctor")] == [

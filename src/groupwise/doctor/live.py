@@ -77,7 +77,7 @@ class LiveDoctor:
         self._steps.extend(old for old in run.steps() if old.stage == record.stage and old.step < record.step)
         self._evals = run.evals()
         events = [event for event in run.events() if event.get("kind") == EVENT]
-        return {(str(event.get("disease")), str(event.get("stage"))) for event in events}
+        return {(str(event.get("check")), str(event.get("stage"))) for event in events}
 
     def _look(self, record: StepRecord, reported: set[tuple[str, str]]) -> None:
         sign = None if record.step == self._read_step else read_signs(Run(self._log.run_dir), record.step)

@@ -54,11 +54,10 @@ class Finding:
     figures: Mapping[str, float]
     """The numbers in `seen`, by metric or by name."""
     check: str = ""
-    """A name in CHECKS, filled in by `examine`; the key `disease` in JSON."""
+    """A name in CHECKS, filled in by `examine`."""
 
     def to_json(self) -> dict[str, Any]:
-        table = asdict(self)
-        return {"disease": table.pop("check"), **table}
+        return {"check": self.check, **asdict(self)}
 
 
 @dataclass(frozen=True)

@@ -187,8 +187,8 @@ OLD_SEVERITIES = {"sick": "problem", "watch": "warning"}
 def event_from_json(table: Mapping[str, Any]) -> dict[str, Any]:
     if table.get("kind") != "finding":
         return dict(table)
-    severity = table.get("severity")
-    return {**table, "severity": OLD_SEVERITIES.get(str(severity), severity)}
+    severity, check = table.get("severity"), table.get("check", table.get("disease"))
+    return {**table, "check": check, "severity": OLD_SEVERITIES.get(str(severity), severity)}
 
 
 def eval_metrics(record: EvalRecord) -> dict[str, float]:

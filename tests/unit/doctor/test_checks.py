@@ -105,7 +105,7 @@ def test_a_problem_is_named_alone_and_its_change_can_be_made(check: str, make: A
 
 
 def live_findings(run_dir: Path) -> list[str]:
-    return [event["disease"] for event in Run(run_dir).events() if event["kind"] == "finding"]
+    return [event["check"] for event in Run(run_dir).events() if event["kind"] == "finding"]
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -358,7 +358,7 @@ def test_the_exit_status_and_the_json_tell_of_problems(
     run_dir = make.run(tmp_path / "run", lambda n: {"rollouts/truncated_share": 0.9})
     assert cli.main(["doctor", str(run_dir), "--json"]) == 1
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
-    assert finding["disease"] == "truncation"
+    assert finding["check"] == "truncation"
     assert finding["change"]["key"] == "stages.0.sampling.max_new_tokens"
     assert finding["change"]["value"] == 512
     assert cli.main(["doctor", str(run_dir)]) == 1

@@ -274,7 +274,7 @@ def test_findings_of_older_runs_have_the_severities_of_today(tmp_path: Path, wri
     log.write_event("finding", disease="truncation", stage="grpo", severity=written)
     log.write_event("other", severity=written)
     finding, other = Run(tmp_path).events()
-    assert (finding["severity"], finding["disease"], other["severity"]) == (read, "truncation", written)
+    assert (finding["severity"], finding["check"], other["severity"]) == (read, "truncation", written)
 
 
 def test_events_set_their_own_time(tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_a_run_with_a_problem_and_a_loss_of_zero(tmp_path: Path, serve: Any, sam
         log.write_step(StepRecord(step, "grpo", step, metrics))
     with serve(tmp_path) as client:
         found = client.get(f"/api/runs/{client.run_id('dead')}/findings")
-    (dead,) = [finding for finding in found["findings"] if finding["disease"] == "dead_groups"]
+    (dead,) = [finding for finding in found["findings"] if finding["check"] == "dead_groups"]
     assert (dead["severity"], dead["title"]) == ("problem", "Groups without signal")
     assert dead["change"]["advice"] in dead["say_change"]
     assert found["stages"][0]["is_loss_zero"] is True
