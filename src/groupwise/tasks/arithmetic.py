@@ -13,7 +13,7 @@ from groupwise.rewards.extract import last_tag
 from groupwise.rewards.format import excerpt, verdict_of
 from groupwise.rewards.numbers import parse_number
 from groupwise.tasks.rows import stable_id
-from groupwise.tasks.task import GeneratedTask, TaggedInteger, check_share
+from groupwise.tasks.task import GeneratedTask, ShareBelowOne, TaggedInteger
 from groupwise.types import Message, Problem, Score
 
 OPERATIONS = {"+": add, "-": sub, "*": mul}
@@ -38,7 +38,7 @@ class Arithmetic(TaggedInteger, GeneratedTask):
 
     levels: tuple[int, ...] = (1, 2, 3, 4, 5)
     """Levels to draw from, each with the same chance while it has problems left."""
-    format_bonus: float = 0.1
+    format_bonus: ShareBelowOne = 0.1
     """Reward for a complete `<answer>` element, right or wrong."""
     style: Literal["chat", "terse"] = "chat"
     """`terse` is a prompt of a few characters, for tiny models."""
@@ -46,11 +46,9 @@ class Arithmetic(TaggedInteger, GeneratedTask):
     verifier: ClassVar[str] = "arithmetic/1"
     fix: ClassVar[str] = "add levels"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         are_valid = len(set(self.levels)) == len(self.levels) > 0 and set(self.levels) <= set(NUM_POSSIBLE)
         require(are_valid, f"levels = {list(self.levels)}: expected different levels from 1 to 5")
-        check_share("format_bonus", self.format_bonus)
 
     @property
     def num_possible(self) -> int:

@@ -46,8 +46,8 @@ class HendrycksMath(PublishedTask):
 
     verifier: ClassVar[str] = "math/2"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         is_known = bool(self.levels) and set(self.levels) <= {1, 2, 3, 4, 5}
         require(is_known, f"levels = {list(self.levels)}: expected levels from 1 to 5")
         for one in self.subjects:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from groupwise.config.build import require
+from groupwise.config.build import CountOrZero, Within, require
 from groupwise.rewards.code.unit_tests import CodeSpec, infer_entry_points, read_plan
 from groupwise.tasks.code_jsonl import CodeTask, bad_tests_at
 from groupwise.tasks.rows import Row, load_rows, plain_text
@@ -36,19 +36,18 @@ class Mbpp(CodeTask):
     """Configuration of the data set on the hub."""
     held_out: Literal["test", "validation"] = "test"
     """Split to hold out: ids 11 to 510, or 511 to 600. Training uses 601 to 974."""
-    show_tests: int = 1
+    show_tests: CountOrZero = 1
     """Number of tests in the prompt, from the first; 0: the prompt only names the function."""
-    hidden_tests: int = 1
+    hidden_tests: Annotated[int, Within(f"[0, {NUM_TESTS - 1}]")] = 1
     """Number of tests that training does not use, from the last."""
     instruction: str = "Answer with the Python code in one ```python block."
     """Ends the prompt."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         hidden, shown, num_used = self.hidden_tests, self.show_tests, NUM_TESTS - self.hidden_tests
-        require(0 <= hidden < NUM_TESTS, f"hidden_tests = {hidden}: expected 0 to {NUM_TESTS - 1}")
         require(
-            0 <= shown <= num_used,
+            shown <= num_used,
             f"show_tests = {shown}: expected 0 to {num_used}, so that none of the hidden_tests = {hidden} is shown",
         )
 
