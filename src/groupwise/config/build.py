@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import importlib
 import math
+import os
 import sys
 import types
 import typing
@@ -98,6 +100,33 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     return "known: " + (", ".join(candidates) or "none")
+
+
+def load_named(target: str, where: str) -> Any:
+    """Import "module:name", also from the current folder. `where` begins the messages of errors."""
+    module_name, _, name = target.partition(":")
+    try:
+        module = _import(module_name)
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: cannot import {module_name!r}: {error}") from error
+    found = getattr(module, name, None)
+    if found is None:
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        raise ConfigError(f"{where}: {module_name!r} has no {name!r}; {nearest(name, own)}")
+    return found
+
+
+def _import(module_name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        folder = os.getcwd()
+        if error.name != module_name.partition(".")[0] or folder in sys.path:
+            raise
+        # Console scripts lack the current folder on their path. It stays there: the module may import more.
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+        return importlib.import_module(module_name)
 
 
 def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
