@@ -9,9 +9,7 @@ from operator import add, mul, sub
 from typing import ClassVar, Literal
 
 from groupwise.config.build import require
-from groupwise.rewards.extract import last_tag
-from groupwise.rewards.format import excerpt, verdict_of
-from groupwise.rewards.numbers import parse_number
+from groupwise.rewards.format import score_tagged_number
 from groupwise.tasks.rows import stable_id
 from groupwise.tasks.task import GeneratedTask, ShareBelowOne, TaggedInteger
 from groupwise.types import Message, Problem, Score
@@ -65,12 +63,7 @@ class Arithmetic(TaggedInteger, GeneratedTask):
         return same, Problem(identifier, (Message("user", prompt),), str(value), {"level": level})
 
     def score(self, problem: Problem, completion: str) -> Score:
-        found = last_tag(completion)
-        value = None if found is None else parse_number(found.text)
-        is_right = None if value is None else value == int(problem.answer)
-        parts = {"correct": 1.0 if is_right else 0.0, "format": 0.0 if found is None else self.format_bonus}
-        detail = "no <answer> element" if found is None else excerpt(found.text)
-        return Score(sum(parts.values()), verdict_of(is_right), parts, self.verifier, detail)
+        return score_tagged_number(int(problem.answer), completion, self.verifier, format=self.format_bonus)
 
 
 def _draw_one_operator(generator: random.Random, level: int) -> tuple[Hashable, str, int]:
