@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -11,10 +10,8 @@ from groupwise.config.build import CountOrZero, Within, require
 from groupwise.rewards.code.unit_tests import CodeSpec, infer_entry_points, read_plan
 from groupwise.tasks.code_jsonl import CodeTask, bad_tests_at
 from groupwise.tasks.rows import Row, load_rows, plain_text
-from groupwise.tasks.task import Split
+from groupwise.tasks.task import Split, drop_held_out
 from groupwise.types import Message, Problem
-
-logger = logging.getLogger(__name__)
 
 IDS = {"test": range(11, 511), "validation": range(511, 601), "train": range(601, 975)}
 """The published splits; 1 to 10 are examples for prompts and belong to none."""
@@ -55,12 +52,8 @@ class Mbpp(CodeTask):
         held_out = self._rows(self.held_out)
         if split == "held_out":
             return [self._problem(row, is_held_out=True) for row in held_out]
-        # The published splits share a few sentences, under other names or with other tests.
-        asked = {plain_text(row.text("text")) for row in held_out}
-        train = self._rows("train")
-        kept = [row for row in train if plain_text(row.text("text")) not in asked]
-        if len(kept) < len(train):
-            logger.warning("%s: dropped %d problems that are held out", self.source, len(train) - len(kept))
+        # By the sentence: some are the same under other names or with other tests.
+        kept = drop_held_out(self.source, self._rows("train"), held_out, lambda row: plain_text(row.text("text")))
         return [self._problem(row, is_held_out=False) for row in kept]
 
     def bare_problem(self, row: Row) -> Problem:

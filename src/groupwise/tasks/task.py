@@ -6,17 +6,21 @@ the other protocols are optional abilities.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Annotated, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 from groupwise.config.build import Config, ConfigError, Count, Within
 from groupwise.rewards.extract import AnswerMark, check_marks, mark_answer
 from groupwise.tasks.rows import Row, load_rows, share_of, stable_id
 from groupwise.types import Message, Problem, Score
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 Split = Literal["train", "held_out"]
 ShareBelowOne = Annotated[float, Within("[0, 1)")]
 
@@ -194,6 +198,15 @@ class PublishedTask(Config):
 
     def gold_completion(self, problem: Problem) -> str:
         return mark_answer(self.answer_marks[0], problem.answer)
+
+
+def drop_held_out(source: str, train: Sequence[T], held_out: Sequence[T], key: Callable[[T], str]) -> list[T]:
+    """Return what is not also held out, by its key: some published splits share problems. The log counts the rest."""
+    held_out_keys = {key(one) for one in held_out}
+    kept = [one for one in train if key(one) not in held_out_keys]
+    if len(kept) < len(train):
+        logger.warning("%s: dropped %d problems that are held out", source, len(train) - len(kept))
+    return kept
 
 
 def take_share(
