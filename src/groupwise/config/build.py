@@ -3,10 +3,12 @@
 `build` knows the types that recipes use: str, int, float, bool, Literal, unions of these, tuples, mappings and nested
 dataclasses. A dataclass may raise a `ConfigError` in `__post_init__`; a `Config` does so for numbers outside of their
 limits. The same function builds tasks: a task is a dataclass, and its fields are the keys of `[task.options]`.
+`load_named` imports what a recipe names as "module:name".
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
@@ -78,12 +80,16 @@ CountOrZero = Annotated[int, Within("[0, inf]")]
 
 
 class Config:
-    """The base of the tables of a recipe, which are frozen dataclasses."""
+    """The base of frozen dataclasses whose annotations limit their numbers: the tables of a recipe, and tasks."""
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for key, hint in type_hints(type(self), include_extras=True).items():
+        hints: dict[str, Any] = {}
+        for cls in reversed(type(self).__mro__):
+            with contextlib.suppress(NameError):  # your own task may be in a function, and name types found only there
+                hints |= type_hints(cls, include_extras=True)
+        for key, hint in hints.items():
             for limit in getattr(hint, "__metadata__", ()):
                 limit.check(key, getattr(self, key))
         self.check()
