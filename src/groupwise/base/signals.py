@@ -1,4 +1,4 @@
-"""Requests to stop: SIGTERM and Ctrl-C become an exception at a moment when nothing can be lost."""
+"""Requests to stop: SIGTERM and Ctrl-C become an exception at a moment when nothing can be lost. Names of signals."""
 
 from __future__ import annotations
 
@@ -25,6 +25,14 @@ def handling_stops(handler: Handler) -> Iterator[None]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def signal_name(number: int) -> str:
+    """Return "SIGKILL" for 9. Most real-time signals have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class StopRequested(BaseException):

@@ -3,14 +3,18 @@
 `build` knows the types that recipes use: str, int, float, bool, Literal, unions of these, tuples, mappings and nested
 dataclasses. A dataclass may raise a `ConfigError` in `__post_init__`; a `Config` does so for numbers outside of their
 limits. The same function builds tasks: a task is a dataclass, and its fields are the keys of `[task.options]`.
+`load_named` imports what a recipe names as "module:name".
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import functools
+import importlib
 import math
+import os
 import re
 import sys
 import types
@@ -89,12 +93,16 @@ Name = Annotated[str, SafeName()]
 
 
 class Config:
-    """The base of the tables of a recipe, which are frozen dataclasses."""
+    """The base of frozen dataclasses whose annotations limit their numbers: the tables of a recipe, and tasks."""
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for key, hint in type_hints(type(self), include_extras=True).items():
+        hints: dict[str, Any] = {}
+        for cls in reversed(type(self).__mro__):
+            with contextlib.suppress(NameError):  # your own task may be in a function, and name types found only there
+                hints |= type_hints(cls, include_extras=True)
+        for key, hint in hints.items():
             for limit in getattr(hint, "__metadata__", ()):
                 limit.check(key, getattr(self, key))
         self.check()
@@ -111,6 +119,33 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     return "known: " + (", ".join(candidates) or "none")
+
+
+def load_named(target: str, where: str) -> Any:
+    """Import "module:name", also from the current folder. `where` begins the messages of errors."""
+    module_name, _, name = target.partition(":")
+    try:
+        module = _import(module_name)
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
+        raise ConfigError(f"{where}: cannot import {module_name!r}: {error}") from error
+    found = getattr(module, name, None)
+    if found is None:
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        raise ConfigError(f"{where}: {module_name!r} has no {name!r}; {nearest(name, own)}")
+    return found
+
+
+def _import(module_name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        folder = os.getcwd()
+        if error.name != module_name.partition(".")[0] or folder in sys.path:
+            raise
+        # Console scripts lack the current folder on their path. It stays there: the module may import more.
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+        return importlib.import_module(module_name)
 
 
 def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:

@@ -14,8 +14,6 @@ This module knows nothing about training. Work is any callable that can be pickl
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
 import os
 import pickle
 import signal
@@ -34,8 +32,7 @@ from typing import Any
 from groupwise.base.signals import handling_stops
 from groupwise.config import ConfigError
 from groupwise.distributed.world import RankLost
-
-ray: Any = importlib.import_module("ray") if importlib.util.find_spec("ray") else None
+from groupwise.workers.ray_hosts import last_line, ray
 
 Tell = Callable[[Any], None]
 """How a rank reports to the driver."""
@@ -293,10 +290,6 @@ def to_blame(failures: Mapping[int, RankFailure]) -> int:
         return not failures[rank].has_died, isinstance(failures[rank].error, RankLost)
 
     return min(failures, key=order)  # among equals, the first that was reported
-
-
-def last_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no reason given"])[-1].strip()
 
 
 def _outcome(call: Any) -> Any:

@@ -145,6 +145,13 @@ def last_fenced(completion: str, languages: Collection[str], *, skip_strings: bo
     return None if span is None else completion[span[0] : span[1]]
 
 
+def fenced_or_tagged(completion: str, languages: Collection[str], *, skip_strings: bool = False) -> str | None:
+    """Return the content of `last_fenced`; without a closed block, that of the last `<answer>`."""
+    text = last_fenced(completion, languages, skip_strings=skip_strings)
+    tag = last_tag(completion) if text is None else None
+    return text if tag is None else tag.text
+
+
 def final_answer(
     completion: str, marks: Sequence[AnswerMark] = ("boxed", "hashes"), *, opens_boxes: bool = True
 ) -> FoundAnswer | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from fractions import Fraction
 
 from groupwise.rewards.extract import last_tag
 from groupwise.rewards.numbers import parse_number
@@ -36,23 +37,29 @@ def has_elements(completion: str, tags: Sequence[str]) -> bool:
 
 def score_copy(gold: str, completion: str, verifier: str) -> Score:
     """Score 1.0 for the right integer in `<answer>`, 0.2 for the element, 0.1 if it is the whole completion."""
+    xml = 0.1 if is_single_element(completion) else 0.0
+    return score_tagged_number(parse_number(gold), completion, verifier, tag=0.2, xml=xml)
+
+
+def score_tagged_number(gold: Fraction | int | None, completion: str, verifier: str, **tag_parts: float) -> Score:
+    """Score 1.0 for the right number in the last `<answer>`, and `tag_parts` for a complete element."""
     found = last_tag(completion)
     value = None if found is None else parse_number(found.text)
-    is_right = None if value is None else value == parse_number(gold)
-    tag, xml = 0.0 if found is None else 0.2, 0.1 if is_single_element(completion) else 0.0
+    is_right = None if value is None else value == gold
     detail = excerpt(found.text) if found else "no <answer> element"
-    return score_correct(is_right, verifier, detail, tag=tag, xml=xml)
-
-
-def verdict_of(is_right: bool | None) -> Verdict:
-    """Return the verdict of an answer; None means that no answer was found."""
-    return Verdict.UNPARSED if is_right is None else Verdict.CORRECT if is_right else Verdict.WRONG
+    return score_correct(is_right, verifier, detail, **(tag_parts if found else dict.fromkeys(tag_parts, 0.0)))
 
 
 def score_correct(is_right: bool | None, verifier: str, detail: str, **other_parts: float) -> Score:
-    """Return a score with the part `correct`, 1.0 or 0.0, before any others; the reward is their sum."""
+    """Return a score with the part `correct`, 1.0 or 0.0, before any others; the reward is their sum.
+
+    `is_right` is None where no answer was found.
+    """
     parts = {"correct": 1.0 if is_right else 0.0, **other_parts}
-    return Score(sum(parts.values()), verdict_of(is_right), parts, verifier, detail)
+    verdict = Verdict.CORRECT if is_right else Verdict.WRONG
+    if is_right is None:
+        verdict = Verdict.UNPARSED
+    return Score(sum(parts.values()), verdict, parts, verifier, detail)
 
 
 def excerpt(text: str, max_chars: int = 80) -> str:

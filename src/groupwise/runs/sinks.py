@@ -1,7 +1,7 @@
 """Copies of the metrics for other tools: TensorBoard, Weights & Biases, trackio.
 
 Contract: a sink is made from (run_dir, run_name, recipe_table), gets each record once, in order, and is closed at the
-end. Its package is imported when the sink is made; a missing one raises a `SinkError` that says what to install. A
+end. Its package is imported when the sink is made; a missing one raises a `ConfigError` that says what to install. A
 resumed run writes the steps after its checkpoint again: TensorBoard drops the old ones, W&B and trackio continue the
 same run and show both. Sinks see metrics and evals, never completions.
 """
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from groupwise.config import nearest
+from groupwise.config.build import ConfigError, load_named, nearest, require
 from groupwise.runs import layout
 from groupwise.runs.records import eval_metrics
 from groupwise.types import EvalRecord, StepRecord
@@ -33,10 +33,6 @@ SINKS: dict[str, str] = {
     "trackio": "groupwise.runs.sinks:TrackioSink",
 }
 """Sinks by the name that a recipe uses. A recipe may also name your own "module:Class"."""
-
-
-class SinkError(RuntimeError):
-    """A sink that cannot be made. The message says what to install or to write instead."""
 
 
 class Sink(Protocol):
@@ -70,14 +66,9 @@ def tracked_name(run_dir: Path) -> str:
 def make_sink(name: str, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> Sink:
     """Make the sink that a recipe names, by a name in SINKS or as "module:Class"."""
     target = SINKS.get(name, name)
-    module_name, _, class_name = target.partition(":")
-    if not module_name or not class_name:
-        raise SinkError(f"unknown sink {name!r} (your own is written 'module:Class'); {nearest(name, SINKS)}")
-    try:
-        factory = getattr(importlib.import_module(module_name), class_name)
-    except (ModuleNotFoundError, AttributeError) as error:
-        raise SinkError(f"sink {name!r} cannot be found: {error}") from error
-    return factory(run_dir, run_name, recipe_table)
+    require(":" in target, f"unknown sink {name!r} (your own is written 'module:Class'); {nearest(name, SINKS)}")
+    sink: Sink = load_named(target, f"sink {name!r}")(run_dir, run_name, recipe_table)
+    return sink
 
 
 class _Tracker:
@@ -169,4 +160,4 @@ def _import_extra(module_name: str, extra: str) -> Any:
         # A package that lacks one of its own dependencies is a different problem, with a different message.
         if (error.name or "").partition(".")[0] != extra:
             raise
-        raise SinkError(f"the sink {extra!r} needs a package: pip install groupwise[{extra}]") from error
+        raise ConfigError(f"the sink {extra!r} needs a package: pip install groupwise[{extra}]") from error

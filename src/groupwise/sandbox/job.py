@@ -12,14 +12,13 @@ import time
 from dataclasses import dataclass, field
 from io import FileIO
 
+from groupwise.base.signals import signal_name
 from groupwise.sandbox import wire
 from groupwise.sandbox.outcome import ProgramLimits, ProgramOutcome, ProgramStatus
 
 _READ_BYTES = 65536
 _GRACE_SECONDS = 20.0
 _CRASHES_WITHOUT_MEMORY = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
-_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
-"""Most real-time signals have no name."""
 
 
 @dataclass(slots=True)
@@ -196,7 +195,7 @@ class ProgramJob:
         if cause == wire.Cause.OWNER:
             return ProgramStatus.KILLED, "closed by its owner"
         if code < 0:
-            name = _SIGNAL_NAMES.get(-code, f"signal {-code}")
+            name = signal_name(-code)
             if -code in _CRASHES_WITHOUT_MEMORY and peak_bytes > 0.9 * limits.memory_mb * 2**20:
                 return ProgramStatus.OUT_OF_MEMORY, f"crashed ({name}) with its {limits.memory_mb} MiB used up"
             return ProgramStatus.KILLED, f"killed by {name}"

@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from groupwise.config import VerifierConfig
-from groupwise.config.build import require
+from groupwise.config.build import load_named, require
 from groupwise.rewards.process.score_process import ProcessScorer, arithmetic_score, split_steps
 from groupwise.runs.records import score_from_json, score_to_json
-from groupwise.tasks import load_named
 from groupwise.tasks.task import Task
 from groupwise.types import Group, Problem, Score, Verdict
 from groupwise.workers import Answer, Limits, Outcome, Pool, WorkerPool, num_cores, usual_workers

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
-from groupwise.base.signals import handling_stops
+from groupwise.base.signals import handling_stops, signal_name
 from groupwise.runs import layout
 from groupwise.runs.files import writing
 from groupwise.sweeps.folder import SweepJob, recipe_file, record_failure
@@ -254,7 +254,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _said(code: int) -> str:
-    return f"exit status {code}" if code >= 0 else f"ended by {signal.Signals(-code).name}"
+    return f"exit status {code}" if code >= 0 else f"ended by {signal_name(-code)}"
 
 
 def summary_of(runs: Sequence[JobProgress]) -> Mapping[str, int]:

@@ -7,13 +7,10 @@ A recipe names a task of the table below or your own as `module:Class`: a datacl
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.config.build import ConfigError, build, nearest, require
+from groupwise.config.build import ConfigError, build, load_named, nearest, require
 from groupwise.rewards.format import excerpt
 from groupwise.tasks.rows import plain_text
 from groupwise.tasks.task import Task
@@ -98,30 +95,3 @@ def _load_class(target: str) -> type[Any]:
     if missing:
         raise ConfigError(f"{where}: the class lacks {', '.join(missing)}; see groupwise.tasks.task.Task")
     return found
-
-
-def load_named(target: str, where: str) -> Any:
-    """Import "module:name", also from the current folder. `where` begins the messages of errors."""
-    module_name, _, name = target.partition(":")
-    try:
-        module = _import(module_name)
-    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: cannot import {module_name!r}: {error}") from error
-    found = getattr(module, name, None)
-    if found is None:
-        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-        raise ConfigError(f"{where}: {module_name!r} has no {name!r}; {nearest(name, own)}")
-    return found
-
-
-def _import(module_name: str) -> Any:
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        folder = os.getcwd()
-        if error.name != module_name.partition(".")[0] or folder in sys.path:
-            raise
-        # Console scripts lack the current folder on their path. It stays there: the module may import more.
-        sys.path.append(folder)
-        importlib.invalidate_caches()
-        return importlib.import_module(module_name)

@@ -9,11 +9,9 @@ from operator import add, mul, sub
 from typing import ClassVar, Literal
 
 from groupwise.config.build import require
-from groupwise.rewards.extract import last_tag
-from groupwise.rewards.format import excerpt, verdict_of
-from groupwise.rewards.numbers import parse_number
+from groupwise.rewards.format import score_tagged_number
 from groupwise.tasks.rows import stable_id
-from groupwise.tasks.task import GeneratedTask, TaggedInteger, check_share
+from groupwise.tasks.task import GeneratedTask, ShareBelowOne, TaggedInteger
 from groupwise.types import Message, Problem, Score
 
 OPERATIONS = {"+": add, "-": sub, "*": mul}
@@ -38,7 +36,7 @@ class Arithmetic(TaggedInteger, GeneratedTask):
 
     levels: tuple[int, ...] = (1, 2, 3, 4, 5)
     """Levels to draw from, each with the same chance while it has problems left."""
-    format_bonus: float = 0.1
+    format_bonus: ShareBelowOne = 0.1
     """Reward for a complete `<answer>` element, right or wrong."""
     style: Literal["chat", "terse"] = "chat"
     """`terse` is a prompt of a few characters, for tiny models."""
@@ -46,11 +44,9 @@ class Arithmetic(TaggedInteger, GeneratedTask):
     verifier: ClassVar[str] = "arithmetic/1"
     fix: ClassVar[str] = "add levels"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         are_valid = len(set(self.levels)) == len(self.levels) > 0 and set(self.levels) <= set(NUM_POSSIBLE)
         require(are_valid, f"levels = {list(self.levels)}: expected different levels from 1 to 5")
-        check_share("format_bonus", self.format_bonus)
 
     @property
     def num_possible(self) -> int:
@@ -67,12 +63,7 @@ class Arithmetic(TaggedInteger, GeneratedTask):
         return same, Problem(identifier, (Message("user", prompt),), str(value), {"level": level})
 
     def score(self, problem: Problem, completion: str) -> Score:
-        found = last_tag(completion)
-        value = None if found is None else parse_number(found.text)
-        is_right = None if value is None else value == int(problem.answer)
-        parts = {"correct": 1.0 if is_right else 0.0, "format": 0.0 if found is None else self.format_bonus}
-        detail = "no <answer> element" if found is None else excerpt(found.text)
-        return Score(sum(parts.values()), verdict_of(is_right), parts, self.verifier, detail)
+        return score_tagged_number(int(problem.answer), completion, self.verifier, format=self.format_bonus)
 
 
 def _draw_one_operator(generator: random.Random, level: int) -> tuple[Hashable, str, int]:

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from groupwise.config.build import ConfigError
+from groupwise.config.build import Config, ConfigError
 from groupwise.rewards.code.score_code import check_options, score_code, shared_sandbox
 from groupwise.rewards.code.unit_tests import BadTests, CodeSpec, defines, infer_entry_points, read_plan
 from groupwise.sandbox import ProgramLimits
 from groupwise.tasks.rows import Row, plain_text, stable_id
-from groupwise.tasks.task import DataTask
+from groupwise.tasks.task import DataTask, ShareBelowOne
 from groupwise.types import Message, Problem, Score
 
 
 @dataclass(frozen=True)
-class CodeTask:
+class CodeTask(Config):
     """Options of every programming task."""
 
     seconds: float = 4.0
@@ -29,7 +29,7 @@ class CodeTask:
 
     verifier: ClassVar[str] = "code/1"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         check_options(self.seconds, self.memory_mb, self.isolation)
 
     def score(self, problem: Problem, completion: str) -> Score:
@@ -67,7 +67,7 @@ class CodeJsonl(DataTask, CodeTask):
     call), `setup` (code that makes arguments), `solution`.
     """
 
-    held_out_share: float = 0.1
+    held_out_share: ShareBelowOne = 0.1
     """Share of `train` to hold out, chosen by a hash of the prompt; ignored where `held_out` is set."""
     prompt_key: str = "prompt"
     """Column of the prompt. If it is Python that defines the entry point, it goes before the program."""
@@ -81,10 +81,6 @@ class CodeJsonl(DataTask, CodeTask):
     """Ends the prompt."""
     level_key: str | None = None
     """Column of the difficulty, for curricula and reports."""
-
-    def __post_init__(self) -> None:
-        CodeTask.__post_init__(self)
-        DataTask.__post_init__(self)
 
     def problem(self, row: Row, is_held_out: bool) -> Problem:
         hidden = row.optional(self.hidden_tests_key) if is_held_out else None

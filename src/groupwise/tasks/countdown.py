@@ -50,7 +50,7 @@ class Countdown(GeneratedTask):
     verifier: ClassVar[str] = "countdown/1"
     fix: ClassVar[str] = "widen the range of the numbers or of the targets"
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         require_at_least(0 if self.train else 1, self, "num_train")
         require_at_least(0 if self.held_out else 1, self, "num_held_out")
         require(

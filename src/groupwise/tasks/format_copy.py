@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from groupwise.config.build import require
+from groupwise.config.build import Count, require
 from groupwise.rewards.format import score_copy
 from groupwise.tasks.rows import stable_id
 from groupwise.tasks.task import GeneratedTask, TaggedInteger
@@ -24,16 +24,15 @@ class FormatCopy(TaggedInteger, GeneratedTask):
     min_digits: int = 1
     """Digits of the shortest integer; each length up to max_digits is equally likely."""
     max_digits: int = 4
-    num_train: int = 1000
-    num_held_out: int = 100
+    num_train: Count = 1000
+    num_held_out: Count = 100
     style: Literal["chat", "terse"] = "chat"
     """`terse` is a prompt of a few characters, for tiny models."""
 
     verifier: ClassVar[str] = "format-copy/1"
     fix: ClassVar[str] = "raise max_digits"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
         require(
             1 <= self.min_digits <= self.max_digits <= 18,
             f"min_digits = {self.min_digits}, max_digits = {self.max_digits}: expected 1 <= min <= max <= 18",

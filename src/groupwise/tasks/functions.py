@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from groupwise.config import TaskConfig
-from groupwise.config.build import require
-from groupwise.tasks import load_named, make_task
+from groupwise.config.build import load_named, require
+from groupwise.tasks import make_task
 from groupwise.tasks.jsonl_task import Jsonl
 from groupwise.tasks.task import Task
 from groupwise.types import Problem, Score, Verdict

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar
 
 from groupwise.config.build import nearest, require
 from groupwise.rewards.extract import last_boxed
 from groupwise.rewards.math.score_math import score_math
 from groupwise.tasks.rows import Row, SkippedRow, plain_text, read_distinct, stable_id
-from groupwise.tasks.task import PublishedTask, Split
+from groupwise.tasks.task import PublishedTask, Split, drop_held_out
 from groupwise.types import Message, Problem, Score
-
-logger = logging.getLogger(__name__)
 
 SUBJECTS = (
     *("Algebra", "Counting & Probability", "Geometry", "Intermediate Algebra", "Number Theory", "Prealgebra"),
@@ -46,8 +44,8 @@ class HendrycksMath(PublishedTask):
 
     verifier: ClassVar[str] = "math/2"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         is_known = bool(self.levels) and set(self.levels) <= {1, 2, 3, 4, 5}
         require(is_known, f"levels = {list(self.levels)}: expected levels from 1 to 5")
         for one in self.subjects:
@@ -57,13 +55,7 @@ class HendrycksMath(PublishedTask):
         held_out = self._load("held_out")
         if split == "held_out":
             return held_out
-        # The published splits share a problem; a held-out score must not count what was trained on.
-        held_out_ids = {problem.id for problem in held_out}
-        train = self._load("train")
-        kept = [problem for problem in train if problem.id not in held_out_ids]
-        if len(kept) < len(train):
-            logger.warning("%s: dropped %d problems that are held out", self.train, len(train) - len(kept))
-        return kept
+        return drop_held_out(self.train, self._load("train"), held_out, attrgetter("id"))
 
     def _load(self, split: Split) -> list[Problem]:
         source = self.train if split == "train" else self.held_out

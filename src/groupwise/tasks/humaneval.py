@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from groupwise.config.build import require
+from groupwise.config.build import Within
 from groupwise.rewards.code.unit_tests import CodeSpec, read_plan
 from groupwise.tasks.code_jsonl import CodeTask, bad_tests_at, fenced
 from groupwise.tasks.rows import Row, load_rows
@@ -25,15 +26,10 @@ class HumanEval(CodeTask):
     """A .jsonl path or hub name of rows {task_id, prompt, canonical_solution, test, entry_point}."""
     source_split: str = "test"
     """Split of the hub data set."""
-    held_out_share: float = 0.5
+    held_out_share: Annotated[float, Within("(0, 1)")] = 0.5
     """Share of the problems to hold out, chosen by a hash of the id."""
     instruction: str = "Complete this function. Answer with the whole function in one ```python block."
     """Comes before the function in the prompt."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        share = self.held_out_share
-        require(0.0 < share < 1.0, f"held_out_share = {share}: expected above 0 and below 1")
 
     def problems(self, split: Split) -> Sequence[Problem]:
         rows = load_rows(self.source, self.source_split, key="task.options.source")

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from groupwise.rewards.json.score_json import SchemaError, compile_schema, score_document, score_json
 from groupwise.tasks.rows import Row, plain_text, stable_id
-from groupwise.tasks.task import DataTask, check_share
+from groupwise.tasks.task import DataTask, ShareBelowOne
 from groupwise.types import Message, Problem, Score, Verdict
 
 
@@ -29,14 +29,10 @@ class JsonSchema(DataTask):
     """Column of the only right JSON value; without it, any document that validates is right."""
     instruction: str = "Answer with JSON in a ```json block. It must validate against this JSON schema:\n{schema}"
     """Follows the prompt; `{schema}` stands for the schema's text."""
-    paths_reward: float = 0.6
+    paths_reward: ShareBelowOne = 0.6
     """Reward for a document that is not right but has all required paths; 0 turns partial credit off."""
 
     verifier: ClassVar[str] = "json-schema/1"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_share("paths_reward", self.paths_reward)
 
     def problem(self, row: Row, is_held_out: bool) -> Problem:
         prompt = row.text(self.prompt_key)

@@ -46,8 +46,8 @@ class Jsonl(DataTask):
 
     verifier: ClassVar[str] = "jsonl/2"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         if self.answer_marks:
             check_marks(self.answer_marks)
 

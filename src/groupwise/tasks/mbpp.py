@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from groupwise.config.build import require
+from groupwise.config.build import CountOrZero, Within, require
 from groupwise.rewards.code.unit_tests import CodeSpec, infer_entry_points, read_plan
 from groupwise.tasks.code_jsonl import CodeTask, bad_tests_at
 from groupwise.tasks.rows import Row, load_rows, plain_text
-from groupwise.tasks.task import Split
+from groupwise.tasks.task import Split, drop_held_out
 from groupwise.types import Message, Problem
-
-logger = logging.getLogger(__name__)
 
 IDS = {"test": range(11, 511), "validation": range(511, 601), "train": range(601, 975)}
 """The published splits; 1 to 10 are examples for prompts and belong to none."""
@@ -36,19 +33,18 @@ class Mbpp(CodeTask):
     """Configuration of the data set on the hub."""
     held_out: Literal["test", "validation"] = "test"
     """Split to hold out: ids 11 to 510, or 511 to 600. Training uses 601 to 974."""
-    show_tests: int = 1
+    show_tests: CountOrZero = 1
     """Number of tests in the prompt, from the first; 0: the prompt only names the function."""
-    hidden_tests: int = 1
+    hidden_tests: Annotated[int, Within(f"[0, {NUM_TESTS - 1}]")] = 1
     """Number of tests that training does not use, from the last."""
     instruction: str = "Answer with the Python code in one ```python block."
     """Ends the prompt."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         hidden, shown, num_used = self.hidden_tests, self.show_tests, NUM_TESTS - self.hidden_tests
-        require(0 <= hidden < NUM_TESTS, f"hidden_tests = {hidden}: expected 0 to {NUM_TESTS - 1}")
         require(
-            0 <= shown <= num_used,
+            shown <= num_used,
             f"show_tests = {shown}: expected 0 to {num_used}, so that none of the hidden_tests = {hidden} is shown",
         )
 
@@ -56,12 +52,8 @@ class Mbpp(CodeTask):
         held_out = self._rows(self.held_out)
         if split == "held_out":
             return [self._problem(row, is_held_out=True) for row in held_out]
-        # The published splits share a few sentences, under other names or with other tests.
-        asked = {plain_text(row.text("text")) for row in held_out}
-        train = self._rows("train")
-        kept = [row for row in train if plain_text(row.text("text")) not in asked]
-        if len(kept) < len(train):
-            logger.warning("%s: dropped %d problems that are held out", self.source, len(train) - len(kept))
+        # By the sentence: some are the same under other names or with other tests.
+        kept = drop_held_out(self.source, self._rows("train"), held_out, lambda row: plain_text(row.text("text")))
         return [self._problem(row, is_held_out=False) for row in kept]
 
     def bare_problem(self, row: Row) -> Problem:

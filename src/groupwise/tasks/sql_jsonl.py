@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from groupwise.config.build import require, require_at_least
+from groupwise.config.build import Count, require
 from groupwise.rewards.sql.score_sql import EmptyGoldError, GoldError, gold_results, score_sql
 from groupwise.rewards.sql.sqlite_reader import DatabaseError, QueryLimits, schema_text
 from groupwise.tasks.rows import Row, SkippedRow, load_rows, plain_text, read_distinct, stable_id
-from groupwise.tasks.task import DataTask, check_share
+from groupwise.tasks.task import DataTask, ShareBelowOne
 from groupwise.types import Message, Problem, Score
 
 MAX_EMPTY_SHARE = 0.1
@@ -41,30 +41,28 @@ class SqlJsonl(DataTask):
     the same tables with other content, to catch queries that return the right rows by chance."""
     schema_key: str | None = None
     """Column of the text that describes the tables; without it, the CREATE statements of the (first) database."""
-    max_schema_chars: int = 8000
+    max_schema_chars: Count = 8000
     """Maximum length of the CREATE statements in a prompt; the rest is dropped, and a comment says so."""
     instruction: str = "Answer with one SQLite query in a ```sql block."
     """Follows the question in the prompt."""
-    executes_reward: float = 0.1
+    executes_reward: ShareBelowOne = 0.1
     """Reward for a wrong query that runs; 0 turns it off."""
     allow_bare: bool = True
     """Accept a whole completion that begins with SELECT or WITH and has neither a block nor an `<answer>`."""
-    max_operations: int = 5_000_000
+    max_operations: Count = 5_000_000
     """Maximum operations of SQLite's virtual machine per query and database; a query that needs more is wrong. Raise it
     for large databases."""
-    max_rows: int = 10_000
+    max_rows: Count = 10_000
     """Maximum rows of a result; a query that returns more is wrong."""
 
     verifier: ClassVar[str] = "sql/1"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def check(self) -> None:
+        super().check()
         require(
             self.split_by != "query" or self.held_out_share > 0,
             'split_by = "query": only works with held_out_share; set that, or remove split_by',
         )
-        check_share("executes_reward", self.executes_reward)
-        require_at_least(1, self, "max_operations", "max_rows", "max_schema_chars")
 
     @property
     def _limits(self) -> QueryLimits:

@@ -6,18 +6,23 @@ the other protocols are optional abilities.
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import Annotated, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
-from groupwise.config.build import ConfigError, require, require_at_least
+from groupwise.config.build import Config, ConfigError, Count, Within
 from groupwise.rewards.extract import AnswerMark, check_marks, mark_answer
 from groupwise.tasks.rows import Row, load_rows, share_of, stable_id
 from groupwise.types import Message, Problem, Score
 
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 Split = Literal["train", "held_out"]
+ShareBelowOne = Annotated[float, Within("[0, 1)")]
 
 
 @runtime_checkable
@@ -59,23 +64,20 @@ class GoldWriter(Protocol):
 
 
 @dataclass(frozen=True)
-class GeneratedTask:
+class GeneratedTask(Config):
     """Generated problems: the same seed gives the same problems, and the splits share none.
 
     Distinct problems are drawn one after another from one stream. The first `num_held_out` are held out and the next
     `num_train` are for training, so a recipe that asks for more training problems keeps its held-out ones.
     """
 
-    num_train: int = 2000
-    num_held_out: int = 200
+    num_train: Count = 2000
+    num_held_out: Count = 200
     seed: int = 0
     """Seed of the problems; independent of the run's seed."""
 
     fix: ClassVar[str] = "change the task's options"
     """How a recipe gets more distinct problems; ends an error message."""
-
-    def __post_init__(self) -> None:
-        require_at_least(1, self, "num_train", "num_held_out")
 
     @property
     def num_possible(self) -> int:
@@ -125,18 +127,18 @@ class TaggedInteger:
 
 
 @dataclass(frozen=True)
-class DataTask:
+class DataTask(Config):
     """Your own rows; held-out problems come from a second source or are a share of `train`."""
 
     train: str = ""
     """A .jsonl path or hub name to train on; empty to score only rows from elsewhere."""
     held_out: str | None = None
     """A .jsonl path or hub name of held-out problems; or set held_out_share."""
-    held_out_share: float = 0.0
+    held_out_share: ShareBelowOne = 0.0
     """Share of `train` to hold out, chosen by a hash of the problem: adding rows moves no other row."""
 
-    def __post_init__(self) -> None:
-        check_share("held_out_share", self.held_out_share)
+    def check(self) -> None:
+        super().check()
         has_own_share = self.held_out_share != type(self).held_out_share
         has_neither = bool(self.train) and self.held_out is None and not self.held_out_share
         if has_neither or (self.held_out is not None and has_own_share):
@@ -166,7 +168,7 @@ class DataTask:
 
 
 @dataclass(frozen=True)
-class PublishedTask:
+class PublishedTask(Config):
     """Published questions whose answer is marked, as in a box; both splits are on the hub."""
 
     train: str
@@ -183,7 +185,7 @@ class PublishedTask:
     `\\boxed{}`. `hashes`: the line after `####`. `final`: the line after `FINAL:` or `Final answer:`. `tag`: the last
     `<answer>`. `number`: the last number."""
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
         check_marks(self.answer_marks)
 
     def rows(self, split: Split, hub_config: str | None = None) -> list[Row]:
@@ -198,8 +200,13 @@ class PublishedTask:
         return mark_answer(self.answer_marks[0], problem.answer)
 
 
-def check_share(key: str, share: float) -> None:
-    require(0.0 <= share < 1.0, f"{key} = {share}: expected at least 0 and below 1")
+def drop_held_out(source: str, train: Sequence[T], held_out: Sequence[T], key: Callable[[T], str]) -> list[T]:
+    """Return what is not also held out, by its key: some published splits share problems. The log counts the rest."""
+    held_out_keys = {key(one) for one in held_out}
+    kept = [one for one in train if key(one) not in held_out_keys]
+    if len(kept) < len(train):
+        logger.warning("%s: dropped %d problems that are held out", source, len(train) - len(kept))
+    return kept
 
 
 def take_share(

@@ -12,6 +12,8 @@ path, which your own task may need.
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
 import pickle
 import sys
@@ -22,6 +24,8 @@ from typing import Any, cast
 
 from groupwise.workers.messages import Answer, Limits, Outcome
 from groupwise.workers.pool import START_SECONDS, PoolFailed, WorkerPool, job_items, pickled
+
+ray: Any = importlib.import_module("ray") if importlib.util.find_spec("ray") else None
 
 MAX_LOSSES = 2
 """Lost hosts after which a job may be the cause and runs separately."""
@@ -121,8 +125,6 @@ class RayPool:
         """Start the hosts and their workers if they are not running."""
         if self._hosts:
             return
-        import ray
-
         self._hosts = [_Host(share, self._make_actor(share)) for share in self._shares]
         try:
             ray.get([host.actor.start.remote() for host in self._hosts], timeout=START_SECONDS)
@@ -135,7 +137,7 @@ class RayPool:
         except ray.exceptions.RayError as error:
             self.close()
             raise PoolFailed(
-                f"the verifier workers did not start: {_last_line(error)}. Every machine of the cluster must have "
+                f"the verifier workers did not start: {last_line(error)}. Every machine of the cluster must have "
                 "groupwise and the task's module, and see the folder that the run is started in under the same path"
             ) from error
 
@@ -156,8 +158,6 @@ class RayPool:
 
     def close(self) -> None:
         """End all hosts and their workers."""
-        import ray
-
         for actor in filter(None, (*(host.actor for host in self._hosts), self._spare)):
             ray.kill(actor)
         self._hosts.clear()
@@ -165,7 +165,6 @@ class RayPool:
         self._jobs.clear()
 
     def _make_actor(self, share: WorkerShare) -> Any:
-        import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         # Not restarted by Ray: it would come back without its jobs.
@@ -181,8 +180,6 @@ class RayPool:
         job.sent = job.host.actor.submit.remote(number, job.payload)
 
     def _answers_to(self, number: int) -> list[Answer]:
-        import ray
-
         job = self._jobs[number]
         while job.num_losses < MAX_LOSSES:
             try:
@@ -199,8 +196,6 @@ class RayPool:
 
     def _replace(self, lost: _Host) -> None:
         """Replace a lost host; its jobs go to the remaining ones."""
-        import ray
-
         ray.kill(lost.actor)  # it may only be unreachable
         # Without reserved CPUs: waiting for them would block the run.
         lost.share = replace(lost.share, node_id=_living_node(lost.share.node_id), num_cpus=0)
@@ -213,8 +208,6 @@ class RayPool:
                     self._send(number, others)
 
     def _answer_apart(self, shared: Any, item: Any) -> Answer:
-        import ray
-
         if self._spare is None:
             self._spare = self._make_actor(WorkerShare(_living_node(), 1, 0))
         sent = self._spare.submit.remote(0, pickle.dumps((shared, [item])))
@@ -223,18 +216,17 @@ class RayPool:
         except ray.exceptions.RayError as error:
             ray.kill(self._spare)
             self._spare = None
-            detail = f"{MAX_LOSSES + 1} hosts of its worker were lost: {_last_line(error)}"
+            detail = f"{MAX_LOSSES + 1} hosts of its worker were lost: {last_line(error)}"
             return Answer(Outcome.DIED, None, detail, 0.0)
         return cast(Answer, answer)
 
 
 def _living_node(preferred: str = "") -> str:
     """Return the preferred machine if it is alive, else this one."""
-    import ray
-
     is_there = any(node["NodeID"] == preferred and node["Alive"] for node in ray.nodes())
     return preferred if is_there else str(ray.get_runtime_context().get_node_id())
 
 
-def _last_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+def last_line(error: BaseException) -> str:
+    """Return the last line of an error's message, which for Ray's errors is the reason."""
+    return (str(error).strip().splitlines() or ["no reason given"])[-1].strip()

@@ -28,6 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from groupwise.base.signals import signal_name
 from groupwise.workers.messages import ENDING, JOB, READY, SHARE, BadFrame, Channel, Limits, Outcome, wait_for
 
 MIN_JOBS_PER_WORKER, MAX_JOBS_PER_WORKER = 2, 16
@@ -43,8 +44,6 @@ MAX_DETAIL_CHARS = 2000
 MAX_HOLD_SECONDS = 0.005
 """How long answers may wait for more."""
 PR_SET_PDEATHSIG = 1
-_SIGNAL_NAMES = {number.value: number.name for number in signal.Signals}
-"""Most real-time signals have no name."""
 
 
 @dataclass(slots=True)
@@ -246,7 +245,7 @@ def _kill(pid: int) -> int:
 
 def _ending(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
-    return f"exit code {code}" if code >= 0 else _SIGNAL_NAMES.get(-code, f"signal {-code}")
+    return f"exit code {code}" if code >= 0 else signal_name(-code)
 
 
 def serve(connection: socket.socket, note: mmap.mmap, function: Callable[[Any, Any], Any], limits: Limits) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from groupwise.config import ConfigError
 from groupwise.runs import RunLog, layout
-from groupwise.runs.sinks import SINKS, SinkError, make_sink, tracked_name
+from groupwise.runs.sinks import SINKS, make_sink, tracked_name
 
 RECIPE = {"model": {"name": "tiny"}}
 
@@ -121,7 +122,7 @@ def test_a_missing_package_says_what_to_install(name: str, tmp_path: Path, monke
     for loaded in [module for module in sys.modules if module.partition(".")[0] == name]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setattr(sys, "meta_path", [_Refuser(name), *sys.meta_path])
-    with pytest.raises(SinkError, match=rf"pip install groupwise\[{name}\]"):
+    with pytest.raises(ConfigError, match=rf"pip install groupwise\[{name}\]"):
         make_sink(name, tmp_path, "run", RECIPE)
 
 
@@ -156,7 +157,7 @@ def test_a_package_with_a_broken_dependency_keeps_its_own_message(
     ],
 )
 def test_an_unknown_sink_is_named(name: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match=message):
+    with pytest.raises(ConfigError, match=message):
         make_sink(name, tmp_path, "run", RECIPE)
 
 
@@ -175,3 +176,11 @@ def test_trackers_tell_the_runs_of_a_sweep_apart(tmp_path: Path) -> None:
     (tmp_path / "study" / layout.SWEEP).write_text("{}")
     assert tracked_name(run_dir) == "study-kl-0.1-seed-0"
     assert tracked_name(tmp_path / "mine") == "mine"
+
+
+def test_a_sink_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sinks_of_this_folder.py").write_text("def memory(*given):\n    return given\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    made: Any = make_sink("sinks_of_this_folder:memory", tmp_path, "run", RECIPE)
+    assert made == (tmp_path, "run", RECIPE)

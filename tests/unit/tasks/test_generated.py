@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import make_dataclass
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from groupwise.config.build import ConfigError
 from groupwise.tasks import check_splits, make_task
-from groupwise.tasks.task import Demonstrator
+from groupwise.tasks.task import Demonstrator, GeneratedTask
 from groupwise.types import Verdict
 
 GENERATED = ["arithmetic", "countdown", "format-copy"]
@@ -148,3 +149,10 @@ def test_prompts_hide_the_answer_of_countdown_and_show_the_rest() -> None:
 def test_terse_prompts_are_short() -> None:
     problem = make_task("countdown", {**SMALL, "style": "terse"}).problems("train")[0]
     assert re.fullmatch(r"numbers:( \d+)+ target: \d+", problem.messages[0].content)
+
+
+def test_limits_hold_for_your_own_task_whose_types_cannot_be_found() -> None:
+    mine = make_dataclass("Mine", [("size", "OnlyInAFunction", 1)], bases=(GeneratedTask,), frozen=True)
+    assert mine(num_train=3).num_train == 3
+    with pytest.raises(ConfigError, match="num_train = 0: must be at least 1"):
+        mine(num_train=0)

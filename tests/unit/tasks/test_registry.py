@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from groupwise.config.build import ConfigError
-from groupwise.tasks import TASKS, check_splits, list_tasks, load_named, make_task
+from groupwise.config.build import ConfigError, load_named
+from groupwise.tasks import TASKS, check_splits, list_tasks, make_task
 from groupwise.tasks.task import Task
 from groupwise.types import Message, Problem, Score, Verdict
 

@@ -32,7 +32,7 @@ from typing import Any
 from groupwise.config.build import ConfigError
 from groupwise.rewards.code import harness, plain_values
 from groupwise.rewards.code.plain_values import MAX_TREE_BYTES, BadTree, encode, matches, read_tree, truth
-from groupwise.rewards.code.unit_tests import CallTest, CodeSpec, GradingPlan, JudgeScript, StdinTest, read_plan
+from groupwise.rewards.code.unit_tests import CallTest, CodeSpec, GradingPlan, StdinTest, read_plan
 from groupwise.rewards.format import excerpt
 from groupwise.sandbox import ProgramLimits, ProgramStatus, Sandbox, Session, SessionEnded
 from groupwise.types import Score, Verdict
@@ -221,8 +221,8 @@ def _run_call_tests(
         if loaded[0] != "loaded":
             return [_reason(loaded)] * plan.num_tests
         failures: list[Failure] = [_call_failure(test, running) for test in plan.calls]
-        if plan.script is not None:
-            failures += _judged_failures(plan.script, running, limits, sandbox)
+        if plan.num_judged:
+            failures += _judged_failures(plan, running, limits, sandbox)
     return failures
 
 
@@ -244,19 +244,18 @@ def _call_failure(test: CallTest, running: _ProgramSession) -> Failure:
 
 
 def _judged_failures(
-    script: JudgeScript, running: _ProgramSession, limits: ProgramLimits, sandbox: Sandbox
+    plan: GradingPlan, running: _ProgramSession, limits: ProgramLimits, sandbox: Sandbox
 ) -> list[Failure]:
     """Run the judge and relay its calls. A test fails if the program gave no plain answer, whatever the test says."""
     failures: list[Failure] = []
     no_answer = end = ""
-    num_tests = script.num_tests
     # The judge waits while the program runs, so its wall-clock limit includes the program's time.
     own = dataclasses.replace(limits, wall_seconds=2 * limits.wall)
     with sandbox.open(_BOOT.format(main="serve_judge"), limits=own) as judge:
         try:
             judge.send(_bundle())
-            judge.send(script.to_message())
-            while len(failures) < num_tests:
+            judge.send(plan.judge)
+            while len(failures) < plan.num_judged:
                 message = judge.receive()
                 if message.startswith(b'["call", '):
                     answer = running.ask(message)
@@ -271,7 +270,7 @@ def _judged_failures(
                     no_answer = ""
         except SessionEnded as ended:
             end = f"the judge ended: {ended.outcome.status}"
-    return failures + [end] * (num_tests - len(failures))
+    return failures + [end] * (plan.num_judged - len(failures))
 
 
 def _judged_failure(message: bytes) -> Failure:

@@ -5,9 +5,9 @@ A test is Python text (assert statements, `def check(candidate)`, `def test_…(
 
 - `assert CALL == LITERAL` (either way round; `is` with None, True and False; `assert CALL`, `assert not CALL`), where
   CALL calls an entry point, is a `CallTest`: the call's text goes to the program, the literal stays with us.
-- Any other assertion goes into the `JudgeScript`, where calls of an entry point become calls of `_relay`. Arguments
-  that use none of the test's own names go as text, so that they can use classes of the solution; the others are
-  computed in the judge and go as values. Values are copies: the test does not see in-place changes to arguments.
+- Any other assertion goes to the judge, where calls of an entry point become calls of `_relay`. Arguments that use none
+  of the test's own names go as text, so that they can use classes of the solution; the others are computed in the judge
+  and go as values. Values are copies: the test does not see in-place changes to arguments.
 
 In Python text each top-level statement, of the text or of a test function, with an assertion is one test. The rest runs
 before it, in order; if it raises, the tests after it fail. Vacuous assertions (`assert True`, `assert f(1) == f(1)`)
@@ -79,32 +79,16 @@ class StdinTest:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeScript:
-    """The judge's program: blocks of (source, is it a test), the first of them in the module's own namespace."""
-
-    setup: tuple[str, ...]
-    imports: tuple[str, ...]
-    bindings: Mapping[str, str]
-    """Maps names to the entry points that they stand for."""
-    blocks: tuple[tuple[tuple[str, bool], ...], ...]
-
-    @property
-    def num_tests(self) -> int:
-        return sum(is_test for block in self.blocks for _, is_test in block)
-
-    def to_message(self) -> bytes:
-        return json.dumps(["run", self.setup, self.imports, dict(self.bindings), self.blocks]).encode()
-
-
-@dataclass(frozen=True, slots=True)
 class GradingPlan:
     calls: tuple[CallTest, ...]
-    script: JudgeScript | None
+    judge: bytes
+    """The message that makes `harness.serve_judge` run the other tests."""
+    num_judged: int
     stdin: tuple[StdinTest, ...]
 
     @property
     def num_tests(self) -> int:
-        return len(self.calls) + (self.script.num_tests if self.script else 0) + len(self.stdin)
+        return len(self.calls) + self.num_judged + len(self.stdin)
 
 
 @lru_cache(maxsize=4096)
@@ -128,12 +112,12 @@ def plan_tests(spec: CodeSpec) -> GradingPlan:
     ]
     calls = [test for test in objects if isinstance(test, CallTest)]
     stdin = [test for test in objects if isinstance(test, StdinTest)]
-    script = None
+    judge, num_judged = b"", 0
     if texts:
         planner = _Planner(spec, "\n".join(texts))
         calls += planner.calls
-        script = planner.script()
-    plan = GradingPlan(tuple(calls), script, tuple(stdin))
+        judge, num_judged = planner.message(), planner.num_judged
+    plan = GradingPlan(tuple(calls), judge, num_judged, tuple(stdin))
     if not plan.num_tests:
         raise BadTests("no test: expected assert statements, a check(candidate) function, or objects with 'call' …")
     if stdin and len(stdin) < plan.num_tests:
@@ -205,6 +189,7 @@ class _Planner:
         functions = [each for each in tree.body if isinstance(each, ast.FunctionDef) and _is_test_function(each)]
         names = {function.name for function in functions}
         rest = [each for each in tree.body if each not in functions and _called_name(each) not in names]
+        # Each block is a list of (source, is it a test); the first runs in the module's own namespace.
         self.blocks = [self.block(rest), *map(self.function_block, functions)]
 
     def function_block(self, function: ast.FunctionDef) -> list[tuple[str, bool]]:
@@ -297,10 +282,13 @@ class _Planner:
     def rewritten(self, statement: ast.stmt) -> str:
         return ast.unparse(ast.fix_missing_locations(_Relay(self).visit(_copy(statement))))
 
-    def script(self) -> JudgeScript | None:
-        setup = tuple(source for source in (self.spec.helpers, self.spec.setup) if source)
-        script = JudgeScript(setup, self.imports, self.bindings, tuple(tuple(block) for block in self.blocks))
-        return script if script.num_tests else None
+    @property
+    def num_judged(self) -> int:
+        return sum(is_test for block in self.blocks for _, is_test in block)
+
+    def message(self) -> bytes:
+        setup = [source for source in (self.spec.helpers, self.spec.setup) if source]
+        return json.dumps(["run", setup, self.imports, self.bindings, self.blocks]).encode()
 
 
 _FAILING = (ast.Assert, ast.Raise)

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import jsonschema_rs
 
-from groupwise.rewards.extract import last_fenced, last_tag
+from groupwise.rewards.extract import fenced_or_tagged
 from groupwise.rewards.format import excerpt, score_correct
 from groupwise.rewards.json.schema_share import SchemaOutline, outline_of, share
 from groupwise.types import Score
@@ -134,10 +134,9 @@ def _partial(compiled: CompiledSchema, document: Any) -> tuple[float, str]:
 
 def find_json(completion: str) -> str | None:
     """Return the last ```` ```json ```` block, else the last block, else `<answer>`, else the last outer {…} or […]."""
-    text = last_fenced(completion, _LANGUAGES, skip_strings=True)
+    text = fenced_or_tagged(completion, _LANGUAGES, skip_strings=True)
     if text is None:
-        tag = last_tag(completion)
-        text = last_brackets(completion) if tag is None else tag.text
+        text = last_brackets(completion)
     return text if text and text.strip() else None
 
 

@@ -8,6 +8,7 @@ letters attached to an expression. Nothing here computes.
 from __future__ import annotations
 
 import re
+import unicodedata
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -28,13 +29,14 @@ class Token(NamedTuple):
     """No space before it; `$` and `\\left` do not count as space."""
 
 
+VULGAR = {sign: Fraction(unicodedata.numeric(sign)).limit_denominator(8) for sign in "¼½¾⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 CALCULATOR_NOTE = re.compile(r"<<([^<>\n]*)>>")
 _TEXT_MACRO = r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|operatorname)\s{0,3}\{[^{}\n]{0,80}\}"
 _PATTERNS = {
     "note": CALCULATOR_NOTE.pattern.replace("(", "(?:"),
     "gap": r"(?:\s|\\\\)++",
     "number": r"(?:[0-9]{1,3}(?:(?:,|\{,\}|\\[,!]|,\\!)[0-9]{3}|,? 000)+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+",
-    "vulgar": r"[¼½¾⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞]",
+    "vulgar": f"[{''.join(VULGAR)}]",
     "skip": r"\\[,;:! ]|~(?!=)|\\(?:left|right|quad|qquad|displaystyle|boxed|fbox|[bB]igg?[lr]?)(?![A-Za-z])|\\?\$|&|`"
     r"|\\[()\[\]]|__|(?<=[0-9])-(?=[A-Za-z]{2})",
     "break": r"<=|>=|!=|=>|=<|:=|->|<-|={3,}|[<>≠≤≥→⇒—]|\\(?:neq?|leq?|geq?|to|Rightarrow|implies|quad)(?![A-Za-z])",
@@ -67,10 +69,6 @@ _SPACE = re.compile(r"\s|~|\\[\\,;:! ]|\\q?quad")
 _REPEATING = re.compile(r"\.?\\overline")
 _LEADING_ZERO = re.compile("0[0-9]")
 _SPOKEN = {"plus": "+", "minus": "-", "times": "*"}
-VULGAR = {
-    **{"½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅖": (2, 5), "⅗": (3, 5)},
-    **{"⅘": (4, 5), "⅙": (1, 6), "⅚": (5, 6), "⅛": (1, 8), "⅜": (3, 8), "⅝": (5, 8), "⅞": (7, 8)},
-}
 SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 SCALES = {
     **{"%": Fraction(1, 100), "percent": Fraction(1, 100), "cent": Fraction(1, 100), "cents": Fraction(1, 100)},

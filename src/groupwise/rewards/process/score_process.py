@@ -292,7 +292,7 @@ class _Parser:
     def number(self) -> _Value:
         text = self.take()
         if text in VULGAR:
-            return _exactly(Fraction(*VULGAR[text]))
+            return _exactly(VULGAR[text])
         digits = _SEPARATORS.sub("", text)
         decimals = len(digits.partition(".")[2])
         value = Fraction(digits)
@@ -306,7 +306,7 @@ class _Parser:
     def fractional_part(self) -> Fraction | None:
         """Read the 1/2 of `2 1/2`, `2½` and `2\\frac{1}{2}`."""
         if self.kind() == "N" and self.text() in VULGAR:
-            return Fraction(*VULGAR[self.take()])
+            return VULGAR[self.take()]
         if (part := self.tight_fraction()) is not None:
             return part
         if self.kind() == "W" and self.text() == "and" and self.kind(1) == "N":

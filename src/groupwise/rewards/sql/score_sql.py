@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from groupwise.rewards.extract import last_fenced, last_tag
+from groupwise.rewards.extract import fenced_or_tagged
 from groupwise.rewards.format import excerpt, score_correct
 from groupwise.rewards.sql.sqlite_reader import (
     DatabaseError,
@@ -103,10 +103,7 @@ def score_sql(
 
 def find_query(completion: str, *, allow_bare: bool = True) -> str | None:
     """Return the query that a completion gives as its answer, unchanged; None where there is none."""
-    query = last_fenced(completion, _LANGUAGES)
-    if query is None:
-        tag = last_tag(completion)
-        query = None if tag is None else tag.text
+    query = fenced_or_tagged(completion, _LANGUAGES)
     if query is None and allow_bare and _BARE.match(completion):
         query = completion
     return query if query and query.strip() else None
