@@ -32,6 +32,7 @@ from types import FrameType
 from typing import Any
 
 from groupwise.base.signals import handling_stops
+from groupwise.base.text_layout import last_line
 from groupwise.config import ConfigError
 from groupwise.distributed.world import RankLost
 
@@ -293,10 +294,6 @@ def to_blame(failures: Mapping[int, RankFailure]) -> int:
         return not failures[rank].has_died, isinstance(failures[rank].error, RankLost)
 
     return min(failures, key=order)  # among equals, the first that was reported
-
-
-def last_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or ["no reason given"])[-1].strip()
 
 
 def _outcome(call: Any) -> Any:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from groupwise.base.text_layout import first_line
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
-from groupwise.models.families import family_named, has_bias, head_size, num_kv_heads
+from groupwise.models.families import UNKNOWN, family_named, has_bias, head_size, num_kv_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class ModelShape:
 
     @property
     def is_straight(self) -> bool:
-        return family_named(self.kind).trains_straight
+        return family_named(self.kind) is not UNKNOWN
 
     def adapter_parameters(self, lora: LoraConfig) -> int:
         sizes = [sum(pair) for name, pair in self.linear_sizes.items() if name in lora.target_modules]
@@ -105,10 +106,9 @@ def find_shape(model: ModelConfig) -> ModelShape:
         else:
             config = AutoConfig.from_pretrained(model.path, trust_remote_code=False)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise ConfigError(
-            f"model.path = {model.path!r}: its configuration cannot be read: {reason} (a folder with config.json is "
-            "enough; a plan needs no weights)"
+            f"model.path = {model.path!r}: its configuration cannot be read: {first_line(error)} (a folder with "
+            "config.json is enough; a plan needs no weights)"
         ) from error
     return shape_of(config, model.path)
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from groupwise.base.text_layout import last_line
 from groupwise.workers.messages import Answer, Limits, Outcome
 from groupwise.workers.pool import START_SECONDS, PoolFailed, WorkerPool, job_items, pickled
 
@@ -135,7 +136,7 @@ class RayPool:
         except ray.exceptions.RayError as error:
             self.close()
             raise PoolFailed(
-                f"the verifier workers did not start: {_last_line(error)}. Every machine of the cluster must have "
+                f"the verifier workers did not start: {last_line(error)}. Every machine of the cluster must have "
                 "groupwise and the task's module, and see the folder that the run is started in under the same path"
             ) from error
 
@@ -223,7 +224,7 @@ class RayPool:
         except ray.exceptions.RayError as error:
             ray.kill(self._spare)
             self._spare = None
-            detail = f"{MAX_LOSSES + 1} hosts of its worker were lost: {_last_line(error)}"
+            detail = f"{MAX_LOSSES + 1} hosts of its worker were lost: {last_line(error)}"
             return Answer(Outcome.DIED, None, detail, 0.0)
         return cast(Answer, answer)
 
@@ -234,7 +235,3 @@ def _living_node(preferred: str = "") -> str:
 
     is_there = any(node["NodeID"] == preferred and node["Alive"] for node in ray.nodes())
     return preferred if is_there else str(ray.get_runtime_context().get_node_id())
-
-
-def _last_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
