@@ -44,6 +44,12 @@ def aligned(rows: Iterable[Sequence[str]], *, has_notes: bool = False) -> list[s
     return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 
+def shortened(text: str, max_chars: int) -> str:
+    """Return a text on one line, cut to at most `max_chars`."""
+    line = " ".join(text.split())
+    return line if len(line) <= max_chars else line[: max_chars - 1] + "…"
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message; its type if there is no message."""
     return _message_lines(error)[0]
@@ -79,4 +85,4 @@ def percent(share: float, digits: int = 1) -> str:
 
 def points(share: float) -> str:
     """Return a difference of shares in percentage points, with its sign: "+4.1"."""
-    return f"{100 * share:+.1f}".replace("-", "\u2212")
+    return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "\u2212")  # + 0.0: never −0.0

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from groupwise.base.text_layout import shortened
 from groupwise.types import Problem
 
 SHINGLE_WORDS = 5
@@ -122,9 +123,5 @@ def _runs(words: tuple[str, ...]) -> set[str]:
 
 def _overlap(problem: Problem, share: float, is_exact: bool, training: Problem) -> Overlap:
     kind: Literal["exact", "near"] = "exact" if is_exact else "near"
-    return Overlap(kind, problem.id, training.id, share, _beginning(problem), _beginning(training))
-
-
-def _beginning(problem: Problem) -> str:
-    text = " ".join(problem.question.split())
-    return text if len(text) <= SHOWN_CHARS else text[: SHOWN_CHARS - 1] + "…"
+    shown, shown_training = (shortened(one.question, SHOWN_CHARS) for one in (problem, training))
+    return Overlap(kind, problem.id, training.id, share, shown, shown_training)
