@@ -44,6 +44,11 @@ class Example:
     is_learned: bool = True
     """False: it counts in the denominator but adds nothing (a zero-variance group), so the model skips it."""
 
+    @property
+    def member(self) -> tuple[int, int]:
+        """(problem_index, rollout_index), which identify a rollout of the step."""
+        return self.problem_index, self.rollout_index
+
 
 @dataclass(slots=True)
 class StepBatch:
