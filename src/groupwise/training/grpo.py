@@ -25,7 +25,7 @@ from torch import Tensor
 from groupwise.algo.losses import SURROGATES, SurrogateInputs, importance_weights, kl_estimate, with_divergence
 from groupwise.base.seeds import seed_of
 from groupwise.config import RlStage
-from groupwise.data.batch import Example, Microbatch, StepBatch, Update, split_updates
+from groupwise.data.batch import Example, Microbatch, StepBatch, Update, deal_problems, weigh
 from groupwise.data.sampler import ProblemSampler
 from groupwise.models.policy import Policy
 from groupwise.scoring.credit import Member, assign_advantages, falling, is_truncated
@@ -136,15 +136,9 @@ def choose_examples(stage: RlStage, batch: StepBatch, number: int, key: Sequence
     """Return the examples of the step's `number`-th update. Each epoch redistributes the problems."""
     per_epoch = stage.updates_per_step // stage.epochs_per_batch
     epoch, index = divmod(number, per_epoch)
-    updates = split_updates(
-        batch.examples,
-        num_problems=len(batch.groups),
-        num_updates=per_epoch,
-        weight_rule=stage.loss.weights,
-        constant_length=stage.loss.constant_length or stage.sampling.max_new_tokens,
-        order_key=(*key, "epoch", epoch),
-    )
-    return updates[index]
+    problems = set(deal_problems(len(batch.groups), per_epoch, (*key, "epoch", epoch))[index])
+    chosen = [example for example in batch.examples if example.problem_index in problems]
+    return weigh(chosen, stage.loss.weights, stage.loss.constant_length or stage.sampling.max_new_tokens)
 
 
 def policy_loss(stage: RlStage, beta: float) -> LossFunction:

@@ -272,7 +272,9 @@ def run_stages(training: Training) -> None:
         if position.stage_step == 0 and training.batch is None:
             begin_stage(training, stage)
         if isinstance(stage, RlStage):
-            rehearse_stage(training, stage)
+            # Before its first step: a stage whose longest batch does not fit into memory is refused.
+            longest = max(len(training.prompts[problem].token_ids) for problem in training.train_problems)
+            rehearse(training.policy, stage, longest)
         LOOPS[type(stage)](training, stage)
         if position.is_guard_broken and training.recipe.guards and training.recipe.guards.action == "fall_back":
             fall_back(training)
@@ -283,18 +285,6 @@ def run_stages(training: Training) -> None:
         position.sampler = position.kl_coefficient = None
         position.is_guard_broken = False
         training.saved = None
-
-
-def rehearse_stage(training: Training, stage: RlStage) -> None:
-    """Refuse a stage whose longest batch does not fit into memory, before its first step."""
-    longest = max(len(training.prompts[problem].token_ids) for problem in training.train_problems)
-    rehearse(
-        training.policy,
-        stage=stage.name,
-        prompt_tokens=longest,
-        new_tokens=stage.sampling.max_new_tokens,
-        max_tokens=stage.microbatch_tokens,
-    )
 
 
 def begin_stage(training: Training, stage: Stage) -> None:
