@@ -29,10 +29,9 @@ from groupwise.data.batch import Example, Microbatch, StepBatch, Update, deal_pr
 from groupwise.data.sampler import ProblemSampler
 from groupwise.models.policy import Policy
 from groupwise.scoring.credit import Member, assign_advantages, falling, is_truncated
-from groupwise.training.checkpoint import Position
 from groupwise.training.collect import Collected, Collector
 from groupwise.training.metrics import rollout_metrics, update_metrics
-from groupwise.training.training import Training
+from groupwise.training.training import Position, Training
 from groupwise.training.update import LossFunction, TokenLoss, scheduled_rate, update_policy
 from groupwise.types import Rollout, ScoredGroup
 

@@ -7,8 +7,8 @@ import pytest
 
 from groupwise.config import OptimizerConfig
 from groupwise.scoring.credit import falling
-from groupwise.training.checkpoint import Position
 from groupwise.training.grpo import current_beta, next_beta
+from groupwise.training.training import Position
 from groupwise.training.update import scheduled_rate
 from tests.factories import tiny_stage
 
