@@ -74,6 +74,19 @@ def test_train_prints_a_line_a_step_and_where_the_run_is(
     assert pipeline.recipe_of(tmp_path / "run").seed == 3
 
 
+@pytest.mark.parametrize("key", ["model.path=./no-such-model", "verifier.process=no_such:function"])
+def test_a_run_that_is_refused_leaves_no_folder(
+    key: str, recipe_with: Callable[..., Recipe], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from groupwise.config import dump_toml, to_table
+
+    (tmp_path / "recipe.toml").write_text(dump_toml(to_table(recipe_with())))
+    run_dir = tmp_path / "run"
+    assert main(["train", str(tmp_path / "recipe.toml"), "--run-dir", str(run_dir), "--set", key]) == 2
+    assert key.partition("=")[2] in capsys.readouterr().err
+    assert not run_dir.exists()
+
+
 def test_an_interrupted_demo_ends_like_any_other(
     recipe_with: Callable[..., Recipe],
     tmp_path: Path,

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from groupwise.config import ConfigError, Recipe
-from groupwise.data.demonstrations import from_rollouts
 from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.planner.gpus import GPUS
 from groupwise.planner.make_plan import make_plan
 from groupwise.planner.shapes import find_shape
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline, training
+from groupwise.training.sft import from_rollouts
 from groupwise.types import Finish, Verdict
 from tests.factories import GRPO, SFT, TINY_MODEL
 

@@ -50,6 +50,20 @@ def aligned(rows: Iterable[Sequence[str]], *, has_notes: bool = False) -> list[s
     return ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message; its type if there is no message."""
+    return _message_lines(error)[0]
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of an error's message; its type if there is no message."""
+    return _message_lines(error)[-1].strip()
+
+
+def _message_lines(error: BaseException) -> list[str]:
+    return str(error).strip().splitlines() or [type(error).__name__]
+
+
 def duration(seconds: float) -> str:
     """Return `seconds` in its two largest units: 45s, 3m20s, 2h05m, 3d04h; "?" when it is not finite."""
     if not seconds < float("inf"):
@@ -71,4 +85,4 @@ def percent(share: float, digits: int = 1) -> str:
 
 def points(share: float) -> str:
     """Return a difference of shares in percentage points, with its sign: "+4.1"."""
-    return f"{100 * share:+.1f}".replace("-", "\u2212")
+    return f"{round(100 * share, 1) + 0.0:+.1f}".replace("-", "\u2212")  # + 0.0: never −0.0

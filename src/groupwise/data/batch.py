@@ -44,6 +44,11 @@ class Example:
     is_learned: bool = True
     """False: it counts in the denominator but adds nothing (a zero-variance group), so the model skips it."""
 
+    @property
+    def member(self) -> tuple[int, int]:
+        """(problem_index, rollout_index), which identify a rollout of the step."""
+        return self.problem_index, self.rollout_index
+
 
 @dataclass(slots=True)
 class StepBatch:
@@ -130,25 +135,12 @@ class Microbatches(Sequence[Microbatch]):
         return self._make(self._batches[index])
 
 
-def split_updates(
-    examples: Sequence[Example],
-    *,
-    num_problems: int,
-    num_updates: int,
-    weight_rule: str,
-    constant_length: int,
-    order_key: Sequence[object],
-) -> list[Update]:
-    """Distribute the problems of a step over `num_updates` updates, in an order that `order_key` determines."""
-    order = shuffled(num_problems, *order_key)
+def deal_problems(num_problems: int, num_updates: int, key: Sequence[object]) -> list[list[int]]:
+    """Distribute the problems of a step over its updates, in an order that `key` determines."""
+    order = shuffled(num_problems, *key)
     size, extra = divmod(num_problems, num_updates)
     bounds = [index * size + min(index, extra) for index in range(num_updates + 1)]
-    updates = []
-    for start, stop in pairwise(bounds):
-        chosen = set(order[start:stop])
-        members = [example for example in examples if example.problem_index in chosen]
-        updates.append(weigh(members, weight_rule, constant_length))
-    return updates
+    return [order[start:stop] for start, stop in pairwise(bounds)]
 
 
 def weigh(examples: Sequence[Example], rule: str, constant_length: int = 0) -> Update:

@@ -30,9 +30,10 @@ from types import FrameType
 from typing import Any
 
 from groupwise.base.signals import handling_stops
+from groupwise.base.text_layout import last_line
 from groupwise.config import ConfigError
 from groupwise.distributed.world import RankLost
-from groupwise.workers.ray_hosts import last_line, ray
+from groupwise.workers.ray_hosts import ray
 
 Tell = Callable[[Any], None]
 """How a rank reports to the driver."""

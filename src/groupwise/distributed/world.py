@@ -17,6 +17,8 @@ import torch
 import torch.distributed
 from torch import Tensor
 
+from groupwise.base.text_layout import first_line
+
 T = TypeVar("T")
 SECONDS_TO_LET_GO = 0.25
 
@@ -38,10 +40,9 @@ def together(*, is_bare: bool = True) -> Iterator[None]:
         # NCCL's errors have their own type; gloo's are recognized by the source file in their message.
         if not (is_bare or isinstance(error, torch.distributed.DistError) or "gloo" in str(error)):
             raise
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise RankLost(
-            f"another rank is gone ({reason}); its own output says why. The newest checkpoint is intact: restart the "
-            "ranks with --resume"
+            f"another rank is gone ({first_line(error)}); its own output says why. The newest checkpoint is "
+            "intact: restart the ranks with --resume"
         ) from error
 
 

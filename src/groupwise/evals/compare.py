@@ -18,7 +18,7 @@ from typing import Any
 
 from groupwise.base.json_values import plain
 from groupwise.base.stats import mcnemar_p, mean, paired_bootstrap_p, paired_interval
-from groupwise.base.text_layout import shortened
+from groupwise.base.text_layout import points, shortened
 from groupwise.config import ConfigError
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
@@ -87,9 +87,8 @@ class Comparison:
             found = f"{self.second} is worse than {self.first}"
         else:
             found = f"no clear difference between {self.first} and {self.second}"
-        interval = f"{_points(self.low, '-')} to {_points(self.high, '-')}"
-        points = f"{_points(self.difference, '+')} points, 95 % interval {interval}"
-        return f"{found}: {points}, on {self.num_problems:,} problems"
+        change = f"{points(self.difference)} points, 95 % interval {points(self.low)} to {points(self.high)}"
+        return f"{found}: {change}, on {self.num_problems:,} problems"
 
     def to_json(self) -> dict[str, Any]:
         return dict(plain(self)) | {"verdict": self.verdict}
@@ -216,8 +215,3 @@ def _notes(first: Side, second: Side) -> tuple[str, ...]:
 
 def _question(problem: Problem) -> str:
     return shortened(problem.question, 120) or problem.id
-
-
-def _points(difference: float, sign: str) -> str:
-    """Format a difference of shares in points, with a true minus sign and without -0.0."""
-    return f"{round(100 * difference, 1) + 0.0:{sign}.1f}".replace("-", "−")

@@ -8,7 +8,6 @@ differences between them come from the policy.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 
 from groupwise.base.seeds import seed_of
@@ -18,7 +17,7 @@ from groupwise.engines.engine import Engine, Request
 from groupwise.evals.scores import outcome_shares
 from groupwise.models.policy import Policy
 from groupwise.scoring.rollouts import Clock, sample_and_score
-from groupwise.scoring.scorer import Scorer, ScoringBatch
+from groupwise.scoring.scorer import Scorer, ScoringBatch, delayed
 from groupwise.types import EvalRecord, Group, Prompt, SamplingParams, Score, ScoredGroup
 
 GROUPS_AHEAD = 4
@@ -37,20 +36,15 @@ def draw_scored(
     engine: Engine, scorer: Scorer, requests: Sequence[Request], sampling: SamplingParams
 ) -> Iterator[ScoredGroup]:
     """Yield scored groups in the order in which the engine completes them."""
-    waiting: deque[tuple[Group, ScoringBatch]] = deque()
-    for _, group in engine.generate(requests, sampling, 0):
-        batch = ScoringBatch(scorer)
-        batch.add(group)
-        waiting.append((group, batch))
-        if len(waiting) > GROUPS_AHEAD:
-            yield _take(waiting)
-    while waiting:
-        yield _take(waiting)
 
+    def submitted() -> Iterator[tuple[Group, ScoringBatch]]:
+        for _, group in engine.generate(requests, sampling, 0):
+            batch = ScoringBatch(scorer)
+            batch.add(group)
+            yield group, batch
 
-def _take(waiting: deque[tuple[Group, ScoringBatch]]) -> ScoredGroup:
-    group, batch = waiting.popleft()
-    return _scored_group(group, batch.scores()[0])
+    for group, batch in delayed(submitted(), GROUPS_AHEAD + 1):
+        yield _scored_group(group, batch.scores()[0])
 
 
 def _scored_group(group: Group, scores: tuple[Score, ...]) -> ScoredGroup:

@@ -113,12 +113,13 @@ def judge(rollouts: Sequence[Rollout], question: str, task: Task | None, fields:
 
 
 def choose(sampled: Sequence[Sampled], best_of: BestOf) -> Choice | None:
-    """Return the completion to show; None if none has an answer or none is correct."""
+    """Return the completion to show; None if none has an answer or none is correct.
+
+    To pick by the verifier, the completions must have scores.
+    """
     if best_of == "none":
         return None
     if best_of == "verifier":
-        if any(entry.score is None for entry in sampled):
-            raise ConfigError("--best-of verifier: name the task whose verifier to use, with --task")
         right = [i for i, entry in enumerate(sampled) if entry.score and entry.score.verdict is Verdict.CORRECT]
         return Choice(right[0], f"{len(right)} of {len(sampled)} are judged correct") if right else None
     votes: list[list[int]] = []

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.config import ConfigError, ModelConfig, Recipe, make_recipe
-from groupwise.models.checkpoint_store import CheckpointStore
-from groupwise.models.export import find_checkpoint
+from groupwise.models.export import load_run
 from groupwise.models.load import LoadedModel, load_model
-from groupwise.models.policy import Policy, load_policy
+from groupwise.models.policy import Policy
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
 
@@ -71,19 +70,13 @@ def _open_run(run_dir: Path, wanted: str, options: Mapping[str, Any]) -> Subject
             "remove the option"
         )
     recipe = make_recipe(Run(run_dir).recipe)
-    store = CheckpointStore(run_dir / layout.CHECKPOINTS, recipe.checkpoints.keep_last)
-    # Before the model is loaded, so a wrong name fails at once.
-    found = find_checkpoint(store, wanted)
     # It may be evaluated on a different machine.
-    policy = load_policy(replace(recipe, model=replace(recipe.model, device="auto")))
-    tensors, _ = store.load(found)
-    # As in an export: if the run evaluated the moving average of its weights, that was the best.
-    group = "ema" if wanted == "best" and recipe.evaluation.use_ema else "weights"
-    policy.load_weights(tensors[group])
-    parts = [fingerprint_path(found / f"{group}.safetensors")]
+    here = replace(recipe, model=replace(recipe.model, device="auto"))
+    policy, weights = load_run(run_dir, here, wanted)
+    parts = [fingerprint_path(weights)]
     if recipe.model.lora is not None:
         parts.append(fingerprint_model(recipe.model.path, policy.model))
-    model = {"path": str(run_dir), "checkpoint": found.name, "fingerprint": "+".join(parts)}
+    model = {"path": str(run_dir), "checkpoint": weights.parent.name, "fingerprint": "+".join(parts)}
     return Subject(policy, recipe, model)
 
 

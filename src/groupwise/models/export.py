@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from groupwise.config import ConfigError, ModelConfig, make_recipe, nearest
+from groupwise.config import ConfigError, ModelConfig, Recipe, make_recipe, nearest
 from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.models.load import LoadedModel, load_model
 from groupwise.models.lora import merged_state_dict
@@ -23,20 +23,9 @@ from groupwise.runs.reader import Run
 
 
 def export_run(run_dir: Path, out: Path, *, checkpoint: str = "best", use_ema: bool = False) -> None:
-    """Export a checkpoint of a run: "best", "last" or a name. The folder appears complete or not at all.
-
-    If the run evaluated the moving average of its weights, "best" exports the best average.
-    """
+    """Export a checkpoint of a run, chosen as by `load_run`. The folder appears complete or not at all."""
     refuse_full(out)
-    recipe = make_recipe(Run(run_dir).recipe)
-    policy = load_policy(recipe)
-    store = CheckpointStore(run_dir / layout.CHECKPOINTS, recipe.checkpoints.keep_last)
-    tensors, _ = store.load(find_checkpoint(store, checkpoint))
-    is_best_average = checkpoint == "best" and recipe.evaluation.use_ema
-    group = "ema" if use_ema or is_best_average else "weights"
-    if group not in tensors:
-        raise ConfigError(f"--ema: {run_dir} has no moving average; model.ema_decay was 0")
-    policy.load_weights(tensors[group])
+    policy, _ = load_run(run_dir, make_recipe(Run(run_dir).recipe), checkpoint, use_ema=use_ema)
     save_folder(policy, out)
 
 
@@ -46,7 +35,25 @@ def export_model(given: str, out: Path) -> None:
     save_folder(load_model(ModelConfig(path=given), 0), out)
 
 
-def find_checkpoint(store: CheckpointStore, wanted: str) -> Path:
+def load_run(run_dir: Path, recipe: Recipe, checkpoint: str, *, use_ema: bool = False) -> tuple[Policy, Path]:
+    """Return the policy of a checkpoint ("best", "last" or a name), and the file that its weights were read from.
+
+    If the run evaluated the moving average of its weights, that was the best.
+    """
+    store = CheckpointStore(run_dir / layout.CHECKPOINTS, recipe.checkpoints.keep_last)
+    # Before the model is loaded, so a wrong name fails at once.
+    found = _find_checkpoint(store, checkpoint)
+    policy = load_policy(recipe)
+    tensors, _ = store.load(found)
+    is_best_average = checkpoint == "best" and recipe.evaluation.use_ema
+    group = "ema" if use_ema or is_best_average else "weights"
+    if group not in tensors:
+        raise ConfigError(f"--ema: {run_dir} has no moving average; model.ema_decay was 0")
+    policy.load_weights(tensors[group])
+    return policy, found / f"{group}.safetensors"
+
+
+def _find_checkpoint(store: CheckpointStore, wanted: str) -> Path:
     if wanted == "best":
         path = store.tagged("best")
         missing = "the run has no best checkpoint: it was never evaluated, or keep_best is off; use --checkpoint last"

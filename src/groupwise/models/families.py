@@ -21,10 +21,6 @@ class Family:
 
     prefix: str
     """Beginning of its class names in transformers: "Llama" in LlamaModel and LlamaDecoderLayer."""
-    decodes_straight: bool = False
-    """The native engine runs its layers as one pass over their weights (engines/native/decoder.py)."""
-    trains_straight: bool = False
-    """A layer is a single autograd operation in training (models/straight.py)."""
     has_head_norms: bool = False
     """Queries and keys are normalized per head."""
     has_qkv_bias: bool = False
@@ -44,12 +40,13 @@ class Family:
 
 
 FAMILIES: Mapping[str, Family] = {
-    "llama": Family("Llama", decodes_straight=True, trains_straight=True),
-    "mistral": Family("Mistral", decodes_straight=True, trains_straight=True, window="config"),
-    "qwen2": Family("Qwen2", decodes_straight=True, trains_straight=True, has_qkv_bias=True),
-    "qwen3": Family("Qwen3", decodes_straight=True, trains_straight=True, has_head_norms=True),
+    "llama": Family("Llama"),
+    "mistral": Family("Mistral", window="config"),
+    "qwen2": Family("Qwen2", has_qkv_bias=True),
+    "qwen3": Family("Qwen3", has_head_norms=True),
 }
-"""By `model_type` of the configuration."""
+"""By `model_type` of the configuration. Layers of these are run straight over their weights, while decoding
+(engines/native/decoder.py) and in training (models/straight.py)."""
 
 UNKNOWN = Family("")
 """Any other architecture: it runs its own forward pass."""

@@ -36,6 +36,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 import groupwise
 from groupwise.base.hub import hub_or_cache, is_hub_name
+from groupwise.base.text_layout import first_line
 from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import ModelConfig
 from groupwise.models.chat import set_template_options
@@ -288,8 +289,7 @@ def _from_pretrained(
         how = {"config": config, "dtype": dtype, "attn_implementation": "sdpa", "output_loading_info": True}
         model, info = AutoModelForCausalLM.from_pretrained(source, **where, **how, **named)
     except Exception as error:  # damaged files raise anything: struct.error, AssertionError, a bare Exception
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        raise ConfigError(f"model.path = {given!r}: cannot be loaded: {reason} ({fix})") from error
+        raise ConfigError(f"model.path = {given!r}: cannot be loaded: {first_line(error)} ({fix})") from error
     if missing := sorted(info["missing_keys"]):
         shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         raise ConfigError(

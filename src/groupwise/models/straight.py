@@ -373,7 +373,7 @@ def straighten(model: Any, ops: LayerOps, sums: GradientSums | None = None) -> N
     wrapper module would be more explicit, but would rename the weights in checkpoints and exports.
     """
     family = family_of(model)
-    for layer in getattr(model.get_decoder(), "layers", ()) if family.trains_straight else ():
+    for layer in getattr(model.get_decoder(), "layers", ()) if family is not UNKNOWN else ():
         if type(layer).__name__ != family.layer or not has_silu(layer.mlp) or not _is_plain(layer):
             continue
         # The layer recomputes its activations itself; transformers must not do it around the layer.

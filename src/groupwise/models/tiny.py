@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from groupwise.config.build import ConfigError, nearest
 
@@ -92,7 +93,7 @@ def tiny_config(name: str, sizes: Mapping[str, int], tokenizer: Any) -> Any:
 
 def make_tokenizer() -> Any:
     """Return the byte-level tokenizer with its chat template."""
-    vocabulary = {symbol: byte for byte, symbol in enumerate(_byte_symbols())}
+    vocabulary = {symbol: byte for byte, symbol in sorted(bytes_to_unicode().items())}
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
@@ -113,17 +114,6 @@ def make_tokenizer() -> Any:
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
-
-
-def _byte_symbols() -> list[str]:
-    """Return the printable character for each byte in a byte-level vocabulary (GPT-2's table)."""
-    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
-    symbols = []
-    num_moved = 0
-    for byte in range(256):
-        symbols.append(chr(byte) if byte in printable else chr(256 + num_moved))
-        num_moved += byte not in printable
-    return symbols
 
 
 def _check_sizes(sizes: Mapping[str, int]) -> dict[str, int]:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.base.hub import hub_or_cache
+from groupwise.base.text_layout import first_line
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
-from groupwise.models.families import family_named, has_bias, head_size, num_kv_heads
+from groupwise.models.families import UNKNOWN, family_named, has_bias, head_size, num_kv_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class ModelShape:
 
     @property
     def is_straight(self) -> bool:
-        return family_named(self.kind).trains_straight
+        return family_named(self.kind) is not UNKNOWN
 
     def adapter_parameters(self, lora: LoraConfig) -> int:
         sizes = [sum(pair) for name, pair in self.linear_sizes.items() if name in lora.target_modules]
@@ -114,8 +115,7 @@ def read_part(kind: Any, path: str, name: str, fix: str) -> Any:
                 part.tie_word_embeddings = has_tied_head(str(file))
             return part
     except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
-        raise ConfigError(f"model.path = {path!r}: its {name} cannot be read: {reason} ({fix})") from error
+        raise ConfigError(f"model.path = {path!r}: its {name} cannot be read: {first_line(error)} ({fix})") from error
 
 
 def shape_of(config: Any, path: str) -> ModelShape:

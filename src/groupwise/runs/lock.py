@@ -3,7 +3,8 @@
 Contract: `with RunLock(run_dir):` holds an flock on run.lock. A second trainer is refused at once with `RunInUse`,
 which names the process that holds it. The kernel frees the lock when that process ends, so nothing needs cleaning up
 after a SIGKILL. The lock is never inherited: a forked verifier worker that outlives a killed trainer must not block a
-resume. Readers need no lock. Network file systems without flock are not covered; they raise `RunLogError`.
+resume. A folder that the lock created is removed again if an error leaves nothing in it. Readers need no lock. Network
+file systems without flock are not covered; they raise `RunLogError`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,14 +75,18 @@ class RunLock:
         self.run_dir = Path(run_dir)
         self._kind = kind
         self._descriptor: int | None = None
+        self._is_new = False
 
     def __enter__(self) -> RunLock:
         path = self.run_dir / layout.LOCK
+        self._is_new = not self.run_dir.exists()
         with writing(path):
             self.run_dir.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(descriptor).st_nlink == 0:
+                    raise BlockingIOError  # its last holder has just removed the folder
                 content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode() + b"\n"
                 os.ftruncate(descriptor, 0)
                 os.pwrite(descriptor, content, 0)
@@ -93,7 +99,7 @@ class RunLock:
         _held.add(descriptor)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         descriptor, self._descriptor = self._descriptor, None
         # Not in the set: this is a forked child; its copy is closed, and the number may belong to another file by now.
         if descriptor is None or descriptor not in _held:
@@ -102,7 +108,12 @@ class RunLock:
         # The file stays: unlinking it would let a third trainer lock a new file while a second one holds the old one.
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
+            if kind is not None and self._is_new and not self._has_content():
+                shutil.rmtree(self.run_dir)
         os.close(descriptor)
+
+    def _has_content(self) -> bool:
+        return any(path.name != layout.LOCK and not path.is_dir() for path in self.run_dir.rglob("*"))
 
     def _refusal(self) -> str:
         holder = read_holder(self.run_dir)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from groupwise.algo.advantages import GROUP_RULES, batch_mean_std, returns_to_go, soft_length_penalty
-from groupwise.algo.schedules import falling
 from groupwise.config import RewardConfig, RlStage
 from groupwise.rewards.format import has_elements
 from groupwise.types import Finish, Group, Rollout, Score, ScoredGroup, Verdict
@@ -76,6 +75,11 @@ def _extra_terms(
     if buffer or config.length_cost:
         extra["length_penalty"] = penalty
     return extra
+
+
+def falling(step: int, over_steps: int) -> float:
+    """Return 1 at step 0, falling linearly to 0 at over_steps; always 1 if over_steps is 0."""
+    return 1.0 if over_steps == 0 else max(1 - step / over_steps, 0.0)
 
 
 def is_truncated(rollout: Rollout) -> bool:

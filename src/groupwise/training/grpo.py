@@ -14,6 +14,7 @@ evaluating, logging and saving (training/training).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,17 +23,15 @@ import torch
 from torch import Tensor
 
 from groupwise.algo.losses import SURROGATES, SurrogateInputs, importance_weights, kl_estimate, with_divergence
-from groupwise.algo.schedules import kl_coefficient, seek_target
 from groupwise.base.seeds import seed_of
 from groupwise.config import RlStage
-from groupwise.data.batch import Example, Microbatch, StepBatch, Update, split_updates
+from groupwise.data.batch import Example, Microbatch, StepBatch, Update, deal_problems, weigh
 from groupwise.data.sampler import ProblemSampler
 from groupwise.models.policy import Policy
-from groupwise.scoring.credit import Member, assign_advantages, is_truncated
-from groupwise.training.checkpoint import Position
+from groupwise.scoring.credit import Member, assign_advantages, falling, is_truncated
 from groupwise.training.collect import Collected, Collector
 from groupwise.training.metrics import rollout_metrics, update_metrics
-from groupwise.training.training import Training
+from groupwise.training.training import Position, Training
 from groupwise.training.update import LossFunction, TokenLoss, scheduled_rate, update_policy
 from groupwise.types import Rollout, ScoredGroup
 
@@ -81,13 +80,12 @@ def run_stage(training: Training, stage: RlStage) -> None:
 def make_batch(policy: Policy, stage: RlStage, collected: Collected, stage_step: int, beta: float) -> StepBatch:
     """Make examples of rollouts, with advantages and, if the stage needs them, old and reference logprobs."""
     start = time.perf_counter()
-    members = [
-        (group, number)
+    examples = [
+        _example(scored, group, number)
         for group, scored in enumerate(collected.groups)
         for number, score in enumerate(scored.scores)
         if not score.is_error
     ]
-    examples = [_example(collected.groups[group], group, number) for group, number in members]
     temperature, max_tokens = stage.sampling.temperature, stage.microbatch_tokens
     if stage.needs_old_logprobs:
         old = policy.old_logprobs(examples, temperature, max_tokens)
@@ -96,18 +94,18 @@ def make_batch(policy: Policy, stage: RlStage, collected: Collected, stage_step:
         ref = policy.ref_logprobs(examples, temperature, max_tokens)
         examples = [replace(example, ref_logprobs=row) for example, row in zip(examples, ref, strict=True)]
 
-    penalties = reward_penalties(stage, members, examples, beta)
+    penalties = reward_penalties(stage, examples, beta)
     advantages = assign_advantages(stage, collected.groups, penalties, stage_step)
     # An advantage of exactly 0 adds nothing to the surrogate. Without a KL term the rollout is skipped.
     has_kl_loss = stage.uses_reference and stage.kl.place == "loss"
     examples = [
         replace(
             example,
-            advantages=advantages[member].float(),
-            is_learned=has_kl_loss or bool(advantages[member].any()),
+            advantages=advantages[example.member].float(),
+            is_learned=has_kl_loss or bool(advantages[example.member].any()),
         )
-        for member, example in zip(members, examples, strict=True)
-        if not (stage.reward.overlong_filter and is_truncated(_rollout(collected.groups, member)))
+        for example in examples
+        if not (stage.reward.overlong_filter and is_truncated(_rollout(collected.groups, example)))
     ]
     groups = tuple(_with_advantages(scored, group, advantages) for group, scored in enumerate(collected.groups))
     metrics = rollout_metrics(groups, collected.set_aside, stage.reward, stage_step) | {
@@ -121,17 +119,15 @@ def make_batch(policy: Policy, stage: RlStage, collected: Collected, stage_step:
     return StepBatch(groups, examples, metrics, num_tokens)
 
 
-def reward_penalties(
-    stage: RlStage, members: Sequence[Member], examples: Sequence[Example], beta: float
-) -> dict[Member, Tensor]:
+def reward_penalties(stage: RlStage, examples: Sequence[Example], beta: float) -> dict[Member, Tensor]:
     """Return β·KL per token of each rollout, for stages that subtract it from the reward."""
     if not (stage.uses_reference and stage.kl.place == "reward"):
         return {}
     penalties = {}
-    for member, example in zip(members, examples, strict=True):
+    for example in examples:
         assert example.old_logprobs is not None
         assert example.ref_logprobs is not None
-        penalties[member] = beta * kl_estimate(stage.kl.estimator, example.old_logprobs, example.ref_logprobs)
+        penalties[example.member] = beta * kl_estimate(stage.kl.estimator, example.old_logprobs, example.ref_logprobs)
     return penalties
 
 
@@ -139,15 +135,9 @@ def choose_examples(stage: RlStage, batch: StepBatch, number: int, key: Sequence
     """Return the examples of the step's `number`-th update. Each epoch redistributes the problems."""
     per_epoch = stage.updates_per_step // stage.epochs_per_batch
     epoch, index = divmod(number, per_epoch)
-    updates = split_updates(
-        batch.examples,
-        num_problems=len(batch.groups),
-        num_updates=per_epoch,
-        weight_rule=stage.loss.weights,
-        constant_length=stage.loss.constant_length or stage.sampling.max_new_tokens,
-        order_key=(*key, "epoch", epoch),
-    )
-    return updates[index]
+    problems = set(deal_problems(len(batch.groups), per_epoch, (*key, "epoch", epoch))[index])
+    chosen = [example for example in batch.examples if example.problem_index in problems]
+    return weigh(chosen, stage.loss.weights, stage.loss.constant_length or stage.sampling.max_new_tokens)
 
 
 def policy_loss(stage: RlStage, beta: float) -> LossFunction:
@@ -197,27 +187,33 @@ def policy_loss(stage: RlStage, beta: float) -> LossFunction:
 
 
 def current_beta(stage: RlStage, position: Position) -> float:
-    """Return the KL coefficient of this step, from the schedule or the controller."""
+    """Return the KL coefficient of this step, from the schedule or the target-seeking controller."""
     if position.kl_coefficient is not None:
         return position.kl_coefficient
-    kl = stage.kl
-    return kl_coefficient(
-        position.stage_step, coefficient=kl.coefficient, schedule=kl.schedule, schedule_steps=kl.schedule_steps
-    )
+    kl, step = stage.kl, position.stage_step
+    if kl.schedule == "warmup":
+        return kl.coefficient * min((step + 1) / kl.schedule_steps, 1.0)
+    if kl.schedule == "anneal":
+        return kl.coefficient * falling(step, kl.schedule_steps)
+    return kl.coefficient
 
 
 def next_beta(stage: RlStage, beta: float, kl: float | None) -> float | None:
-    """Return the target-seeking controller's next coefficient; None for schedules that depend on the step alone."""
+    """Return the target-seeking controller's next coefficient; None for schedules that depend on the step alone.
+
+    This is the proportional controller of Ziegler et al. (2019), with its relative error clipped to ±0.2. The gain
+    makes a KL far above the target multiply the coefficient by about e in schedule_steps.
+    """
     if stage.kl.schedule != "target":
         return None
     if kl is None:  # no update in this step, so there is no KL
         return beta
-    return seek_target(beta, kl, target=stage.kl.target, schedule_steps=stage.kl.schedule_steps)
+    error = min(max(kl / stage.kl.target - 1, -0.2), 0.2)
+    return beta * math.exp(error / 0.2 / stage.kl.schedule_steps)
 
 
-def _rollout(groups: Sequence[ScoredGroup], member: Member) -> Rollout:
-    group, number = member
-    return groups[group].group.rollouts[number]
+def _rollout(groups: Sequence[ScoredGroup], example: Example) -> Rollout:
+    return groups[example.problem_index].group.rollouts[example.rollout_index]
 
 
 def _example(scored: ScoredGroup, group: int, number: int) -> Example:

@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from groupwise.algo.losses import kl_estimate
-from groupwise.algo.schedules import falling
 from groupwise.base.stats import mean, std
 from groupwise.config import RewardConfig
 from groupwise.data.batch import Example, StepBatch
 from groupwise.models.chat import Pieces
 from groupwise.models.policy import Policy
-from groupwise.scoring.credit import is_truncated
+from groupwise.scoring.credit import falling, is_truncated
 from groupwise.types import GroupTrace, ScoredGroup, TokenTrace, UpdateStats, Verdict
 
 DECIMALS = 5
@@ -111,7 +110,7 @@ def trace_tokens(policy: Policy, batch: StepBatch, temperature: float, max_token
     measured = policy.measure(batch.examples, temperature, max_tokens)
     pieces = Pieces(policy.tokenizer)
     rows = {
-        (example.problem_index, example.rollout_index): _trace(example, logprobs, entropies, pieces)
+        example.member: _trace(example, logprobs, entropies, pieces)
         for example, (logprobs, entropies) in zip(batch.examples, measured, strict=True)
     }
     return [

@@ -5,7 +5,7 @@
 
 All stages share one run directory and one step axis. Before anything is trained or written, `set_up` refuses missing
 data, training data that overlaps with held-out data, prompts that do not fit the context, and engines or trackers that
-are not installed. Saving and restoring are in training/checkpoint.
+are not installed.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ from groupwise.tasks import check_splits
 from groupwise.tasks.functions import Reward, WithRewards, source_of, task_of
 from groupwise.tasks.task import Task
 from groupwise.training import grpo, sft
-from groupwise.training.checkpoint import Position, restore, save, seed_random_state
 from groupwise.training.rehearsal import rehearse
-from groupwise.training.training import Training
+from groupwise.training.training import Position, Training, seed_random_state
 from groupwise.workers import num_cores
 
 logger = logging.getLogger(__name__)
@@ -228,7 +227,7 @@ def _run(training: Training, request: RunRequest) -> bool:
     log = training.log
     try:
         if request.is_resumed:
-            restore(training, accept_verifier=request.accept_verifier)
+            training.restore(accept_verifier=request.accept_verifier)
         else:
             log.write_recipe(dump_toml(to_table(training.recipe)))
             if isinstance(training.task, WithRewards):
@@ -240,7 +239,7 @@ def _run(training: Training, request: RunRequest) -> bool:
             try:
                 run_stages(training)
             except StopRequested:
-                save(training)
+                training.save()
                 log.write_event("stopped", step=training.position.step)
                 return False
             except RankLost as error:
@@ -272,29 +271,19 @@ def run_stages(training: Training) -> None:
         if position.stage_step == 0 and training.batch is None:
             begin_stage(training, stage)
         if isinstance(stage, RlStage):
-            rehearse_stage(training, stage)
+            # Before its first step: a stage whose longest batch does not fit into memory is refused.
+            longest = max(len(training.prompts[problem].token_ids) for problem in training.train_problems)
+            rehearse(training.policy, stage, longest)
         LOOPS[type(stage)](training, stage)
         if position.is_guard_broken and training.recipe.guards and training.recipe.guards.action == "fall_back":
             fall_back(training)
         training.log.write_event("stage_finished", name=stage.name, step=position.step)
-        save(training)
+        training.save()
         position.stage_index += 1
         position.stage_step = position.evals_without_best = 0
         position.sampler = position.kl_coefficient = None
         position.is_guard_broken = False
         training.saved = None
-
-
-def rehearse_stage(training: Training, stage: RlStage) -> None:
-    """Refuse a stage whose longest batch does not fit into memory, before its first step."""
-    longest = max(len(training.prompts[problem].token_ids) for problem in training.train_problems)
-    rehearse(
-        training.policy,
-        stage=stage.name,
-        prompt_tokens=longest,
-        new_tokens=stage.sampling.max_new_tokens,
-        max_tokens=stage.microbatch_tokens,
-    )
 
 
 def begin_stage(training: Training, stage: Stage) -> None:

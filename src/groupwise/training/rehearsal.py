@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
-from groupwise.config import ConfigError
+from groupwise.config import ConfigError, RlStage
 from groupwise.data.batch import Example
 from groupwise.models.policy import Policy
 
@@ -23,28 +23,33 @@ class DoesNotFit(ConfigError):
     """A stage does not fit into memory. The message says what to change, and to what value."""
 
 
-def rehearse(policy: Policy, *, stage: str, prompt_tokens: int, new_tokens: int, max_tokens: int) -> None:
-    """Refuse a stage whose largest microbatch does not fit. Do nothing on a CPU."""
+def rehearse(policy: Policy, stage: RlStage, prompt_tokens: int) -> None:
+    """Refuse a stage whose largest microbatch does not fit. Do nothing on a CPU.
+
+    `prompt_tokens` is the length of the longest prompt.
+    """
     if policy.device.type != "cuda":
         return
+    new_tokens, max_tokens = stage.sampling.max_new_tokens, stage.microbatch_tokens
     length = prompt_tokens + new_tokens
     if _fits(policy, prompt_tokens, new_tokens, max_tokens):
         return
     if not policy.can_abandon:
-        raise DoesNotFit(refusal(stage, prompt_tokens, new_tokens, max_tokens, None))
+        raise DoesNotFit(refusal(stage, prompt_tokens, None))
     smaller = max_tokens // 2
     while smaller >= length and not _fits(policy, prompt_tokens, new_tokens, smaller):
         smaller //= 2
     fitting = smaller if smaller >= length else 0
-    raise DoesNotFit(refusal(stage, prompt_tokens, new_tokens, max_tokens, fitting))
+    raise DoesNotFit(refusal(stage, prompt_tokens, fitting))
 
 
-def refusal(stage: str, prompt_tokens: int, new_tokens: int, max_tokens: int, fitting: int | None) -> str:
+def refusal(stage: RlStage, prompt_tokens: int, fitting: int | None) -> str:
     """Return the error message. `fitting`: the largest size that fits, 0 if none does, None if none could be tried."""
+    new_tokens, max_tokens = stage.sampling.max_new_tokens, stage.microbatch_tokens
     length = prompt_tokens + new_tokens
     rows = max(1, max_tokens // length)
     lines = [
-        f"stage {stage}: its largest microbatch does not fit into GPU memory: {rows} × ({prompt_tokens} prompt + "
+        f"stage {stage.name}: its largest microbatch does not fit into GPU memory: {rows} × ({prompt_tokens} prompt + "
         f"{new_tokens} new) = {rows * length:,} tokens, with microbatch_tokens = {max_tokens:,}."
     ]
     if fitting is None:

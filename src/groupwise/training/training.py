@@ -1,22 +1,26 @@
 """A run in progress: what the loops of all stages share. It logs, evaluates, saves, and checks when to stop.
 
-The loops change the policy and `position`, which contain everything that a resumed run needs. `position` is plain JSON
-and is saved in every checkpoint with the policy's tensors.
+A checkpoint contains all that an exact resume needs: the policy's tensors, the position, the batch in flight, the
+global random state, and the identity that must be equal in a resumed run (recipe fingerprint, verifier, versions).
 """
 
 from __future__ import annotations
 
 import logging
+import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy
+import torch
+
 from groupwise.base.signals import StopControl
-from groupwise.config import Recipe, RlStage, Stage
-from groupwise.data.batch import StepBatch
+from groupwise.config import ConfigError, Recipe, RlStage, Stage
+from groupwise.data.batch import StepBatch, batch_from_json, batch_to_json
 from groupwise.engines.engine import Engine
 from groupwise.evals.guards import judge, read_guards
 from groupwise.evals.held_out import evaluate
@@ -26,8 +30,6 @@ from groupwise.models.policy import Policy
 from groupwise.runs.writer import RunLog
 from groupwise.scoring.scorer import Scorer
 from groupwise.tasks.task import Task
-from groupwise.training import checkpoint
-from groupwise.training.checkpoint import Position
 from groupwise.training.metrics import trace_tokens
 from groupwise.types import Problem, Prompt, ScoredGroup, StepRecord, UpdateStats
 
@@ -39,6 +41,34 @@ QUICK_SAVE_S = 5.0
 
 class TrainingFailed(RuntimeError):
     """The run cannot continue. The message says why and what to change. The run directory is intact."""
+
+
+@dataclass(slots=True)
+class Position:
+    """The counters and decisions of a run that a resumed run must continue from."""
+
+    stage_index: int = 0
+    stage_step: int = 0
+    """Steps of the stage that are complete."""
+    step: int = 0
+    """Steps of the run that are complete."""
+    policy_version: int = 0
+    num_tokens: int = 0
+    """Tokens sampled so far."""
+    nonfinite_in_a_row: int = 0
+    kl_coefficient: float | None = None
+    """Coefficient of the target-seeking controller."""
+    sampler: dict[str, Any] | None = None
+    """State of the sampler after the newest batch was sampled."""
+    last_eval_step: int = -1
+    best_pass_at_1: float = -1.0
+    best_checkpoint: str = ""
+    evals_without_best: int = 0
+    """Evaluations in this stage since the best one."""
+    guards_at_start: dict[str, float] = field(default_factory=dict)
+    """Readings of the guards before the first step."""
+    is_guard_broken: bool = False
+    """A guard that ends the stage was broken in this stage."""
 
 
 @dataclass(slots=True)
@@ -106,7 +136,7 @@ class Training:
             )
         if self.batch is not None:
             if self.recipe.checkpoints.every_update:
-                checkpoint.save(self)
+                self.save()
             self.control.check()
 
     def after_step(self, stage: Stage, metrics: dict[str, float], *, num_tokens: int, seconds: float) -> None:
@@ -126,7 +156,7 @@ class Training:
         self.log.write_step(StepRecord(position.step, stage.name, position.stage_step, metrics))
         self.evaluate_if_due(stage)
         if position.stage_step == stage.steps or self._is_worth_saving():
-            checkpoint.save(self)
+            self.save()
         self.control.check()
 
     def _is_worth_saving(self) -> bool:
@@ -157,7 +187,7 @@ class Training:
             position.best_pass_at_1, position.evals_without_best = record.pass_at_1, 0
             if self.recipe.checkpoints.keep_best:
                 position.best_checkpoint = checkpoint_name(position.step)
-                checkpoint.save(self)
+                self.save()
                 self.store.mark(position.best_checkpoint, "best")
         else:
             position.evals_without_best += 1
@@ -184,6 +214,102 @@ class Training:
             logger.warning("step %d: %s", position.step, sentence)
         position.is_guard_broken = bool(broken) and config.action != "warn"
         return not broken
+
+    def save(self) -> None:
+        """Save the run after a step or, with a batch in flight, inside one. Nothing is written twice."""
+        position, batch = self.position, self.batch
+        updates_done = len(batch.updates) if batch else 0
+        if self.saved == (position.step, updates_done):
+            return
+        name = checkpoint_name(position.step + 1, updates_done) if batch else checkpoint_name(position.step)
+        start = time.perf_counter()
+        state = {
+            "position": asdict(position),
+            "batch": batch_to_json(batch) if batch else None,
+            "identity": self.identity,
+            "random": random_state(),
+        }
+        is_stage_over = position.stage_step >= self.recipe.stages[position.stage_index].steps
+        tensors = self.policy.state(is_stage_over=is_stage_over)
+        self.store.save(name, tensors, state, protected={position.best_checkpoint})
+        self.policy.world.gather(None)  # no rank reads the checkpoint before it is complete
+        self.saved = (position.step, updates_done)
+        self.save_end = time.perf_counter()
+        self.save_s = self.save_end - start
+        self.aside["time/checkpoint_s"] += self.save_s
+        self.log.write_event("checkpoint", name=name, seconds=self.save_s)
+
+    def restore(self, *, accept_verifier: bool = False) -> None:
+        """Load the newest valid checkpoint. Without one, the run starts over with the same numbers."""
+        path = self.store.newest_valid()
+        if path is not None:
+            path = self.store.rewind(path.name)
+        # Rank 0 chooses the checkpoint; the others only read.
+        path = self.policy.world.gather(path)[0]
+        if path is None:
+            self.log.rewind(0, eval_step=-1)
+            return
+        tensors, state = self.store.load(path, check=False)
+        changed = _refuse_changes(self.identity, state["identity"], accept_verifier)
+        if changed:
+            self.log.write_event("verifier_changed", step=state["position"]["step"], change=changed)
+        position = Position(**state["position"])
+        stage = self.recipe.stages[position.stage_index]
+        self.policy.begin_stage(
+            stage.optimizer, keep_reference=stage.uses_reference, offload_reference=stage.offloads_reference
+        )
+        self.policy.load_state(tensors, position.policy_version)
+        self.position = position
+        self.batch = batch_from_json(state["batch"]) if state["batch"] else None
+        self.saved = (position.step, len(self.batch.updates) if self.batch else 0)
+        restore_random_state(state["random"])
+        # The rollouts of a step in flight were written before the checkpoint and are not sampled again.
+        in_flight = 1 if self.batch else 0
+        self.log.rewind(position.step, eval_step=position.last_eval_step, rollout_step=position.step + in_flight)
+        if position.best_checkpoint in self.store.names():
+            self.store.mark(position.best_checkpoint, "best")
+
+
+def _refuse_changes(now: Mapping[str, Any], then: Mapping[str, Any], accept_verifier: bool) -> str:
+    """Return the accepted change of the verifier; "" if there is none."""
+    for key, fix in (
+        ("fingerprint", "restore recipe.toml"),
+        ("verifier", "install the version that it was started with, or continue anyway with --accept-verifier"),
+    ):
+        if now[key] != then[key] and not (key == "verifier" and accept_verifier):
+            raise ConfigError(
+                f"this run was started with {key} {then[key]} and would continue with {now[key]}: its numbers would "
+                f"not be comparable; {fix}, or start a new run"
+            )
+    return "" if now["verifier"] == then["verifier"] else f"{then['verifier']} → {now['verifier']}"
+
+
+def seed_random_state(seed: int) -> None:
+    """Seed the global generators, which dropout and user-defined tasks may use."""
+    random.seed(seed)
+    numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def random_state() -> dict[str, Any]:
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": [part.tolist() if isinstance(part, numpy.ndarray) else part for part in numpy.random.get_state()],
+        "torch": torch.get_rng_state().tolist(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state().tolist()
+    return state
+
+
+def restore_random_state(state: Mapping[str, Any]) -> None:
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, *rest = state["numpy"]
+    numpy.random.set_state((name, numpy.array(keys, dtype=numpy.uint32), *rest))
+    torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(torch.tensor(state["cuda"], dtype=torch.uint8))
 
 
 def _is_due(step: int, every_steps: int) -> bool:

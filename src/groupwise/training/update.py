@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from groupwise.algo.schedules import learning_rate as rate_at
 from groupwise.config import OptimizerConfig
 from groupwise.data.batch import Microbatch, Update
 from groupwise.models.policy import Policy
@@ -121,12 +120,13 @@ def _over_ranks(parts: Sequence[Read]) -> Read:
 
 
 def scheduled_rate(optimizer: OptimizerConfig, stage_step: int, total_steps: int) -> float:
-    """Return the learning rate of a step of a stage."""
-    return rate_at(
-        stage_step,
-        peak=optimizer.learning_rate,
-        schedule=optimizer.schedule,
-        warmup_steps=optimizer.warmup_steps,
-        total_steps=total_steps,
-        final_share=optimizer.final_share,
-    )
+    """Return the learning rate: a linear warm-up to the peak, then constant, or linear or cosine decay to the end."""
+    peak, warmup_steps = optimizer.learning_rate, optimizer.warmup_steps
+    if stage_step < warmup_steps:
+        return peak * (stage_step + 1) / warmup_steps
+    if optimizer.schedule == "constant":
+        return peak
+    # The last step has the final value. A single step after the warm-up keeps the peak.
+    progress = (stage_step - warmup_steps) / max(total_steps - 1 - warmup_steps, 1)
+    fall = 1 - progress if optimizer.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    return peak * (optimizer.final_share + (1 - optimizer.final_share) * fall)

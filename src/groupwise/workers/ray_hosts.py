@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from groupwise.base.text_layout import last_line
 from groupwise.workers.messages import Answer, Limits, Outcome
 from groupwise.workers.pool import START_SECONDS, PoolFailed, WorkerPool, job_items, pickled
 
@@ -225,8 +226,3 @@ def _living_node(preferred: str = "") -> str:
     """Return the preferred machine if it is alive, else this one."""
     is_there = any(node["NodeID"] == preferred and node["Alive"] for node in ray.nodes())
     return preferred if is_there else str(ray.get_runtime_context().get_node_id())
-
-
-def last_line(error: BaseException) -> str:
-    """Return the last line of an error's message, which for Ray's errors is the reason."""
-    return (str(error).strip().splitlines() or ["no reason given"])[-1].strip()

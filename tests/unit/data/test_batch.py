@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from groupwise.data.batch import Example, make_microbatches, split_updates, weigh
+from groupwise.data.batch import Example, deal_problems, make_microbatches, weigh
 
 CPU = torch.device("cpu")
 sizes = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 12)), min_size=1, max_size=12)
@@ -112,39 +112,19 @@ def test_an_update_of_nothing() -> None:
 @given(
     num_problems=st.integers(1, 10),
     num_updates=st.integers(1, 4),
-    group=st.integers(1, 3),
     key=st.integers(0, 5),
 )
-def test_updates_deal_out_whole_problems_each_once(num_problems: int, num_updates: int, group: int, key: int) -> None:
-    examples = [example(i, 1, 2, problem=i // group) for i in range(num_problems * group)]
-    updates = split_updates(
-        examples,
-        num_problems=num_problems,
-        num_updates=num_updates,
-        weight_rule="sequence_mean",
-        constant_length=0,
-        order_key=(key,),
-    )
-    assert len(updates) == num_updates
-    by_update = [[one.problem_index for one in update.examples] for update in updates]
-    assert sorted(index for row in by_update for index in row) == sorted(one.problem_index for one in examples)
-    for row in by_update:
-        assert all(row.count(index) == group for index in row)
-    counts = [len(set(row)) for row in by_update]
+def test_updates_deal_out_each_problem_once(num_problems: int, num_updates: int, key: int) -> None:
+    dealt = deal_problems(num_problems, num_updates, (key,))
+    assert len(dealt) == num_updates
+    assert sorted(index for row in dealt for index in row) == list(range(num_problems))
+    counts = [len(row) for row in dealt]
     assert max(counts) - min(counts) <= 1
 
 
 def test_the_deal_depends_on_the_key_alone() -> None:
-    examples = [example(i, 1, 2, problem=i) for i in range(8)]
-
-    def deal(*key: object) -> list[list[int]]:
-        updates = split_updates(
-            examples, num_problems=8, num_updates=4, weight_rule="token_mean", constant_length=0, order_key=key
-        )
-        return [[one.problem_index for one in update.examples] for update in updates]
-
-    assert deal(0, "epoch", 0) == deal(0, "epoch", 0)
-    assert deal(0, "epoch", 0) != deal(0, "epoch", 1)
+    assert deal_problems(8, 4, (0, "epoch", 0)) == deal_problems(8, 4, (0, "epoch", 0))
+    assert deal_problems(8, 4, (0, "epoch", 0)) != deal_problems(8, 4, (0, "epoch", 1))
 
 
 def test_where_sequences_are_packed_only_tokens_count() -> None:

@@ -16,7 +16,6 @@ from groupwise.distributed.ray_cluster import (
     RankFailure,
     check_address,
     choose_ranks,
-    last_line,
     rank_environment,
     ray_ranks,
     to_blame,
@@ -81,11 +80,6 @@ def test_a_rank_is_told_what_torchrun_would_tell_it() -> None:
     assert rank_environment(1, 4, "10.0.0.7", 29500, has_gpu=True) == expected
     # A rank without a GPU of its own must not take one that it happens to see.
     assert rank_environment(1, 4, "10.0.0.7", 29500, has_gpu=False) == expected | {"CUDA_VISIBLE_DEVICES": ""}
-
-
-def test_the_last_line_of_an_error() -> None:
-    assert last_line(ValueError("first\n  second \n\n")) == "second"
-    assert last_line(ValueError()) == "no reason given"
 
 
 def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

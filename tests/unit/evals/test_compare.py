@@ -44,7 +44,7 @@ def test_one_completion_a_problem_by_hand() -> None:
     assert found.p == mcnemar_p(20, 2)
     low, high = paired_interval([1.0] * 20 + [-1.0] * 2 + [0.0] * 78)
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
-    told = f"+18.0 points, 95 % interval {100 * low:.1f} to {100 * high:.1f}, on 100 problems"
+    told = f"+18.0 points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f}, on 100 problems"
     assert found.verdict == f"B is better than A: {told}"
     turned = compare(second, first)
     assert turned.verdict.startswith("A is worse than B: −18.0 points, 95 % interval −")

@@ -48,8 +48,6 @@ def test_an_unknown_architecture_runs_its_own_forward() -> None:
     config = Gemma2Config(**SIZES, head_dim=8, final_logit_softcapping=3.0, attn_logit_softcapping=2.0)
     model = AutoModelForCausalLM.from_config(config)
     assert family_of(model) is UNKNOWN is family_named("gemma2")
-    assert not UNKNOWN.decodes_straight
-    assert not UNKNOWN.trains_straight
     assert not families.has_silu(model.get_decoder().layers[0].mlp)
     assert not families.has_plain_logits(config)
     assert not families.fits_packed_attention(config)

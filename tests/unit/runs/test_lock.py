@@ -64,6 +64,35 @@ def test_one_process_cannot_hold_a_run_twice(tmp_path: Path) -> None:
     assert read_holder(tmp_path) is None
 
 
+def test_an_error_before_anything_is_written_leaves_no_folder(tmp_path: Path) -> None:
+    def fail_in(run_dir: Path, file: str = "") -> None:
+        with RunLock(run_dir):
+            (run_dir / "rollouts").mkdir()
+            if file:
+                (run_dir / file).touch()
+            raise ValueError("mistyped")
+
+    (tmp_path / "existed").mkdir()
+    for name, file in (("runs/new", ""), ("existed", ""), ("written", "rollouts/step-000001.jsonl")):
+        with pytest.raises(ValueError, match="mistyped"):
+            fail_in(tmp_path / name, file)
+    with RunLock(tmp_path / "unused"):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["existed", "runs", "unused", "written"]
+    assert not (tmp_path / "runs" / "new").exists()
+
+
+def test_a_folder_that_was_removed_while_it_was_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove_first(descriptor: int, operation: int) -> None:
+        (tmp_path / "run.lock").unlink()
+
+    monkeypatch.setattr("groupwise.runs.lock.fcntl.flock", remove_first)
+    with pytest.raises(RunInUse, match="another process"), RunLock(tmp_path):
+        pass
+
+
 def test_a_killed_trainer_frees_the_run(tmp_path: Path) -> None:
     with holder(tmp_path) as (process, _):
         process.send_signal(signal.SIGKILL)

@@ -10,6 +10,7 @@ import torch
 
 from groupwise.training import rehearsal
 from groupwise.training.rehearsal import DoesNotFit, rehearse
+from tests.factories import tiny_stage
 
 
 def try_with(monkeypatch: pytest.MonkeyPatch, room: int, max_tokens: int, can_abandon: bool = True) -> list[int]:
@@ -23,7 +24,7 @@ def try_with(monkeypatch: pytest.MonkeyPatch, room: int, max_tokens: int, can_ab
 
     monkeypatch.setattr(rehearsal, "_fits", fits)
     policy: Any = SimpleNamespace(device=torch.device("cuda"), can_abandon=can_abandon)
-    rehearse(policy, stage="grpo", prompt_tokens=200, new_tokens=800, max_tokens=max_tokens)
+    rehearse(policy, tiny_stage(sampling={"max_new_tokens": 800}, microbatch_tokens=max_tokens), 200)
     return tried
 
 
@@ -53,4 +54,4 @@ def test_the_error_says_when_smaller_ones_could_not_be_tried(monkeypatch: pytest
 def test_on_a_cpu_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rehearsal, "_fits", None)
     policy: Any = SimpleNamespace(device=torch.device("cpu"))
-    rehearse(policy, stage="grpo", prompt_tokens=1, new_tokens=1, max_tokens=1)
+    rehearse(policy, tiny_stage(), 1)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from groupwise.kernels.joined import join
 from groupwise.kernels.seam import AttentionForm
-from groupwise.models.families import family_of, has_rotary_by_position, has_silu, window_of
+from groupwise.models.families import UNKNOWN, family_of, has_rotary_by_position, has_silu, window_of
 
 Allocate = Callable[[tuple[int, ...], torch.dtype], Tensor]
 
@@ -34,7 +34,7 @@ class StraightStep(Protocol):
 
 def is_straight(model: Any) -> bool:
     """Whether `StraightDecoder` can run this model."""
-    if not family_of(model).decodes_straight or model.dtype != torch.bfloat16:
+    if family_of(model) is UNKNOWN or model.dtype != torch.bfloat16:
         return False
     decoder = model.get_decoder()
     return has_rotary_by_position(decoder) and has_silu(decoder.layers[0].mlp)

@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 from safetensors.torch import save_file
 from torch import Tensor
 
+from groupwise.base.text_layout import shortened
 from groupwise.config import EngineConfig
 from groupwise.engines.vllm.vllm_engine import TESTED_VERSION, Draw, Drawn, VllmError
 
@@ -231,5 +232,4 @@ def _reason(data: bytes) -> str:
 
 
 def _shown(data: bytes) -> str:
-    text = data.decode(errors="replace").strip()
-    return text[:200] + ("…" if len(text) > 200 else "")
+    return shortened(data.decode(errors="replace"), 200)

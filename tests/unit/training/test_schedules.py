@@ -1,17 +1,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
-from groupwise.algo.schedules import falling, kl_coefficient, learning_rate, seek_target
+from groupwise.config import OptimizerConfig
+from groupwise.scoring.credit import falling
+from groupwise.training.grpo import current_beta, next_beta
+from groupwise.training.training import Position
+from groupwise.training.update import scheduled_rate
+from tests.factories import tiny_stage
 
 
 def rates(schedule: str, *, warmup: int, total: int, final: float = 0.0) -> list[float]:
-    return [
-        learning_rate(step, peak=2.0, schedule=schedule, warmup_steps=warmup, total_steps=total, final_share=final)
-        for step in range(total)
-    ]
+    settings: dict[str, Any] = {"schedule": schedule, "warmup_steps": warmup, "final_share": final}
+    config = OptimizerConfig(learning_rate=2.0, **settings)
+    return [scheduled_rate(config, step, total) for step in range(total)]
 
 
 def test_constant_after_warmup() -> None:
@@ -41,41 +46,51 @@ def test_short_stages_never_divide_by_zero_nor_start_at_zero(schedule: str, warm
     assert values[0] > 0
 
 
+def coefficients(schedule: str) -> list[float]:
+    stage = tiny_stage("grpo", kl={"coefficient": 0.8, "schedule": schedule, "schedule_steps": 4})
+    return [current_beta(stage, Position(stage_step=step)) for step in range(6)]
+
+
+def seek(beta: float, kl: float, schedule_steps: int = 10) -> float:
+    settings = {"coefficient": 0.1, "schedule": "target", "target": 0.05, "schedule_steps": schedule_steps}
+    found = next_beta(tiny_stage("grpo", kl=settings), beta, kl)
+    assert found is not None
+    return found
+
+
 def test_kl_warmup_rises_to_the_coefficient_and_stays() -> None:
-    values = [kl_coefficient(step, coefficient=0.8, schedule="warmup", schedule_steps=4) for step in range(6)]
-    assert values == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
+    assert coefficients("warmup") == pytest.approx([0.2, 0.4, 0.6, 0.8, 0.8, 0.8])
 
 
 def test_kl_anneal_falls_to_zero_and_stays() -> None:
-    values = [kl_coefficient(step, coefficient=0.8, schedule="anneal", schedule_steps=4) for step in range(6)]
-    assert values == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0, 0.0])
+    assert coefficients("anneal") == pytest.approx([0.8, 0.6, 0.4, 0.2, 0.0, 0.0])
 
 
 @pytest.mark.parametrize("schedule", ["constant", "target"])
 def test_kl_constant(schedule: str) -> None:
-    assert {kl_coefficient(step, coefficient=0.8, schedule=schedule, schedule_steps=4) for step in range(6)} == {0.8}
+    assert set(coefficients(schedule)) == {0.8}
 
 
 def test_target_raises_the_coefficient_when_the_kl_is_too_large_and_lowers_it_when_too_small() -> None:
-    assert seek_target(0.1, 0.2, target=0.05, schedule_steps=10) > 0.1
-    assert seek_target(0.1, 0.01, target=0.05, schedule_steps=10) < 0.1
-    assert seek_target(0.1, 0.05, target=0.05, schedule_steps=10) == 0.1
+    assert seek(0.1, 0.2) > 0.1
+    assert seek(0.1, 0.01) < 0.1
+    assert seek(0.1, 0.05) == 0.1
 
 
 def test_target_is_clipped_and_grows_e_fold_in_schedule_steps() -> None:
     coefficient = 0.1
     for _ in range(10):
-        coefficient = seek_target(coefficient, 100.0, target=0.05, schedule_steps=10)
+        coefficient = seek(coefficient, 100.0)
     assert coefficient == pytest.approx(0.1 * math.e)
     for _ in range(10):
-        coefficient = seek_target(coefficient, -100.0, target=0.05, schedule_steps=10)
+        coefficient = seek(coefficient, -100.0)
     assert coefficient == pytest.approx(0.1)
-    assert seek_target(0.1, math.inf, target=0.05, schedule_steps=10) == pytest.approx(0.1 * math.exp(0.1))
+    assert seek(0.1, math.inf) == pytest.approx(0.1 * math.exp(0.1))
 
 
 def test_target_is_proportional_near_the_target() -> None:
     """kl 10 % above the target: half of the clip of 20 %."""
-    assert seek_target(1.0, 0.055, target=0.05, schedule_steps=1) == pytest.approx(math.exp(0.5))
+    assert seek(1.0, 0.055, schedule_steps=1) == pytest.approx(math.exp(0.5))
 
 
 def test_falling() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from groupwise.config import ConfigError
-from groupwise.data.demonstrations import from_file, from_rollouts, from_task, refuse_held_out
 from groupwise.runs.reader import Run
 from groupwise.runs.writer import RunLog
+from groupwise.training.sft import from_file, from_rollouts, from_task, refuse_held_out
 from groupwise.types import (
     Demonstration,
     Finish,
