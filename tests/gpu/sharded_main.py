@@ -12,7 +12,8 @@ import torch
 from groupwise.config import load_recipe
 from groupwise.distributed.world import join_world
 from groupwise.models.replica import Replica
-from groupwise.training.pipeline import RunRequest, carry_out
+from groupwise.training.pipeline import carry_out
+from groupwise.training.setup import RunRequest
 
 
 def watch_replica(seen: list[tuple[int, int]]) -> None:

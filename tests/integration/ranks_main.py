@@ -10,7 +10,8 @@ from typing import Any
 
 from groupwise.config import load_recipe
 from groupwise.distributed.world import join_world
-from groupwise.training.pipeline import RunRequest, carry_out, recipe_of
+from groupwise.training.pipeline import carry_out
+from groupwise.training.setup import RunRequest, recipe_of
 from groupwise.training.training import Training
 
 

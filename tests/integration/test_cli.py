@@ -21,8 +21,8 @@ from groupwise.cli.describe import pages
 from groupwise.cli.train import train_here
 from groupwise.config import Recipe
 from groupwise.runs.reader import Run
-from groupwise.training import pipeline
-from groupwise.training.pipeline import RunRequest
+from groupwise.training import pipeline, setup
+from groupwise.training.setup import RunRequest
 from groupwise.types import StepRecord
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
@@ -71,7 +71,7 @@ def test_train_prints_a_line_a_step_and_where_the_run_is(
     for step in range(1, 7):
         assert f"step {step}/6" in captured.err
     assert "\x1b" not in captured.err
-    assert pipeline.recipe_of(tmp_path / "run").seed == 3
+    assert setup.recipe_of(tmp_path / "run").seed == 3
 
 
 @pytest.mark.parametrize("key", ["model.path=./no-such-model", "verifier.process=no_such:function"])

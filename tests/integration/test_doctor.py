@@ -15,7 +15,7 @@ from groupwise.config import Recipe
 from groupwise.doctor import LiveDoctor, examine, read_stages
 from groupwise.runs import Run
 from groupwise.training import pipeline
-from groupwise.training.pipeline import RunRequest
+from groupwise.training.setup import RunRequest
 
 STAGE: dict[str, Any] = {
     "algorithm": "grpo",

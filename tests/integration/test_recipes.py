@@ -14,7 +14,7 @@ from groupwise.config import dump_toml, fingerprint, load_recipe, parse_recipe, 
 from groupwise.rewards.code.score_code import shared_sandbox
 from groupwise.runs.reader import Run
 from groupwise.sandbox import SandboxUnavailable
-from groupwise.training import pipeline
+from groupwise.training import pipeline, setup
 from tests.factories import TINY_MODEL
 
 RECIPES = sorted((Path(groupwise.__file__).parent / "recipes").glob("*.toml"))
@@ -97,7 +97,7 @@ def test_recipe_runs_two_steps_of_each_stage(path: Path, tmp_path: Path) -> None
     assert [record.stage for record in run.steps()] == [stage.name for stage in recipe.stages for _ in range(2)]
     assert [record.step for record in run.steps()] == list(range(1, 2 * len(recipe.stages) + 1))
     assert run.info["fingerprint"] == fingerprint(recipe)
-    assert pipeline.recipe_of(tmp_path / "run") == recipe
+    assert setup.recipe_of(tmp_path / "run") == recipe
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

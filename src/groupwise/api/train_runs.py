@@ -21,7 +21,7 @@ from groupwise.tasks.rows import share_of
 from groupwise.tasks.task import Task
 
 if TYPE_CHECKING:
-    from groupwise.training.pipeline import RunRequest
+    from groupwise.training.setup import RunRequest
 
 MAX_HELD_OUT = 200
 """Rows in memory: a tenth is held out, at least one row and at most this many."""
@@ -83,7 +83,7 @@ def train(
     `settings` sets any other key of a recipe by its dotted name, as in `{"stages.0.kl.coefficient": 0.0}`. The run
     directory is `run_dir`, or `runs/NAME-HASH`. A run that is interrupted is saved; continue it with `resume`.
     """
-    from groupwise.training.pipeline import RunRequest, default_run_dir
+    from groupwise.training.setup import RunRequest, default_run_dir
 
     given_data: dict[str, Any] = {
         "data": as_rows(data, "data"),
@@ -134,7 +134,7 @@ def resume(
     Pass `reward` and `task` again where they were functions or a task of a notebook or script. Their source must be
     unchanged, unless `accept_verifier`.
     """
-    from groupwise.training.pipeline import RunRequest, memory_limit_of, recipe_of
+    from groupwise.training.setup import RunRequest, memory_limit_of, recipe_of
 
     directory = run.path if isinstance(run, Run) else Path(run)
     _, rewards = named_rewards(reward, "resume")

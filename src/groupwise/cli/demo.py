@@ -21,7 +21,7 @@ from groupwise.config import find_recipe, load_recipe
 )
 def run(options: Options) -> int:
     from groupwise.cli.train import train_here
-    from groupwise.training.pipeline import RunRequest
+    from groupwise.training.setup import RunRequest
 
     recipe = load_recipe(find_recipe("demo"), [f"seed={options.seed}"])
     run_dir = options.run_dir or Path("runs") / time.strftime(f"demo-s{options.seed}-%Y%m%d-%H%M%S")

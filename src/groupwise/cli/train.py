@@ -21,7 +21,7 @@ from groupwise.cli.printing import say, say_commands
 from groupwise.config import ConfigError, find_recipe, load_recipe
 
 if TYPE_CHECKING:
-    from groupwise.training.pipeline import RunRequest
+    from groupwise.training.setup import RunRequest
     from groupwise.types import EvalRecord, StepRecord
     from groupwise.workers.ray_hosts import WorkerShare
 
@@ -52,16 +52,16 @@ def run(options: Options) -> int:
     if not is_resumed:
         # Read before torch is imported, so that a typo is reported at once.
         recipe = load_recipe(find_recipe(options.recipe), options.settings)
-    from groupwise.training import pipeline
-    from groupwise.training.pipeline import RunRequest
+    from groupwise.training import setup
+    from groupwise.training.setup import RunRequest
 
     if is_resumed:
-        recipe, run_dir, limit = pipeline.recipe_of(options.resume), options.resume, options.memory_gib
+        recipe, run_dir, limit = setup.recipe_of(options.resume), options.resume, options.memory_gib
         # The limit that the run was started with, unless a new one is given.
-        limit = pipeline.memory_limit_of(run_dir) if limit is None else limit
+        limit = setup.memory_limit_of(run_dir) if limit is None else limit
         request = RunRequest(recipe, run_dir, True, options.accept_verifier, limit)
     else:
-        run_dir = options.run_dir or pipeline.default_run_dir(recipe)
+        run_dir = options.run_dir or setup.default_run_dir(recipe)
         request = RunRequest(recipe, run_dir, memory_gib=options.memory_gib)
     if not options.ray:
         return train_here(request)
