@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
+
+import pytest
 
 from groupwise.config import ModelConfig, Recipe, RlStage, make_recipe
 from groupwise.types import (
@@ -124,3 +127,17 @@ def tiny_stage(algorithm: str = "grpo", **keys: Any) -> RlStage:
     stage = make_recipe(recipe).stages[0]
     assert isinstance(stage, RlStage)
     return stage
+
+
+def needs_bitsandbytes(test: Any) -> Any:
+    """Mark a test that runs where bitsandbytes is installed, as `make test-extras` does."""
+    for mark in _NEEDS_BITSANDBYTES:
+        test = mark(test)
+    return test
+
+
+_NEEDS_BITSANDBYTES = (
+    pytest.mark.extras,
+    pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed"),
+)
+each_quantization = pytest.mark.parametrize("kind", [pytest.param("4bit", marks=_NEEDS_BITSANDBYTES), "8bit"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,26 +17,13 @@ from groupwise.models.merge import merge_folders
 from groupwise.models.policy import Policy, load_policy
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline
-from tests.factories import GRPO, SFT, TINY_MODEL
+from tests.factories import GRPO, SFT, TINY_MODEL, each_quantization
 
 from .conftest import whole_result
 from .test_exact_resume import run_until
 
 PROMPT = torch.tensor([[5, 9, 77, 3]])
 FAST = GRPO | {"steps": 2, "optimizer": {"learning_rate": 1e-2}, "kl": {"coefficient": 0.05}}
-
-each_kind = pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(
-            "4bit",
-            marks=pytest.mark.skipif(
-                importlib.util.find_spec("bitsandbytes") is None, reason="needs bitsandbytes (groupwise[quantized])"
-            ),
-        ),
-        "8bit",
-    ],
-)
 
 
 def model_with(kind: str) -> dict[str, object]:
@@ -59,7 +45,7 @@ def logits(model: torch.nn.Module) -> torch.Tensor:
         return result
 
 
-@each_kind
+@each_quantization
 def test_a_resumed_run_is_the_uninterrupted_one(
     kind: str, recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,7 +64,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     assert all(metrics[gap] < 1e-5 for metrics in steps)
 
 
-@each_kind
+@each_quantization
 def test_a_checkpoint_holds_adapters_alone_and_an_export_what_was_trained(
     kind: str, recipe_with: Callable[..., Recipe], tmp_path: Path
 ) -> None:
@@ -95,7 +81,7 @@ def test_a_checkpoint_holds_adapters_alone_and_an_export_what_was_trained(
     assert (logits(trained(plain, tmp_path / "run").model) - logits(policy.model)).abs().max() > 1e-4
 
 
-@each_kind
+@each_quantization
 def test_exports_are_merged_and_trained_on(kind: str, recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
     for name, steps in (("a", 1), ("b", 2)):
         assert pipeline.train(recipe_with(model=model_with(kind), stages=[FAST | {"steps": steps}]), tmp_path / name)

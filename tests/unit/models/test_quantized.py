@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import json
 import random
 import sys
@@ -30,6 +29,7 @@ from groupwise.models.policy import AGREEMENT, Policy
 from groupwise.models.quantized import QuantizedLinear, quantize
 from groupwise.models.tiny import make_tiny
 from groupwise.types import Problem, Prompt, SamplingParams
+from tests.factories import each_quantization, needs_bitsandbytes
 from tests.unit.models.test_load import write_gguf
 
 CPU = torch.device("cpu")
@@ -39,12 +39,6 @@ IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6], [2, 7, 1, 8, 2, 8, 1, 8]])
 LORA = LoraConfig(rank=4)
 
 Kind = Literal["4bit", "8bit"]
-needs_bitsandbytes = pytest.mark.skipif(
-    importlib.util.find_spec("bitsandbytes") is None, reason="needs bitsandbytes (groupwise[quantized])"
-)
-each_kind = pytest.mark.parametrize(
-    "kind", [pytest.param("4bit", marks=[needs_bitsandbytes, pytest.mark.extras]), "8bit"]
-)
 
 
 def make_linear(rows: int, columns: int, bias: bool = False) -> nn.Linear:
@@ -128,7 +122,7 @@ def test_int8_is_that_of_bitsandbytes() -> None:
     assert ((layer.dense() - linear.weight).abs() <= 0.5001 * layer.scales[:, None]).all()
 
 
-@each_kind
+@each_quantization
 @pytest.mark.parametrize("bias", [False, True])
 def test_outputs_and_gradients_are_those_of_the_dense_weight(kind: Kind, bias: bool) -> None:
     layer = QuantizedLinear(make_linear(40, 48, bias), kind, CPU, torch.float32)
@@ -148,7 +142,7 @@ def test_outputs_and_gradients_are_those_of_the_dense_weight(kind: Kind, bias: b
     assert layer(x[:0]).shape == (0, 5, 40)
 
 
-@each_kind
+@each_quantization
 def test_moving_to_another_dtype_leaves_the_packed_weight_alone(kind: Kind) -> None:
     layer = QuantizedLinear(make_linear(40, 48), kind, CPU, torch.bfloat16)
     before = layer.dense()
@@ -162,7 +156,7 @@ def test_moving_to_another_dtype_leaves_the_packed_weight_alone(kind: Kind) -> N
 # -- a model --
 
 
-@each_kind
+@each_quantization
 @pytest.mark.parametrize("name", ["tiny-qwen3", "tiny-llama"])
 def test_all_linear_layers_but_the_head_are_quantized(kind: Kind, name: str) -> None:
     model, plain = load(kind, name).model, make_tiny(name, SMALL, seed=1)[0]
@@ -178,7 +172,7 @@ def test_all_linear_layers_but_the_head_are_quantized(kind: Kind, name: str) -> 
     assert 1e-4 < difference < {"4bit": 0.5, "8bit": 0.03}[kind]
 
 
-@each_kind
+@each_quantization
 def test_logits_and_gradients_are_those_of_the_dense_model(kind: Kind) -> None:
     model = with_adapters(load(kind).model)
     oracle = densified(model)
@@ -194,7 +188,7 @@ def test_logits_and_gradients_are_those_of_the_dense_model(kind: Kind) -> None:
         assert weight.grad.abs().max() > 0
 
 
-@each_kind
+@each_quantization
 def test_adapters_have_the_dtype_that_layers_compute_in(kind: Kind) -> None:
     model = add_lora(load(kind, dtype="bfloat16").model, LORA, seed=2)
     assert {weight.dtype for weight in trainable_parameters(model).values()} == {torch.bfloat16}
@@ -204,7 +198,7 @@ def test_adapters_have_the_dtype_that_layers_compute_in(kind: Kind) -> None:
         assert torch.equal(weight, same.get_parameter(key))
 
 
-@each_kind
+@each_quantization
 def test_nobody_lays_packed_weights_side_by_side(kind: Kind) -> None:
     model = add_lora(load(kind, dtype="bfloat16").model, LORA, seed=2)
     attention = model.model.layers[0].self_attn
@@ -216,7 +210,7 @@ def test_nobody_lays_packed_weights_side_by_side(kind: Kind) -> None:
     assert join([part.base_layer for part in parts]) is None
 
 
-@each_kind
+@each_quantization
 def test_each_source_can_be_quantized(kind: Kind, tmp_path: Path) -> None:
     """The same weights made in memory, from a folder and from a GGUF file."""
     model, tokenizer = make_tiny("tiny-llama", SMALL, seed=1)
@@ -242,7 +236,7 @@ def make_requests() -> list[Request]:
     ]
 
 
-@each_kind
+@each_quantization
 def test_engines_draw_with_it_and_agree_with_the_learner(kind: Kind) -> None:
     loaded = load(kind)
     with_adapters(loaded.model)
@@ -269,7 +263,7 @@ def test_engines_draw_with_it_and_agree_with_the_learner(kind: Kind) -> None:
         torch.testing.assert_close(mine, before, rtol=1e-4, atol=1e-4)
 
 
-@each_kind
+@each_quantization
 def test_what_leaves_it_is_dense_and_computes_the_same(kind: Kind) -> None:
     """For `groupwise export` and for vLLM."""
     model, plain = with_adapters(load(kind).model), make_tiny("tiny-qwen3", SMALL, seed=1)[0]
@@ -317,7 +311,7 @@ def test_weights_that_are_stored_quantized_are_refused(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_8bit": True}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConfigError, match=r"model\.path = .*stored quantized; give the model that"):
+    with pytest.raises(ConfigError, match=r"model\.path = .*stored quantized; give the original model"):
         load("none", tmp_path)
-    with pytest.raises(ConfigError, match="stored quantized, and have no mean"):
+    with pytest.raises(ConfigError, match="stored quantized and have no mean"):
         merge_folders([tmp_path, tmp_path], [0.5, 0.5], tmp_path / "out")

@@ -98,7 +98,7 @@ def test_ranges_that_are_used_up_end_the_search(tmp_path: Path) -> None:
     text = SPEC[: SPEC.index("[[search.ranges]]")] + CHOICES
     found = search(text, tmp_path)
     assert sorted(arm.settings["stages.grpo.epochs_per_batch"] for arm in found.sweep.arms) == [1, 2]
-    assert found.end == "the search ends after 2 trials: all that Optuna proposes has been tried"
+    assert found.end == "the search stops after 2 trials: Optuna proposes only values that were tried before"
 
 
 def test_a_stop_leaves_the_rest_to_the_next_sitting(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_what_can_be_known_before_is_refused(text: str, message: str, tmp_path: 
 
 def test_ranges_that_no_longer_hold_what_was_tried_are_refused(tmp_path: Path) -> None:
     search(SPEC.replace("trials = 4", "trials = 1"), tmp_path)
-    with pytest.raises(ConfigError, match=r"trial-000 .* is outside of them"):
+    with pytest.raises(ConfigError, match=r"trial-000 .* is outside them"):
         search(SPEC.replace("1e-6", "9e-3"), tmp_path)
 
 
