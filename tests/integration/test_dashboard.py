@@ -193,7 +193,7 @@ def test_curves_grow_while_the_run_writes(tab: Browser, tmp_path: Path) -> None:
         tab.leave()
 
 
-def test_a_resumed_run_is_drawn_anew(tab: Browser, tmp_path: Path) -> None:
+def test_a_resumed_run_is_redrawn(tab: Browser, tmp_path: Path) -> None:
     path = write_synthetic_run(tmp_path / "run", num_steps=60, groups_per_step=1)
     points = f"Number(document.querySelector('{curve('reward')}')?.dataset.points || 0)"
     with serving(tmp_path) as address:
