@@ -23,6 +23,7 @@ from groupwise.sweeps.arm_scores import ArmScore, Shares
 from groupwise.sweeps.compare_arms import ALPHA, KnobScores, compare, problems_interval, problems_p, score_knob
 from groupwise.sweeps.findings_effects import (
     collapse_findings,
+    dead_findings,
     gap_findings,
     side_effect_findings,
     speed_findings,
@@ -44,7 +45,7 @@ from groupwise.sweeps.sweep_records import Knob
 
 STOPPED_SHARE = 0.1
 """Fraction of the best arm's gain below which an arm has learned almost nothing."""
-HEADLINES = ("stops", "harms", "costs", "best", "unclear", "flat", "none")
+HEADLINES = ("dead", "stops", "harms", "costs", "best", "unclear", "flat", "none")
 """Kinds of findings that may represent a knob in one sentence, the most important first."""
 
 
@@ -68,6 +69,7 @@ class KnobFindings:
 def find(knob: Knob) -> KnobFindings:
     scores = score_knob(knob)
     findings = (
+        *dead_findings(scores),
         *score_findings(scores),
         *speed_findings(scores),
         *side_effect_findings(scores),

@@ -1,4 +1,4 @@
-"""Findings beyond the final score: speed, side effects, seeds that disagree, runs that collapsed or failed.
+"""Findings beyond the final score: dead arms, speed, side effects, seeds that disagree, runs that collapsed or failed.
 
 Contract:
 
@@ -9,7 +9,7 @@ Contract:
   score does not show it.
 - Spread: Fisher's F over seeds is significant.
 
-Each kind is adjusted by Holm within the knob. Collapses and failures are counted, not tested.
+Each kind is adjusted by Holm within the knob. Dead arms, collapses and failures are counted, not tested.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from groupwise.base.stats import holm, mean
 from groupwise.base.text_layout import percent, shortened
+from groupwise.runs.records import has_no_gradient
 from groupwise.sweeps.arm_scores import (
     CLIP,
     GRAD_NORM,
@@ -54,7 +55,7 @@ from groupwise.sweeps.findings_words import (
     subject,
 )
 from groupwise.sweeps.folder import gap_words
-from groupwise.sweeps.sweep_records import Knob, RunStatus
+from groupwise.sweeps.sweep_records import Knob, RunStatus, SeedRun
 
 SIDE_EFFECT_RATIO = 3.0
 COLLAPSE_SHARE = 0.5
@@ -229,6 +230,23 @@ def spread_findings(scores: KnobScores) -> list[SweepFinding]:
             }
             findings.append(SweepFinding("spread", scores.knob.name, sentence, (arm.name,), figures))
     return findings
+
+
+def dead_findings(scores: KnobScores) -> list[SweepFinding]:
+    """Report arms in which no RL step of any seed had a gradient."""
+    dead = [arm for arm in scores.arms if all(_is_dead(run) for run in arm.runs)]
+    if not dead:
+        return []
+    sentence = (
+        f"{subject(scores.knob, dead)} did not learn: no RL step had a gradient, since all rewards of each group were "
+        f"equal; {seeds_words(dead)}."
+    )
+    return [SweepFinding("dead", scores.knob.name, sentence, tuple(arm.name for arm in dead), {})]
+
+
+def _is_dead(run: SeedRun) -> bool:
+    rl_steps = [record for record in run.steps if "groups/signal_share" in record.metrics]
+    return bool(rl_steps) and all(has_no_gradient(record) for record in rl_steps)
 
 
 def collapse_findings(knob: Knob) -> list[SweepFinding]:

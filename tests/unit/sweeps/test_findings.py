@@ -16,7 +16,8 @@ import pytest
 from groupwise.sweeps.findings import find
 from groupwise.sweeps.findings_words import SweepFinding, count, listed, percent_range
 from groupwise.sweeps.folder import read_study
-from groupwise.sweeps.sweep_records import Knob
+from groupwise.sweeps.sweep_records import Knob, SeedRun
+from groupwise.types import StepRecord
 from tests.unit.sweeps.made_up import (
     NUM_PROBLEMS,
     Truth,
@@ -99,6 +100,30 @@ def test_stops_learning_is_said_of_nothing_that_learned() -> None:
     knob = knob_of_finals(finals, before=0.3)
     late = [replace(arm, runs=tuple(replace(run, evals=run.evals[1:]) for run in arm.runs)) for arm in knob.arms]
     assert "costs" in by_kind(replace(knob, arms=tuple(late)))
+
+
+def test_arms_that_did_not_learn_are_the_first_thing_to_be_said() -> None:
+    knob = knob_of_finals([[0.0, 0.0], [0.0, 0.0], [0.5, 0.6]], before=0.0)
+    dead, skipped, alive = (
+        replace(arm, runs=tuple(with_signal(run, share, norm) for run in arm.runs))
+        for arm, (share, norm) in zip(knob.arms, [(0.0, 0.0), (0.0, None), (0.0, 0.1)], strict=True)
+    )
+    found = find(replace(knob, arms=(dead, skipped, alive)))
+    assert found.findings[0] == found.headline
+    assert found.headline.arms == (dead.name, skipped.name)
+    assert "did not learn: no RL step had a gradient" in found.headline.sentence
+    # One seed with signal in one step is enough to leave the arm alone.
+    lively = replace(dead, runs=(dead.runs[0], with_signal(dead.runs[1], 0.1, 0.0)))
+    assert "dead" not in by_kind(replace(knob, arms=(lively, alive)))
+    # Runs of supervised stages alone record no signal.
+    assert "dead" not in by_kind(knob)
+
+
+def with_signal(run: SeedRun, share: float, grad_norm: float | None) -> SeedRun:
+    """Give each step of a run a share of groups with signal and a gradient norm; None: no update was made."""
+    norm = {} if grad_norm is None else {"policy/grad_norm": grad_norm}
+    steps = [StepRecord(step, "rl", step, {"groups/signal_share": share} | norm) for step in (1, 2)]
+    return replace(run, steps=tuple(steps))
 
 
 def test_a_flat_knob_is_called_flat() -> None:
