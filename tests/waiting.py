@@ -9,6 +9,6 @@ from collections.abc import Callable
 def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     """Wait until a condition holds, at most for `seconds`; return whether it does."""
     deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
+    while not (is_true := condition()) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return condition()
+    return is_true

@@ -94,7 +94,7 @@ def test_a_zygote_that_dies_is_broken_and_replaced(sandbox: Sandbox, victim: str
 def test_a_zygote_that_died_between_runs(sandbox: Sandbox) -> None:
     sandbox.run("pass")
     os.kill(zygote_of(sandbox), signal.SIGKILL)
-    assert wait_until(lambda: processes_of(os.getpid()) == [] or len(processes_of(os.getpid())) == 1)
+    assert wait_until(lambda: len(processes_of(os.getpid())) <= 1)
     with contextlib.suppress(SandboxBroken):
         sandbox.run("print(1)")
     assert sandbox.run("print(1)").stdout == "1\n"
