@@ -49,7 +49,7 @@ TORCH_FREE_IN_THEM = (
     "evals.reach",
     "models.families",
 )
-STANDARD_LIBRARY_ONLY = ("types", "config", "base.seeds", "base.stats", "base.signals", "base.harmless")
+STANDARD_LIBRARY_ONLY = ("types", "config", "base.seeds", "base.outside", "base.stats", "base.signals", "base.harmless")
 
 MAX_LOOP_LINES = 300
 MAX_FILE_LINES = 500

@@ -11,11 +11,11 @@ import datetime
 import hashlib
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from groupwise.base.outside import file_text, toml_table
 from groupwise.config.build import ConfigError, UnknownKey, build, key_paths, nearest, to_table
 from groupwise.config.presets import ALGORITHMS, ENGINE_DEFAULTS
 from groupwise.config.schema import Recipe
@@ -58,7 +58,7 @@ def load_recipe(path: Path, overrides: Iterable[str] = (), settings: Mapping[str
 def read_text(path: Path, kind: str, hint: str) -> str:
     """Read a text file of the given kind; `hint` says what to do when it does not exist."""
     try:
-        return path.read_text(encoding="utf-8")
+        return file_text(path)
     except FileNotFoundError:
         raise ConfigError(f"no {kind} at {path}; {hint}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -67,8 +67,8 @@ def read_text(path: Path, kind: str, hint: str) -> str:
 
 def parse_toml(text: str, origin: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        return toml_table(text)
+    except ValueError as error:
         raise ConfigError(f"{origin} is not valid TOML: {error}") from None
 
 
@@ -161,8 +161,8 @@ def parse_override(override: str) -> tuple[str, Any]:
     if not separator or not key.strip():
         raise ConfigError(f"--set {override!r}: write it as key=value, for example seed=1")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = toml_table(f"value = {text}")["value"]
+    except ValueError:
         value = text
     return key.strip(), value
 

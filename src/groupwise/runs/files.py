@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from groupwise.base.json_values import finite_or_none as finite_or_none
 from groupwise.base.json_values import plain as plain
+from groupwise.base.outside import file_bytes, json_value, open_file
 
 T = TypeVar("T")
 
@@ -100,7 +101,7 @@ def append_line(path: Path, line: bytes, fsync: bool) -> None:
 def read_end(path: Path, max_bytes: int) -> bytes:
     """Return the last bytes of a file, from the start of a line; b"" when there is no file."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - max_bytes))
             data = file.read(max_bytes)
@@ -112,7 +113,7 @@ def read_end(path: Path, max_bytes: int) -> bytes:
 def repair_tail(path: Path) -> None:
     """Drop the half line that a kill left at the end of `path`. Only for the process that may write it."""
     try:
-        data = path.read_bytes()
+        data = file_bytes(path)
     except FileNotFoundError:
         return
     if not data or data.endswith(b"\n"):
@@ -127,9 +128,11 @@ def repair_tail(path: Path) -> None:
 def read_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
     """Return the objects in `path` with their line numbers from 1; [] when there is no such file."""
     try:
-        data = path.read_bytes()
+        data = file_bytes(path)
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise RunReadError(f"{path}: cannot be read: {error.strerror or error}") from error
     # Split at "\n" only: str.splitlines would also split at characters that may be inside a JSON string.
     lines = data.split(b"\n")
     objects = []
@@ -148,7 +151,7 @@ def read_records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> list[T]:
     for number, table in read_lines(path):
         try:
             records.append(make(table))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise RunReadError(f"{path}, line {number}: not a valid record ({error!r})") from error
     return records
 
@@ -156,7 +159,7 @@ def read_records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> list[T]:
 def parse_object(line: bytes) -> dict[str, Any] | None:
     """Return the JSON object in a line; None for anything else."""
     try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
+        value = json_value(line)
+    except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from groupwise.base.harmless import escape
+from groupwise.base.outside import file_text, json_value, toml_table
 from groupwise.base.text_layout import percent
 from groupwise.runs import layout
 from groupwise.runs.files import RunReadError, read_records
@@ -65,8 +65,8 @@ class Run:
         """The recipe's table, as written."""
         text = self._text(layout.RECIPE)
         try:
-            return tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            return toml_table(text)
+        except ValueError as error:
             raise RunReadError(f"{self.path / layout.RECIPE}: {error}") from error
 
     @property
@@ -74,7 +74,7 @@ class Run:
         """The content of run.json: versions, machine, fingerprint …"""
         text = self._text(layout.INFO)
         try:
-            return dict(json.loads(text))
+            return dict(json_value(text))
         except (ValueError, TypeError) as error:
             raise RunReadError(f"{self.path / layout.INFO}: not a JSON object ({error})") from error
 
@@ -177,11 +177,11 @@ class Run:
 
     def _text(self, name: str) -> str:
         try:
-            return (self.path / name).read_text(encoding="utf-8")
+            return file_text(self.path / name)
         except FileNotFoundError:
             raise RunReadError(f"{self.path} has no {name}: is it a run directory?") from None
-        except UnicodeDecodeError as error:
-            raise RunReadError(f"{self.path / name}: {error}") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise RunReadError(f"{self.path / name}: cannot be read: {error}") from error
 
 
 def by_experiment(runs: Iterable[R]) -> list[list[R]]:
