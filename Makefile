@@ -4,13 +4,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-web test-extras lint check format docs clean
+.PHONY: demo test test-web test-extras fuzz lint check format docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/groupwise demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not browser"
+
+# The random tests with new examples for about an hour; `make test` runs a few minutes of the same ones.
+fuzz: $(INSTALLED)
+	HYPOTHESIS_PROFILE=explore FUZZ_FACTOR=30 $(BIN)/python -m pytest tests/fuzz -n 2 --dist worksteal --timeout 0
 
 check: lint test test-web
 
