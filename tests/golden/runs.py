@@ -4,8 +4,9 @@
     python -m tests.golden.runs --write         rewrite `expected`, after a change that is meant to move numbers
     python -m tests.golden.runs --write-old     rewrite `old_run`, the stopped run that later versions must resume
 
-A golden run has a process of its own, with arithmetic that does not depend on the processor: one thread, and the
-baseline code paths of torch, MKL and oneDNN. So the same bits come out on every x86-64 machine.
+A golden run has a process of its own, with arithmetic that does not depend on the processor: one thread, the baseline
+code paths of torch, MKL and oneDNN, and square roots by numpy. MKL's start from an approximation by the processor, which
+Intel and AMD compute differently. So the same bits come out on every x86-64 machine with FMA.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +139,26 @@ def train_stopped(recipe: Any, run_dir: Path, update: int) -> None:
         Training.after_update = original  # type: ignore[method-assign]
 
 
+def use_exact_square_roots() -> None:
+    """Replace MKL's square roots by correctly rounded ones."""
+    import numpy as np
+    import torch
+
+    def square_root(x: Any) -> Any:
+        return torch.from_numpy(np.sqrt(x.numpy()))
+
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings(action="ignore"):  # that a kernel is replaced
+        library.impl("sqrt", square_root, "CPU")
+        library.impl("sqrt_", lambda x: x.copy_(square_root(x)), "CPU")
+        library.impl("sqrt.out", lambda x, *, out: out.copy_(square_root(x)), "CPU")
+    globals()["_kept"] = library  # the replacement ends with this object
+
+
 def train(name: str, run_dir: Path) -> None:
     from groupwise.training import pipeline
 
+    use_exact_square_roots()
     if name == "resumed":
         train_stopped(recipe_of("two-epochs"), run_dir, 3 + 4 + 2)
         pipeline.resume(run_dir)
@@ -186,6 +205,7 @@ def main(arguments: list[str]) -> None:
     elif arguments == ["--write-old"]:
         run_apart("--stop-old")
     elif arguments == ["--stop-old"]:
+        use_exact_square_roots()
         shutil.rmtree(OLD_RUN, ignore_errors=True)
         train_stopped(recipe_of("old"), OLD_RUN, 3 + 4 + 2)
         print(f"wrote {OLD_RUN}")
