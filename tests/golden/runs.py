@@ -5,8 +5,8 @@
     python -m tests.golden.runs --write-old     rewrite `old_run`, the stopped run that later versions must resume
 
 A golden run has a process of its own, with arithmetic that does not depend on the processor: one thread, the baseline
-code paths of torch, MKL and oneDNN, and square roots by numpy. MKL's start from an approximation by the processor, which
-Intel and AMD compute differently. So the same bits come out on every x86-64 machine with FMA.
+code paths of torch, MKL and oneDNN, and square roots by numpy. (Those of MKL start from an approximation, which Intel
+and AMD processors compute differently.) So the same bits come out on every x86-64 machine with FMA.
 """
 
 from __future__ import annotations
