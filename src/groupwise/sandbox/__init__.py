@@ -8,7 +8,8 @@
 
 A warm interpreter (the zygote) isolates itself once; each program is a fork of it, 4 ms each. Linux on x86_64 and
 aarch64, no root, no packages. `isolation` is "auto" (the first of the next two that a test program confirms),
-"namespaces", "landlock", or a phrase that spells out what it means to have none.
+"namespaces", "landlock", or a phrase that spells out what it means to have none. "landlock:1" uses no
+more than version 1 of landlock, as if the kernel were that old.
 
 The channel of a session is a stream socket on descriptor 3 of the program. A message, either way, is its length as 4
 bytes, big-endian, and then its bytes; at most 4 MiB. `os.read` and `os.write` on it may move fewer bytes than asked

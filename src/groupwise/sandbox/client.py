@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import select
 import sys
 import threading
@@ -64,7 +65,7 @@ class Sandbox:
 
     def __init__(self, isolation: str = "auto") -> None:
         known = ("auto", *ISOLATIONS, UNSAFE)
-        if isolation not in known:
+        if isolation not in known and not re.fullmatch("landlock:[1-9]", isolation):
             raise ValueError(f"isolation = {isolation!r}: give one of {', '.join(map(repr, known))}")
         self._candidates = ISOLATIONS if isolation == "auto" else (isolation,)
         self.isolation = ""

@@ -5,7 +5,7 @@
   create namespaces, and Linux 5.12 (mount_setattr: read-only including all mounts below).
 - landlock: the zygote and the programs forked from it may read only the exposed paths. Needs no privilege on Linux 5.13
   and newer. Each version of landlock can refuse more; the seccomp filter refuses what the running kernel's version
-  cannot (sockets, signals, truncate, ioctl on devices).
+  cannot (sockets, signals, truncation, ioctl on devices).
 
 As root the programs run as an unprivileged user; a plain user's programs run as that user.
 """
@@ -160,9 +160,9 @@ def _build_root(exposed: Exposed) -> None:
     kernel.make_mounts_read_only()
 
 
-def enter_landlock(exposed: Exposed) -> None:
-    """Isolate the calling process for good."""
-    ruleset = kernel.landlock_ruleset(ruleset_record(kernel.landlock_version()))
+def enter_landlock(exposed: Exposed, newest: int = 99) -> None:
+    """Isolate the calling process for good, with no version of landlock above `newest`."""
+    ruleset = kernel.landlock_ruleset(ruleset_record(min(kernel.landlock_version(), newest)))
     for path in exposed.readable:
         whole, partial = split_around(path, exposed.hidden)
         for entry in whole:

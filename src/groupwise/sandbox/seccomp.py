@@ -46,7 +46,10 @@ RETURN_ALLOW = 0x7FFF0000
 RETURN_REFUSE = 0x00050000 | errno.EPERM
 RETURN_KILL = 0x80000000
 _X32_BIT = 0x40000000
-_O_ACCMODE, _O_TRUNC = 0o3, 0o1000
+_FOR_READING = 0o2000000 | 0o4000  # O_CLOEXEC, O_NONBLOCK
+_FOR_READING_BY_COLUMN = (0o700000, 0o540000)  # O_DIRECTORY, O_NOFOLLOW, O_LARGEFILE
+_FOR_WRITING = 0o100 | 0o1000 | 0o2000  # O_CREAT, O_TRUNC, O_APPEND, as `open(os.devnull, "w")` gives them
+_WRITING_MODES = (0o1, 0o2)  # O_WRONLY, O_RDWR; mode 3 opens neither way, which landlock takes for harmless
 
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Column of the tables, and the kernel's number (AUDIT_ARCH)."""
@@ -66,29 +69,41 @@ def _if_argument_is(index: int, *values: int) -> list[Instruction]:
     return [_LOAD_ARGUMENT[index], *tests, (_RETURN, 0, 0, RETURN_REFUSE), (_RETURN, 0, 0, RETURN_ALLOW)]
 
 
-def _unless_truncated(flags_index: int) -> list[Instruction]:
-    """Refuse to truncate a file opened for reading, which landlock before version 3 does not detect."""
+def _if_flags_are_needed(index: int, column: int) -> list[Instruction]:
+    """Allow only the ways to open a file that Python's `open` and `os.listdir` use.
+
+    Landlock before version 3 does not know truncation, and no version looks at what is opened neither to read nor to
+    write.
+    """
+    reading = _FOR_READING | _FOR_READING_BY_COLUMN[column]
     return [
-        _LOAD_ARGUMENT[flags_index],
-        (_AND, 0, 0, _O_TRUNC | _O_ACCMODE),
-        (_JUMP_EQUAL, 0, 1, _O_TRUNC),
+        _LOAD_ARGUMENT[index],
+        (_AND, 0, 0, ~reading & 0xFFFFFFFF),
+        (_JUMP_EQUAL, 5, 0, 0),
+        _LOAD_ARGUMENT[index],
+        (_AND, 0, 0, ~(reading | _FOR_WRITING) & 0xFFFFFFFF),
+        (_JUMP_EQUAL, 2, 0, _WRITING_MODES[0]),
+        (_JUMP_EQUAL, 1, 0, _WRITING_MODES[1]),
         (_RETURN, 0, 0, RETURN_REFUSE),
         (_RETURN, 0, 0, RETURN_ALLOW),
     ]
 
 
 ALLOWED = _read_calls(_CALLS)
-CONDITIONAL: dict[str, tuple[Numbers, list[Instruction]]] = {
-    "open": ((2, None), _unless_truncated(1)),
-    "openat": ((257, 56), _unless_truncated(2)),
-    # TCGETS, TIOCGWINSZ, FIONREAD, FIONCLEX, FIOCLEX: nothing that feeds a terminal or drives a device.
-    "ioctl": ((16, 29), _if_argument_is(1, 0x5401, 0x5413, 0x541B, 0x5450, 0x5451)),
-    # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC: no locks, leases, owners, seals, pipe sizes.
-    "fcntl": ((72, 25), _if_argument_is(1, 0, 1, 2, 3, 4, 1030)),
-    # Process 0 is the calling one.
-    "prlimit64": ((302, 261), _if_argument_is(0, 0)),
-}
-"""Calls whose arguments decide. Every body ends with a return."""
+
+
+def conditional(column: int) -> dict[str, tuple[Numbers, list[Instruction]]]:
+    """Return the calls whose arguments decide. Every body ends with a return."""
+    return {
+        "open": ((2, None), _if_flags_are_needed(1, column)),
+        "openat": ((257, 56), _if_flags_are_needed(2, column)),
+        # TCGETS, TIOCGWINSZ, FIONREAD, FIONCLEX, FIOCLEX: nothing that feeds a terminal or drives a device.
+        "ioctl": ((16, 29), _if_argument_is(1, 0x5401, 0x5413, 0x541B, 0x5450, 0x5451)),
+        # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_SETFL, F_DUPFD_CLOEXEC: no locks, leases, owners, seals, pipe sizes.
+        "fcntl": ((72, 25), _if_argument_is(1, 0, 1, 2, 3, 4, 1030)),
+        # Process 0 is the calling one.
+        "prlimit64": ((302, 261), _if_argument_is(0, 0)),
+    }
 
 
 def build_filter(architecture: str) -> bytes:
@@ -103,7 +118,7 @@ def build_filter(architecture: str) -> bytes:
     if architecture == "x86_64":
         program += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, RETURN_REFUSE)]
     unconditional = [(numbers, [(_RETURN, 0, 0, RETURN_ALLOW)]) for numbers in ALLOWED.values()]
-    for numbers, body in (*unconditional, *CONDITIONAL.values()):
+    for numbers, body in (*unconditional, *conditional(column).values()):
         number = numbers[column]
         if number is not None:  # any other call skips the body
             program += [(_JUMP_EQUAL, 0, len(body), number), *body]

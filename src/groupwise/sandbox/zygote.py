@@ -150,7 +150,7 @@ class _Zygote:
 
 
 def main(control_descriptor: int, owner_descriptor: int, isolation: str) -> None:
-    """Run a zygote. `isolation` is "namespaces", "landlock" or "none"."""
+    """Run a zygote. `isolation` is "namespaces", "landlock", "landlock:VERSION" or "none"."""
     control, owner = _arrange_descriptors(control_descriptor, owner_descriptor)
     try:
         lockdown = _isolate(isolation)
@@ -210,8 +210,8 @@ def _isolate(isolation: str) -> Lockdown | None:
             os.closerange(0, MAX_DESCRIPTORS)  # the socket and the owner's descriptor must not stay open here
             os.waitpid(child, 0)
             return None
-    elif isolation == "landlock":
-        enter_landlock(exposed_paths())
+    elif isolation.startswith("landlock"):
+        enter_landlock(exposed_paths(), *map(int, isolation.split(":")[1:]))
     else:
         kernel.forbid_new_privileges()
         os.chdir("/")

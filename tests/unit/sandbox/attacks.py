@@ -199,7 +199,8 @@ FILES = (
         "for path in ('/../../../../../../etc/passwd', '../../../etc/passwd', '/proc/1/root/etc/passwd', "
         "'/proc/self/root/etc/passwd'):\n    attempt(path, lambda: open(path).read())\n"
         "attempt('chroot', os.chroot, '/')\nraw('pivot', 155, 41, b'/', b'/')\n"
-        "fd = os.open('/', os.O_PATH)\nattempt('fchdir', os.fchdir, fd)",
+        "attempt('path only', os.open, '/', os.O_PATH)\n"
+        "attempt('fchdir', os.fchdir, os.open(os.path.dirname(os.__file__), os.O_RDONLY))",
     ),
     Attack(
         "installed packages",
@@ -245,6 +246,14 @@ FILES = (
         "    attempt('xattr', os.setxattr, path, 'user.x', b'x')\n"
         "raw('fallocate', 285, 47, 1, 0, 0, 1 << 20)\nraw('ftruncate', 77, 46, 0, 0)\n"
         "raw('write input', 18, 68, 0, b'x', 1, 0)",
+    ),
+    Attack(
+        "open neither to read nor to write",
+        "for path in ('@SECRET_FILE@', '@WRITABLE@/left', os.__file__):\n"
+        "    for flags in (0, os.O_TRUNC, os.O_CREAT, os.O_CREAT | os.O_TRUNC, os.O_APPEND):\n"
+        "        attempt('mode 3', os.open, path, os.O_ACCMODE | flags)\n"
+        "    attempt('empty', os.open, path, os.O_TRUNC | os.O_CLOEXEC)\n"
+        "    attempt('make', os.open, path, os.O_CREAT)\n    attempt('path only', os.open, path, os.O_PATH)",
     ),
     Attack(
         "links",
