@@ -6,19 +6,15 @@ Each function is linear and returns text exactly as the model wrote it. Of sever
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from groupwise.config.build import ConfigError
+from groupwise.rewards.numbers import MAX_NUMBER_CHARS, NUMBER
 
 # Possessive `*+`: a run of spaces without a brace must not be retried from every length.
 _BOX_TOKEN = re.compile(
     r"(?P<box>\\(?:boxed|fbox)\s*+\{)|\\boxed\s*+(?P<digit>[0-9])(?![0-9])|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL
-)
-_NUMBER = re.compile(
-    r"(?:(?<![0-9A-Za-z)\]}.])[-−])?"  # a sign, but not the minus of a subtraction
-    r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?"
-    r"(?:/[0-9]+(?![.0-9]))?"
 )
 _FINAL = re.compile(r"^[ \t*_>#]*+final(?: answer)?[ \t*_]*+:[ \t*_]*+([^\n]*+)", re.IGNORECASE | re.MULTILINE)
 _FENCE = re.compile(r"(?P<ticks>```+)(?P<word>[\w+#.-]*)(?P<alone>(?=[ \t\r]*+$))?", re.MULTILINE)
@@ -93,24 +89,24 @@ def last_tag(completion: str, tag: str = "answer") -> FoundAnswer | None:
 
 def after_final(completion: str) -> FoundAnswer | None:
     """Return the rest of the last line that begins with `FINAL:` or `Final answer:`, in any case."""
-    last = _last_match(_FINAL, completion)
+    last = _last(_FINAL.finditer(completion))
     return None if last is None else FoundAnswer(last.start(), last[1].rstrip(" \t\r*_"))
 
 
 def last_number(completion: str) -> FoundAnswer | None:
-    """Return the last number in digits, with its sign, thousands separators, decimals or `/denominator`."""
-    last, size, start = None, 64, len(completion)
-    while last is None and start > 0:
-        # Search from a space near the end, so that no number is cut in two; from the start if there is none.
+    """Return the last `NUMBER` that is no date, version or ratio."""
+    last, size, start = None, 4 * MAX_NUMBER_CHARS, len(completion)
+    while start > 0 and (last is None or last.start() - start < MAX_NUMBER_CHARS):
+        # Search from a space near the end. A number close to it may have been cut in two, as `2 1/2`.
         start = max(0, completion.rfind(" ", 0, max(0, len(completion) - size)))
-        last = _last_match(_NUMBER, completion, start)
+        last = _last(match for match in NUMBER.finditer(completion, start) if not match["chain"])
         size *= 8
     return None if last is None else FoundAnswer(last.start(), last[0])
 
 
-def _last_match(pattern: re.Pattern[str], text: str, start: int = 0) -> re.Match[str] | None:
+def _last(matches: Iterable[re.Match[str]]) -> re.Match[str] | None:
     last = None
-    for match in pattern.finditer(text, start):
+    for match in matches:
         last = match
     return last
 

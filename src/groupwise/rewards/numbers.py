@@ -1,5 +1,6 @@
 """Exact numbers from short texts, as `Fraction`: 12, -3.5, 1,000, $7.50, 25%, 3/4, 2 1/2, \\frac34, 6\\frac34, 2^{10}.
 
+`NUMBER` is the one grammar: a text is a number when all of it matches, and a number in prose is what matches there.
 Anything else is None, and so is anything long: no huge integer is ever built. `1+1` is not a number. Only `one_number`
 drops units.
 """
@@ -14,6 +15,7 @@ from functools import lru_cache
 MAX_NUMBER_CHARS = 64
 """Longer texts are not read as numbers; real answers have fewer than 20 digits."""
 MAX_EXPONENT = 64
+"""Also the most bits of a base."""
 NOT_UNITS = frozenset(
     (
         *("pi", "sqrt", "sin", "cos", "tan", "log", "ln", "mod", "base"),
@@ -25,26 +27,33 @@ NOT_UNITS = frozenset(
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _INTEGER = re.compile(r"-?[0-9]++")
 _DECIMAL_COMMA = re.compile(r"(-?)([0-9]++)(?:,|\{,\})([0-9]++)")
-_NOISE = re.compile(r"\\[!,]|\\?[$%]")  # `10\,000` is one number ...
-_SPACE = re.compile(r"\\[;: ]|\s")
-_APART = re.compile(r"[0-9.]\s+[0-9.]")  # ... but "1 2" is two
-_MIXED = re.compile(r"([+-]?\s*[0-9]+)\s+([0-9]+)\s*/\s*([0-9]+)")
-_DECIMAL = r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
-_THOUSANDS = re.compile(r"([+-]?[0-9]{1,3}(?:,[0-9]{3})+)(\.[0-9]+)?")
-_FORMS = re.compile(
-    rf"(?P<sign>[+-]?)(?:"
-    rf"(?P<decimal>{_DECIMAL})(?:[eE](?P<e>[+-]?[0-9]{{1,3}}))?"
-    rf"|(?P<top>{_DECIMAL})/(?P<bottom>{_DECIMAL})"
-    rf"|(?P<whole>[0-9]+)?\\[dtc]?frac(?:\{{(?P<n>-?{_DECIMAL})\}}|(?P<n1>[0-9]))(?:\{{(?P<d>-?{_DECIMAL})\}}|(?P<d1>[0-9]))"
-    rf"|(?P<base>[0-9]{{1,6}})\^(?:(?P<p1>[0-9])|\{{(?P<p>-?[0-9]{{1,3}})\}})"
-    rf"|(?P<scale>{_DECIMAL})(?:\\times|\\cdot|\*|×)10\^(?:(?P<s1>[0-9])|\{{(?P<s>-?[0-9]{{1,3}})\}})"
-    rf")"
+_NOISE = re.compile(r"\\?[$%]")
+_SPACE = re.compile(r"\\[!,;: ]|\s")
+_COMMA = re.compile(r"\{,\}|,\\!")
+_INNER_SPACE = re.compile(r"(?<![0-9.,]) | (?![0-9.])")  # in `3 \times 10`, not in `2 1/2`, `1 000` or `1, 000`
+_MINUS = str.maketrans("−–", "--")
+# Groups of thousands, all with one separator: 1,000 1{,}000 1,\!000 1\,000 and 1 000 with any space in it.
+_GROUPS = "|".join(
+    rf"(?:{mark}[0-9]{{3}}(?![0-9]))++" for mark in (",", r"\{,\}", r",?\\[!,]", "[ \u00a0\u2009\u202f]")
 )
+_DECIMAL = rf"(?:(?:[1-9][0-9]{{0,2}}(?:{_GROUPS})|[0-9]++)(?:\.[0-9]++)?+|(?<![0-9A-Za-z.)])\.[0-9]++)"
+NUMBER = re.compile(
+    rf"(?:(?<![0-9A-Za-z)\]}}.%])(?P<sign>[-+−–])(?:\\?\$)?)?"  # not the minus of a subtraction
+    rf"(?:(?P<chain>[0-9]++(?:(?:\.[0-9]++){{2,}}+|(?:/[0-9]++){{2,}}+|(?::[0-9]++)++))"  # a version, a date, a ratio
+    rf"|(?P<mixed>[0-9]++) (?P<part>(?!0[0-9])[0-9]++) ?/ ?(?P<parts>[0-9]++)"
+    rf"|(?:(?P<whole>[0-9]++) ?)?\\[dtc]?frac ?(?:\{{ ?(?P<n>[-−]?{_DECIMAL}) ?\}}|(?P<n1>[0-9]))"
+    rf" ?(?:\{{ ?(?P<d>[-−]?{_DECIMAL}) ?\}}|(?P<d1>[0-9]))"
+    rf"|(?P<scale>{_DECIMAL}) ?(?:\\times|\\cdot|[*×x]) ?10 ?\^ ?(?:(?P<s1>[0-9]++)|\{{ ?(?P<s>[-−]?[0-9]++) ?\}})"
+    rf"|(?P<digits>{_DECIMAL})[eE](?P<e>[-+]?[0-9]++)(?![0-9A-Za-z])"
+    rf"|(?P<top>{_DECIMAL}) ?/ ?(?P<bottom>{_DECIMAL})"
+    rf"|(?P<base>[0-9]++) ?\^ ?(?:(?P<p1>[0-9]++)|\{{ ?(?P<p>[-−]?[0-9]++) ?\}})"
+    rf"|(?P<decimal>{_DECIMAL}))"
+)
+"""A number in prose, without the full stop, the percent sign or the unit after it."""
 _TEXT_MACRO = re.compile(r"\\(?:text|mbox|mathrm|textrm)\s*\{([^{}]*)\}")
 _NAME = re.compile(r"\A\s*+[A-Za-z]\s*+=")  # x = 18
-# What may be beside the one number of "18 dollars" without changing its value: no operator, bracket or macro.
-_WORDS = r"[^0-9+\-*/^!=()<>\\{}_]*"
-_NUMBER_AND_WORDS = re.compile(rf"{_WORDS}?([+-]?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)){_WORDS}")
+# What may not be beside the one number of "18 dollars", as it could change the value: operators, brackets and macros.
+_NOT_WORDS = re.compile(r"[0-9+\-*/^!=()<>\\{}_]")
 
 
 def parse_number(text: str) -> Fraction | None:
@@ -53,17 +62,8 @@ def parse_number(text: str) -> Fraction | None:
         return None
     if _INTEGER.fullmatch(text):  # the common case
         return Fraction(int(text))
-    text = _NOISE.sub("", text.replace("{,}", ",").replace("−", "-"))
-    text = _SPACE.sub(" ", text).strip().rstrip(".")
-    mixed = _MIXED.fullmatch(text)
-    if mixed:
-        text = f"{mixed[1]}\\frac{{{mixed[2]}}}{{{mixed[3]}}}"
-    elif _APART.search(text):
-        return None
-    text = text.replace(" ", "")
-    if "," in text and not _THOUSANDS.fullmatch(text):
-        return None
-    form = _FORMS.fullmatch(text.replace(",", ""))
+    text = _SPACE.sub(" ", _NOISE.sub("", _COMMA.sub(",", text.translate(_MINUS))))
+    form = NUMBER.fullmatch(_INNER_SPACE.sub("", " ".join(text.split()).rstrip(".")))
     if form is None:
         return None
     value = _value(form)
@@ -72,17 +72,26 @@ def parse_number(text: str) -> Fraction | None:
 
 def _value(form: re.Match[str]) -> Fraction | None:
     if form["decimal"]:
-        return _scaled(Fraction(form["decimal"]), int(form["e"] or 0))
+        return _fraction(form["decimal"])
+    if form["digits"]:
+        return _scaled(_fraction(form["digits"]), int(form["e"]))
     if form["top"]:
-        return calculate("/", Fraction(form["top"]), Fraction(form["bottom"]))
+        return calculate("/", _fraction(form["top"]), _fraction(form["bottom"]))
     if form["base"]:
         return _power(int(form["base"]), int(form["p1"] or form["p"]))
     if form["scale"]:
-        return _scaled(Fraction(form["scale"]), int(form["s1"] or form["s"]))
-    part = calculate("/", Fraction(form["n"] or form["n1"]), Fraction(form["d"] or form["d1"]))
-    if part is None or form["whole"] is None:
+        return _scaled(_fraction(form["scale"]), int(form["s1"] or form["s"]))
+    if form["chain"]:
+        return None
+    top, bottom = form["part"] or form["n"] or form["n1"], form["parts"] or form["d"] or form["d1"]
+    part, whole = calculate("/", _fraction(top), _fraction(bottom)), form["mixed"] or form["whole"]
+    if part is None or whole is None:
         return part
-    return None if part < 0 else int(form["whole"]) + part  # a mixed number: 6\frac{3}{4} is 27/4, not 18/4
+    return int(whole) + part if 0 <= part < 1 else None  # a mixed number: 6\frac{3}{4} is 27/4, not 18/4
+
+
+def _fraction(decimal: str) -> Fraction:
+    return Fraction(re.sub("[^-0-9.]", "", decimal))
 
 
 def one_number(text: str) -> Fraction | None:
@@ -90,11 +99,12 @@ def one_number(text: str) -> Fraction | None:
     value = parse_number(text)
     if value is not None or len(text) > MAX_NUMBER_CHARS:
         return value
-    text = _NAME.sub("", _TEXT_MACRO.sub(r" \1 ", text.replace("{,}", ",").replace("−", "-")))
-    match = _NUMBER_AND_WORDS.fullmatch(re.sub(r"\\[!,;: $%]", "", text).strip())
-    if match is None or not NOT_UNITS.isdisjoint(re.findall("[a-z]+", text.lower())):
+    text = _NAME.sub("", re.sub(r"\\?[$%]", "", _TEXT_MACRO.sub(r" \1 ", text)))
+    found = list(NUMBER.finditer(text))
+    if len(found) != 1 or not NOT_UNITS.isdisjoint(re.findall("[a-z]+", text.lower())):
         return None
-    return parse_number(match[1].rstrip(","))
+    rest = text[: found[0].start()] + re.sub(r"\\[!,;: ]", "", text[found[0].end() :])
+    return None if _NOT_WORDS.search(rest) else parse_number(found[0][0])
 
 
 def same_number(gold: str, answer: str) -> bool | None:
@@ -129,7 +139,7 @@ def calculate(sign: str, left: Fraction | None, right: Fraction | None) -> Fract
 
 
 def _power(base: int, exponent: int) -> Fraction | None:
-    if abs(exponent) > MAX_EXPONENT or (base == 0 and exponent < 0):
+    if max(abs(exponent), base.bit_length()) > MAX_EXPONENT or (base == 0 and exponent < 0):
         return None
     return Fraction(base) ** exponent
 

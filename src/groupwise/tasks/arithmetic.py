@@ -41,7 +41,7 @@ class Arithmetic(TaggedInteger, GeneratedTask):
     style: Literal["chat", "terse"] = "chat"
     """`terse` is a prompt of a few characters, for tiny models."""
 
-    verifier: ClassVar[str] = "arithmetic/1"
+    verifier: ClassVar[str] = "arithmetic/2"
     fix: ClassVar[str] = "add levels"
 
     def check(self) -> None:

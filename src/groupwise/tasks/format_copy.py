@@ -29,7 +29,7 @@ class FormatCopy(TaggedInteger, GeneratedTask):
     style: Literal["chat", "terse"] = "chat"
     """`terse` is a prompt of a few characters, for tiny models."""
 
-    verifier: ClassVar[str] = "format-copy/1"
+    verifier: ClassVar[str] = "format-copy/2"
     fix: ClassVar[str] = "raise max_digits"
 
     def check(self) -> None:

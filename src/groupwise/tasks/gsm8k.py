@@ -32,7 +32,7 @@ class Gsm8k(PublishedTask):
     """Configuration of the data set on the hub."""
     answer_marks: tuple[AnswerMark, ...] = ("boxed", "hashes")
 
-    verifier: ClassVar[str] = "gsm8k/2"
+    verifier: ClassVar[str] = "gsm8k/3"
 
     def problems(self, split: Split) -> Sequence[Problem]:
         return [self._problem(row) for row in self.rows(split, self.hub_config)]

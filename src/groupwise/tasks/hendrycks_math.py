@@ -42,7 +42,7 @@ class HendrycksMath(PublishedTask):
     """A .jsonl path or hub name of rows {problem, solution, level, subject (or type)}, optionally with answer."""
     held_out: str = "DigitalLearningGmbH/MATH-lighteval"
 
-    verifier: ClassVar[str] = "math/2"
+    verifier: ClassVar[str] = "math/3"
 
     def check(self) -> None:
         super().check()

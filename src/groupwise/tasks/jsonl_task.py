@@ -44,7 +44,7 @@ class Jsonl(DataTask):
     keep_row: bool = False
     """Keep the whole row with each problem, for reward functions (`task.reward`). Rows then need no answer."""
 
-    verifier: ClassVar[str] = "jsonl/2"
+    verifier: ClassVar[str] = "jsonl/3"
 
     def check(self) -> None:
         super().check()

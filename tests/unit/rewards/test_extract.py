@@ -18,6 +18,7 @@ from groupwise.rewards.extract import (
     last_tag,
     mark_answer,
 )
+from groupwise.rewards.numbers import NUMBER
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,24 @@ NUMBERS = [
     ("1, 2, 3", "3"),
     ("1,2345", "2345"),
     ("a half is 1/2", "1/2"),
+    ("The probability is 2/3.", "2/3"),
+    ("It is $\\frac{2}{3}$.", "\\frac{2}{3}"),
+    ("14{,}916 of them", "14{,}916"),
+    ("it is .5", ".5"),
+    ("wait...5", "5"),
+    ("about 1e3.", "1e3"),
+    ("1,234.", "1,234"),
+    ("1 000 or so", "1 000"),
+    ("2 1/2 hours", "2 1/2"),
+    ("$3 \\times 10^{4}$", "3 \\times 10^{4}"),
+    ("3-4", "4"),
+    ("it is −7.", "−7"),
+    ("a loss of -$5", "-$5"),
+    ("50%", "50"),
     ("none", None),
+    ("on 2/3/4", None),
+    ("version 1.2.3", None),
+    ("at 12:30", None),
     ("٣", None),
 ]
 
@@ -154,6 +172,24 @@ NUMBERS = [
 def test_last_number(completion: str, expected: str | None, before: str, after: str) -> None:
     found = last_number(f"{before} {completion}{after}")
     assert (None if found is None else found.text) == (expected or ("7" if before == "7 " else None))
+
+
+def _last_number_slowly(completion: str) -> str | None:
+    return next((found[0] for found in reversed(list(NUMBER.finditer(completion))) if not found["chain"]), None)
+
+
+_WORDS = st.lists(st.sampled_from(["so", "a", "it is", "x=", "\n", "y" * 90]), min_size=1, max_size=12).map(" ".join)
+_NUMBERS = st.sampled_from(
+    ["7.", "2 1/2", "1 000", "1/2/3", "3 \\times 10^{4}", "\\frac 1 2", "-.5,", "12:30", "$1,000"]
+)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(_WORDS, _NUMBERS), max_size=5), _WORDS)
+def test_last_number_agrees_with_the_slow_one(parts: list[tuple[str, str]], end: str) -> None:
+    completion = " ".join(word for part in parts for word in part) + " " + end
+    found = last_number(completion)
+    assert (None if found is None else found.text) == _last_number_slowly(completion)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,9 @@ WHOLE = {
     "backslashes": "\\" * SIZE,
     "digits and dots": "1." * (SIZE // 2),
     "digits and slashes": "1/" * (SIZE // 2),
+    **{
+        f"many {piece!r}": piece * (SIZE // len(piece)) for piece in ("1e", "1{,}", "2 1/", "1 000", "\\frac{1}{", "1^")
+    },
     "empty": "",
 }
 COMPLETIONS = {
