@@ -178,6 +178,6 @@ def test_packs_of_a_policy_are_no_larger_than_recordings(monkeypatch: pytest.Mon
             policy.optimizer.begin_gradients()
             logprobs, _ = policy.logprobs(batch, 1.0)
             policy.backward(logprobs.sum())
+            assert policy._straight._recorded.size_for(batch.inputs) is not None
             policy.optimizer.clear_gradients()
     assert policy.recorded_bytes > 0
-    assert policy._straight._recorded.size_for(batches[0].inputs) is not None
