@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from groupwise.config import named_code
+from groupwise.runs import layout
+
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "groupwise"
 
@@ -162,6 +165,33 @@ def test_files_and_functions_stay_short(path: Path) -> None:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             assert length < MAX_FUNCTION_LINES, f"{node.name} has {length} lines"
+
+
+IMPORTS_BY_NAME = {
+    "groupwise.__init__": "our own modules, on first use",
+    "groupwise.cli.__init__": "our own commands",
+    "groupwise.config.named_code": "what a recipe names",
+    "groupwise.rewards.code.harness": "the standard library, inside the sandbox",
+    "groupwise.runs.sinks": "optional packages, whose names are constants",
+    "groupwise.sandbox.zygote": "the standard library, inside the sandbox",
+}
+
+
+def test_modules_are_imported_by_a_computed_name_in_few_places() -> None:
+    """What a recipe or a run names is code: `groupwise.config.named_code` alone decides what may be imported."""
+    found = set()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and not (node.args and isinstance(node.args[0], ast.Constant)):
+                function = ast.unparse(node.func).rpartition(".")[2]
+                if function in ("import_module", "__import__", "exec_module", "run_path", "run_module"):
+                    found.add(f"groupwise.{path.relative_to(SOURCE).with_suffix('').as_posix().replace('/', '.')}")
+    assert found == IMPORTS_BY_NAME.keys()
+
+
+def test_a_run_directory_is_recognised_by_the_files_that_it_has() -> None:
+    assert named_code.RUN_RECIPE == layout.RECIPE
+    assert set(named_code.RUN_FILES) == {layout.LOCK, layout.INFO, layout.EVENTS}
 
 
 def test_there_is_no_drawer() -> None:

@@ -66,7 +66,9 @@ def file_text(path: str | os.PathLike[str], errors: str = "strict") -> str:
 
 def json_value(text: str | bytes, max_digits: int = MAX_DIGITS) -> Any:
     """Return what JSON in UTF-8 says; a ValueError for anything that is not JSON or that goes beyond the limits."""
-    text, data = (text, text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else (text.decode("utf-8"), text)
+    text, data = (
+        (text, text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else (text.decode("utf-8"), text)
+    )
     if _depth(data) > MAX_DEPTH:
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
     # Calling Python for each integer is slow, so only where long runs of digits are, which may be inside a string.

@@ -3,7 +3,6 @@
 `build` knows the types that recipes use: str, int, float, bool, Literal, unions of these, tuples, mappings and nested
 dataclasses. A dataclass may raise a `ConfigError` in `__post_init__`; a `Config` does so for numbers outside of their
 limits. The same function builds tasks: a task is a dataclass, and its fields are the keys of `[task.options]`.
-`load_named` imports what a recipe names as "module:name".
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ import contextlib
 import dataclasses
 import difflib
 import functools
-import importlib
 import math
-import os
 import re
 import sys
 import types
@@ -119,33 +116,6 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     return "known: " + (", ".join(candidates) or "none")
-
-
-def load_named(target: str, where: str) -> Any:
-    """Import "module:name", also from the current folder. `where` begins the messages of errors."""
-    module_name, _, name = target.partition(":")
-    try:
-        module = _import(module_name)
-    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
-        raise ConfigError(f"{where}: cannot import {module_name!r}: {error}") from error
-    found = getattr(module, name, None)
-    if found is None:
-        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-        raise ConfigError(f"{where}: {module_name!r} has no {name!r}; {nearest(name, own)}")
-    return found
-
-
-def _import(module_name: str) -> Any:
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        folder = os.getcwd()
-        if error.name != module_name.partition(".")[0] or folder in sys.path:
-            raise
-        # Console scripts lack the current folder on their path. It stays there: the module may import more.
-        sys.path.append(folder)
-        importlib.invalidate_caches()
-        return importlib.import_module(module_name)
 
 
 def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:

@@ -17,7 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from groupwise.config.build import ConfigError, load_named, nearest, require
+from groupwise.config.build import ConfigError, nearest, require
+from groupwise.config.named_code import load_named
 from groupwise.runs import layout
 from groupwise.runs.records import eval_metrics
 from groupwise.types import EvalRecord, StepRecord
@@ -66,8 +67,17 @@ def tracked_name(run_dir: Path) -> str:
 def make_sink(name: str, run_dir: Path, run_name: str, recipe_table: Mapping[str, Any]) -> Sink:
     """Make the sink that a recipe names, by a name in SINKS or as "module:Class"."""
     target = SINKS.get(name, name)
-    require(":" in target, f"unknown sink {name!r} (your own is written 'module:Class'); {nearest(name, SINKS)}")
-    sink: Sink = load_named(target, f"sink {name!r}")(run_dir, run_name, recipe_table)
+    require(
+        ":" in target,
+        f"logging.sinks: unknown sink {name!r} (your own is written 'module:Class'); {nearest(name, SINKS)}",
+    )
+    found = load_named(target, f"logging.sinks: {name!r}")
+    lacking = [method for method in ("write", "write_eval", "close") if not callable(getattr(found, method, None))]
+    require(
+        isinstance(found, type) and not lacking,
+        f"logging.sinks: {name!r}: not a class with the methods write, write_eval and close",
+    )
+    sink: Sink = found(run_dir, run_name, recipe_table)
     return sink
 
 

@@ -16,11 +16,12 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 from groupwise.config import VerifierConfig
-from groupwise.config.build import load_named, require
+from groupwise.config.build import require
+from groupwise.config.named_code import is_function, load_named
 from groupwise.rewards.process.score_process import ProcessScorer, arithmetic_score, split_steps
 from groupwise.runs.records import score_from_json, score_to_json
 from groupwise.tasks.task import Task
@@ -51,13 +52,20 @@ class ScoreFunction:
     task: Task
     process: str = ""
     """A name of PROCESS_SCORERS, `module:function`, or "" for none."""
+    score_steps: ProcessScorer | None = field(init=False)
+    """Loaded here, so that workers receive the function and import nothing by its name."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "score_steps", load_process_scorer(self.process))
 
     def __call__(self, problem: Problem, completion: str) -> dict[str, Any]:
         return score_to_json(self.score(problem, completion))
 
     def score(self, problem: Problem, completion: str) -> Score:
         score = score_completion(self.task, problem, completion)
-        return score if score.is_error or not self.process else _with_process(score, self.process, completion)
+        if self.score_steps is None or score.is_error:
+            return score
+        return _with_process(score, self.process, self.score_steps, completion)
 
 
 class LocalScorer:
@@ -119,7 +127,6 @@ def make_scorer(task: Task, config: VerifierConfig, make_pool: PoolMaker = Worke
 
     `make_pool` decides where the workers run; the default is this machine.
     """
-    load_process_scorer(config.process)
     function = ScoreFunction(task, config.process)
     if config.workers == 0:
         return LocalScorer(function)
@@ -226,14 +233,15 @@ def load_process_scorer(name: str) -> ProcessScorer | None:
     known = ", ".join(PROCESS_SCORERS)
     require(":" in name, f"{where}: expected one of {known}, or module:function for your own")
     scorer: ProcessScorer = load_named(name, where)
-    require(callable(scorer), f"{where}: not callable; it takes the steps of a completion and returns 0 to 1, or None")
+    require(
+        is_function(scorer, 1),
+        f"{where}: not a function that takes the steps of a completion and returns 0 to 1, or None",
+    )
     return scorer
 
 
-def _with_process(score: Score, name: str, completion: str) -> Score:
+def _with_process(score: Score, name: str, scorer: ProcessScorer, completion: str) -> Score:
     try:
-        scorer = load_process_scorer(name)
-        assert scorer is not None
         value = scorer(split_steps(completion))
     except Exception as error:  # noqa: BLE001 - foreign code, like the verifier
         return failed_score(score.verifier, f"{name}: {type(error).__name__}: {error}")

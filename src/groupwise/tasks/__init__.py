@@ -10,7 +10,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.config.build import ConfigError, build, load_named, nearest, require
+from groupwise.config.build import ConfigError, build, nearest, require
+from groupwise.config.named_code import load_named
 from groupwise.rewards.format import excerpt
 from groupwise.tasks.rows import plain_text
 from groupwise.tasks.task import Task

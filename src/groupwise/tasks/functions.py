@@ -20,7 +20,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from groupwise.config import TaskConfig
-from groupwise.config.build import load_named, require
+from groupwise.config.build import require
+from groupwise.config.named_code import is_function, load_named
 from groupwise.tasks import make_task
 from groupwise.tasks.jsonl_task import Jsonl
 from groupwise.tasks.task import Task
@@ -137,7 +138,9 @@ def _load(name: str, weight: float, given: Mapping[str, Reward]) -> RewardFuncti
         f"rewards/{function_name}.py",
     )
     found = given[function_name] if module_name == LOCAL else load_named(name, where)
-    require(callable(found), f"{where}: not a function; it takes (completion, row) and returns a number or a Score")
+    require(
+        is_function(found, 2), f"{where}: not a function that takes (completion, row) and returns a number or a Score"
+    )
     return RewardFunction(function_name, found, weight, f"{function_name}/{version_of(found)}")
 
 

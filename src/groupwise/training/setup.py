@@ -33,7 +33,7 @@ from groupwise.tasks import check_splits
 from groupwise.tasks.functions import Reward, WithRewards, source_of, task_of
 from groupwise.tasks.task import Task
 from groupwise.training.sft import check_source
-from groupwise.training.training import Position, Training, seed_random_state
+from groupwise.training.training import Position, Training, refuse_changes, seed_random_state
 from groupwise.workers import num_cores
 
 logger = logging.getLogger(__name__)
@@ -75,10 +75,18 @@ def check_run_dir(run_dir: Path) -> None:
 
 
 def recipe_of(run_dir: Path) -> Recipe:
-    """Return the resolved recipe that a run was started with."""
+    """Return the resolved recipe that a run was started with.
+
+    Its fingerprint is compared here, before anything that it names is imported.
+    """
     if not (run_dir / layout.RECIPE).exists():
         raise ConfigError(f"{run_dir} has no run to resume: there is no {layout.RECIPE} in it")
-    return make_recipe(Run(run_dir).recipe)
+    run = Run(run_dir)
+    recipe, info = make_recipe(run.recipe), run.info_if_any
+    # A run that was killed at its start has no info.
+    if "fingerprint" in info:
+        refuse_changes({"fingerprint": fingerprint(recipe)}, info)
+    return recipe
 
 
 def default_run_dir(recipe: Recipe) -> Path:

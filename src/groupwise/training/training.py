@@ -250,9 +250,10 @@ class Training:
             self.log.rewind(0, eval_step=-1)
             return
         tensors, state = self.store.load(path, check=False)
-        changed = _refuse_changes(self.identity, state["identity"], accept_verifier)
-        if changed:
-            self.log.write_event("verifier_changed", step=state["position"]["step"], change=changed)
+        refuse_changes(self.identity, state["identity"], accept_verifier)
+        verifiers = [state["identity"]["verifier"], self.identity["verifier"]]
+        if verifiers[0] != verifiers[1]:
+            self.log.write_event("verifier_changed", step=state["position"]["step"], change=" → ".join(verifiers))
         position = Position(**state["position"])
         stage = self.recipe.stages[position.stage_index]
         self.policy.begin_stage(
@@ -270,18 +271,17 @@ class Training:
             self.store.mark(position.best_checkpoint, "best")
 
 
-def _refuse_changes(now: Mapping[str, Any], then: Mapping[str, Any], accept_verifier: bool) -> str:
-    """Return the accepted change of the verifier; "" if there is none."""
+def refuse_changes(now: Mapping[str, Any], then: Mapping[str, Any], accept_verifier: bool = False) -> None:
+    """Refuse to resume where something of the identity that is known now differs from the run's."""
     for key, fix in (
         ("fingerprint", "restore recipe.toml"),
         ("verifier", "install the version that it was started with, or continue anyway with --accept-verifier"),
     ):
-        if now[key] != then[key] and not (key == "verifier" and accept_verifier):
+        if key in now and now[key] != then[key] and not (key == "verifier" and accept_verifier):
             raise ConfigError(
                 f"this run was started with {key} {then[key]} and would continue with {now[key]}: its numbers would "
                 f"not be comparable; {fix}, or start a new run"
             )
-    return "" if now["verifier"] == then["verifier"] else f"{then['verifier']} → {now['verifier']}"
 
 
 def seed_random_state(seed: int) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import cloudpickle
@@ -24,6 +25,13 @@ START_SECONDS = 180.0
 MAX_RESTARTS = 3
 """Number of supervisors that may die without an answer in between before the pool gives up."""
 MIN_USUAL, MAX_USUAL = 2, 16
+_PACKAGES = str(Path(__file__).resolve().parents[2])
+_BOOT = """
+import sys
+sys.path.append(sys.argv[1])
+from groupwise.workers.supervisor import main
+main(int(sys.argv[2]))
+"""
 
 
 class PoolFailed(RuntimeError):
@@ -116,7 +124,8 @@ class WorkerPool:
                 return
             ours, theirs = socket.socketpair()
             with theirs:
-                command = [sys.executable, "-m", "groupwise.workers.supervisor", str(theirs.fileno())]
+                # Not `-m`, which would import modules from the current folder before those of the standard library.
+                command = [sys.executable, "-P", "-c", _BOOT, _PACKAGES, str(theirs.fileno())]
                 # In its own session, so that Ctrl-C in a terminal reaches only the caller.
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True

@@ -1,8 +1,7 @@
 """The processes of a pool: a supervisor between the caller and the workers, and the workers that it forks.
 
 The supervisor distributes jobs and enforces the limits. It never runs the function itself and never blocks, so a
-function cannot delay it. Run as `python -m groupwise.workers.supervisor DESCRIPTOR`, with one end of a socket pair as
-the descriptor.
+function cannot delay it. `main` runs in a process of its own, with one end of a socket pair as the descriptor.
 
 A worker runs the function. It holds two jobs, or more when the queue is long, so that it need not wait between them. It
 notes the current item in memory shared with the supervisor, and sends the answers to a job together. When it dies or
@@ -338,7 +337,3 @@ def main(descriptor: int) -> None:
     supervisor = Supervisor(owner, function, num_workers, limits, owner_pid)
     owner.send(READY)
     supervisor.run()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

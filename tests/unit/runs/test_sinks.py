@@ -161,12 +161,15 @@ def test_an_unknown_sink_is_named(name: str, message: str, tmp_path: Path) -> No
         make_sink(name, tmp_path, "run", RECIPE)
 
 
-def test_an_outsiders_sink_is_a_string_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["shutil:rmtree", "someones_sinks:remove", "someones_sinks:Half"])
+def test_what_is_no_sink_is_not_called(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("someones_sinks")
-    module.Memory = lambda *given: given  # type: ignore[attr-defined]
+    module.remove = lambda run_dir, *rest: run_dir.rmdir()  # type: ignore[attr-defined]
+    module.Half = type("Half", (), {"__init__": module.remove, "write": print})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "someones_sinks", module)
-    made: Any = make_sink("someones_sinks:Memory", tmp_path, "run", RECIPE)
-    assert made == (tmp_path, "run", RECIPE)
+    with pytest.raises(ConfigError, match=r"logging\.sinks: .*(standard library|not a class with the methods)"):
+        make_sink(name, tmp_path, "run", RECIPE)
+    assert tmp_path.exists()
 
 
 def test_trackers_tell_the_runs_of_a_sweep_apart(tmp_path: Path) -> None:
@@ -179,8 +182,10 @@ def test_trackers_tell_the_runs_of_a_sweep_apart(tmp_path: Path) -> None:
 
 
 def test_a_sink_in_the_current_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sinks_of_this_folder.py").write_text("def memory(*given):\n    return given\n")
+    text = "class Memory:\n    def __init__(self, *given):\n        self.given = given\n"
+    text += "    def write(self, record): ...\n    write_eval = write\n    def close(self): ...\n"
+    (tmp_path / "sinks_of_this_folder.py").write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
-    made: Any = make_sink("sinks_of_this_folder:memory", tmp_path, "run", RECIPE)
-    assert made == (tmp_path, "run", RECIPE)
+    made: Any = make_sink("sinks_of_this_folder:Memory", tmp_path, "run", RECIPE)
+    assert made.given == (tmp_path, "run", RECIPE)

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from groupwise.workers import supervisor
+
 
 class BadText(Exception):
     def __str__(self) -> str:
@@ -180,17 +182,16 @@ def _patch_and_make(function: Any, patch: Any, pid: int) -> Patched:
     return Patched(function, patch)
 
 
-# The supervisor runs as a script, so what is to be changed is in `__main__`.
 def never_check_limits() -> None:
-    sys.modules["__main__"].Supervisor._check_limits = lambda *_: None  # type: ignore[attr-defined]
+    supervisor.Supervisor._check_limits = lambda *_: None  # type: ignore[method-assign]
 
 
 def replace_after_100_items() -> None:
-    sys.modules["__main__"].MAX_ITEMS_PER_WORKER = 100  # type: ignore[attr-defined]
+    supervisor.MAX_ITEMS_PER_WORKER = 100
 
 
 def break_workers() -> None:
     def refuse(memory_mb: int) -> None:
         raise OSError("no limits here")
 
-    sys.modules["__main__"].limit_memory = refuse  # type: ignore[attr-defined]
+    supervisor.limit_memory = refuse
