@@ -27,7 +27,7 @@ class CodeTask(Config):
     isolation: str = "auto"
     """How programs are isolated: `namespaces`, `landlock`, or `auto`: the first of them that this machine offers."""
 
-    verifier: ClassVar[str] = "code/1"
+    verifier: ClassVar[str] = "code/2"
 
     def check(self) -> None:
         check_options(self.seconds, self.memory_mb, self.isolation)

@@ -80,7 +80,7 @@ def test_humaneval(humaneval: Task) -> None:
     assert text.startswith("Complete this function.")
     assert text.endswith('"""Sum."""\n```')
     assert "assert" not in text
-    assert humaneval.verifier == "code/1"
+    assert humaneval.verifier == "code/2"
     assert humaneval.score(problem, _gold(humaneval, problem)).verdict is Verdict.CORRECT
     assert humaneval.score(problem, "    return a + b").verdict is Verdict.CORRECT
     assert humaneval.score(problem, "    return 3").reward == 0.5

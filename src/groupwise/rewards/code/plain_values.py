@@ -8,9 +8,9 @@ an integer below 2**53, a finite float, a string, or `[tag, …]`:
 
 `decode` is its inverse. Both run in a sandbox, and their cost depends on the value.
 
-`read_tree`, `matches`, `truth` and `scalar` run in our process, on trees of a hostile program. They raise only
-`BadTree`, never run a tree, take time linear in its length, and never put its elements into a hash table of more than
-`MAX_KEY_ITEMS`, since integers with colliding hashes are easy to write.
+`read_tree`, `matches`, `truth`, `holds_nan` and `scalar` run in our process, on trees of a hostile program. They raise
+only `BadTree`, never run a tree, take time linear in its length, and never put its elements into a hash table of more
+than `MAX_KEY_ITEMS`, since integers with colliding hashes are easy to write.
 
 The module needs only the standard library, since its source is sent into the sandbox.
 """
@@ -257,6 +257,25 @@ def _scalars_equal(value: Any, expected: Any) -> bool:
     if type(value) in (bool, int, float, complex) and type(expected) in (bool, int, float, complex):
         return value == expected or (value != value and expected != expected)
     return bool(value == expected)
+
+
+def holds_nan(tree: Any) -> bool:
+    """Return whether the tree's value is NaN or has one within; raise BadTree for an invalid tree."""
+    waiting = [tree]
+    while waiting:
+        each = waiting.pop()
+        if not _is_leaf(each):
+            tag, items = each
+            waiting += items if tag not in MAPPING_TAGS.values() else [part for pair in items for part in _pair(pair)]
+        elif (value := scalar(each)) != value:
+            return True
+    return False
+
+
+def _pair(tree: Any) -> list[Any]:
+    if type(tree) is not list or len(tree) != 2:
+        raise BadTree("not a pair")
+    return tree
 
 
 def truth(tree: Any) -> bool | None:

@@ -5,6 +5,9 @@ data (`plain_values`), which is compared here, or in the judge: a second sandbox
 relays its calls of the solution to the first. Nothing that a program prints, raises or exits with is a pass, and an
 object of its own class is not an answer. `unit_tests` decides which tests go which way.
 
+What Python code overlooks fails a test by itself: NaN, unless the tests mention it, and a StopIteration that leaves the
+solution.
+
 All calls of a problem share one session of the program, so state kept between calls is at its own risk. A test that
 fails or raises does not end the others, but when the program ends or runs out of time, the remaining tests fail. A test
 of stdin and stdout has its own process; the outputs must have the same lines, up to trailing white space and empty
@@ -31,7 +34,7 @@ from typing import Any
 
 from groupwise.config.build import ConfigError
 from groupwise.rewards.code import harness, plain_values
-from groupwise.rewards.code.plain_values import MAX_TREE_BYTES, BadTree, encode, matches, read_tree, truth
+from groupwise.rewards.code.plain_values import MAX_TREE_BYTES, BadTree, encode, holds_nan, matches, read_tree, truth
 from groupwise.rewards.code.unit_tests import CallTest, CodeSpec, GradingPlan, StdinTest, read_plan
 from groupwise.rewards.format import excerpt
 from groupwise.sandbox import ProgramLimits, ProgramStatus, Sandbox, Session, SessionEnded
@@ -246,7 +249,7 @@ def _call_failure(test: CallTest, running: _ProgramSession) -> Failure:
 def _judged_failures(
     plan: GradingPlan, running: _ProgramSession, limits: ProgramLimits, sandbox: Sandbox
 ) -> list[Failure]:
-    """Run the judge and relay its calls. A test fails if the program gave no plain answer, whatever the test says."""
+    """Run the judge and relay its calls. A test fails if the program gave an unfit answer, whatever the test says."""
     failures: list[Failure] = []
     no_answer = end = ""
     # The judge waits while the program runs, so its wall-clock limit includes the program's time.
@@ -262,8 +265,8 @@ def _judged_failures(
                     if answer is None:
                         end = running.end
                         break
-                    if not answer.startswith((b'["value", ', b'["raised", ')):
-                        no_answer = "no plain data"
+                    if why := _unfit(answer, plan.may_be_nan):
+                        no_answer, answer = why, b'["not plain", ""]'
                     judge.send(answer)
                 else:
                     failures.append(no_answer or _judged_failure(message))
@@ -271,6 +274,21 @@ def _judged_failures(
         except SessionEnded as ended:
             end = f"the judge ended: {ended.outcome.status}"
     return failures + [end] * (plan.num_judged - len(failures))
+
+
+def _unfit(answer: bytes, may_be_nan: bool) -> Failure:
+    """Return why an answer to the judge passes no test, whatever the test does with it; None if one may pass."""
+    try:
+        match read_tree(answer):
+            case ["value", tree]:
+                # Every comparison with NaN is false, so `not abs(f(x) - 1) > 0.1` would pass.
+                return "NaN" if holds_nan(tree) and not may_be_nan else None
+            case ["raised", str(), str(name)]:
+                # Python takes these for the end of `map`, `filter` or `zip`, so a loop over no result would pass.
+                return f"raised: {name}" if name in ("StopIteration", "StopAsyncIteration") else None
+    except BadTree as error:
+        return f"forged: {error}"
+    return "no plain data"
 
 
 def _judged_failure(message: bytes) -> Failure:

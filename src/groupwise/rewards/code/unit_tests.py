@@ -33,6 +33,7 @@ from typing import Any, Literal
 Check = Literal["equal", "is", "true", "false"]
 
 _ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(?:\(\))?(?:\.[A-Za-z_]\w*(?:\(\))?)*(?<!\))")
+_NAN = re.compile(r"(?<![a-z])(is_?)?nan(?![a-z])", re.IGNORECASE)
 
 
 class BadTests(ValueError):
@@ -85,6 +86,8 @@ class GradingPlan:
     """The message that makes `harness.serve_judge` run the other tests."""
     num_judged: int
     stdin: tuple[StdinTest, ...]
+    may_be_nan: bool
+    """Whether Python tests, or their helpers, speak of NaN."""
 
     @property
     def num_tests(self) -> int:
@@ -117,7 +120,8 @@ def plan_tests(spec: CodeSpec) -> GradingPlan:
         planner = _Planner(spec, "\n".join(texts))
         calls += planner.calls
         judge, num_judged = planner.message(), planner.num_judged
-    plan = GradingPlan(tuple(calls), judge, num_judged, tuple(stdin))
+    may_be_nan = _NAN.search("\n".join([spec.helpers, *texts])) is not None
+    plan = GradingPlan(tuple(calls), judge, num_judged, tuple(stdin), may_be_nan)
     if not plan.num_tests:
         raise BadTests("no test: expected assert statements, a check(candidate) function, or objects with 'call' …")
     if stdin and len(stdin) < plan.num_tests:

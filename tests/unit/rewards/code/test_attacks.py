@@ -195,6 +195,52 @@ def f(x):
 """
 
 
+LENIENT = {
+    "map": "assert all(map(lambda x: f(x) == x + 1, [1, 2]))",
+    "zip of map": "for found, wanted in zip(map(f, [1, 2]), [2, 3]):\n    assert found == wanted",
+    "map of the name": "pairs = [(1, 2), (2, 3)]\nassert [p for p in map(f, [1, 2])] in ([], [2, 3])",
+    "set up first": "found = list(map(f, [1, 2]))\nassert len(found) < 3\nassert all(a in (2, 3) for a in found)",
+    "filter": "assert not list(filter(lambda x: f(x) != x + 1, [1, 2]))",
+    "next": "assert next(map(f, [1]), 2) == 2",
+    "iter": "for found in iter(lambda: f(1), 2):\n    assert False",
+    "caught": "try:\n    for found in map(f, [1, 2]):\n        assert found > 1\nexcept Exception:\n    assert False",
+    "distance": "wanted = 2\nassert not abs(f(1) - wanted) > 1e-6",
+    "order": "assert not (f(1) < 2 or f(1) > 2)",
+    "distances": "found = [f(1), f(2)]\nassert not any(abs(a - b) > 1e-6 for a, b in zip(found, [2, 3]))",
+    "largest": "assert not max(abs(f(x) - x - 1) for x in [1, 2]) > 1e-6",
+}
+NOTHING = {
+    "stop": "raise StopIteration",
+    "stop anew": "raise type('Stop', (StopIteration,), {})",
+    "stop async": "raise StopAsyncIteration",
+    "nan": "return float('nan')",
+    "Decimal": "import decimal; return decimal.Decimal('NaN')",
+    "complex": "return complex(0, float('nan'))",
+}
+
+
+@pytest.mark.parametrize("body", NOTHING.values(), ids=NOTHING.keys())
+@pytest.mark.parametrize("test", LENIENT.values(), ids=LENIENT.keys())
+def test_nothing_passes_where_a_test_takes_nothing_for_right(clean: Sandbox, test: str, body: str) -> None:
+    spec = CodeSpec((test,), ("f",))
+    assert _score(clean, f"def f(x): {body}", spec).reward == 0.0
+    assert _score(clean, "def f(x): return x + 1", spec).reward == 1.0
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "import math\nassert math.isnan(f([]))",
+        "assert str(f([])) == 'nan'",
+        "found = f([])\nassert found != found, 'expected NaN'",
+        "try:\n    f([])\n    assert False\nexcept ZeroDivisionError:\n    pass",
+    ],
+)
+def test_what_a_test_asks_for_passes(sandbox: Sandbox, test: str) -> None:
+    body = "return 1 / len(x)" if "Zero" in test else "return sum(x) / len(x) if x else float('nan')"
+    assert _score(sandbox, f"def f(x): {body}", CodeSpec((test,), ("f",))).reward == 1.0
+
+
 @pytest.mark.parametrize("program", ATTACKS.values(), ids=ATTACKS.keys())
 def test_attacks_earn_nothing(clean: Sandbox, program: str) -> None:
     cpu, started = time.process_time(), time.monotonic()

@@ -1,6 +1,7 @@
 """Plain values over the border: exact both ways, and safe to compare whatever a program sends."""
 
 import collections
+import contextlib
 import decimal
 import fractions
 import json
@@ -20,6 +21,7 @@ from groupwise.rewards.code.plain_values import (
     NotPlain,
     decode,
     encode,
+    holds_nan,
     matches,
     read_tree,
     truth,
@@ -130,6 +132,14 @@ def test_nan_and_json_lists() -> None:
     assert not matches(_sent({1, 2}), [1, 2], lists_are_tuples=True)
 
 
+@settings(deadline=None)
+@given(LITERALS, st.sampled_from([math.nan, complex(0.0, math.nan), decimal.Decimal("NaN")]))
+def test_nan_is_found_anywhere(value: Any, nan: Any) -> None:
+    assert not holds_nan(_sent([value, "nan", ["float", "nan"], {"float": "nan"}, math.inf]))
+    for holder in (nan, [value, nan], {1: (value, [nan])}, {(nan, 1): value}, {1: value, 2: {nan}}):
+        assert holds_nan(_sent(holder))
+
+
 class _Liar(int):
     def __eq__(self, other: object) -> bool:
         return True
@@ -232,6 +242,8 @@ HOSTILE = [
 def test_trees_that_are_none(tree: Any) -> None:
     with pytest.raises(BadTree):
         decode(tree)
+    with contextlib.suppress(BadTree):
+        assert not holds_nan(tree)
     for expected in (0, 1, 1.5, None, "", b"", [], [1], (), {1}, set(), {}, {1: 2}, {(): 1}, frozenset({1})):
         assert not matches(tree, expected)
         assert not matches(["list", [tree]], [expected])
