@@ -32,7 +32,7 @@ class JsonSchema(DataTask):
     paths_reward: ShareBelowOne = 0.6
     """Reward for a document that is not right but has all required paths; 0 turns partial credit off."""
 
-    verifier: ClassVar[str] = "json-schema/1"
+    verifier: ClassVar[str] = "json-schema/2"
 
     def problem(self, row: Row, is_held_out: bool) -> Problem:
         prompt = row.text(self.prompt_key)

@@ -49,7 +49,7 @@ def test_problems(tmp_path: Path) -> None:
     assert problem.answer == ""
     assert task.gold_completion(problem) is None
     score = task.score(problem, 'Here: {"a": 5}')
-    assert (score.verdict, score.reward, score.verifier) == (Verdict.CORRECT, 1.0, "json-schema/1")
+    assert (score.verdict, score.reward, score.verifier) == (Verdict.CORRECT, 1.0, "json-schema/2")
     assert task.score(problem, '{"b": 5}').verdict is Verdict.WRONG
     assert pickle.loads(pickle.dumps(task)) == task
 

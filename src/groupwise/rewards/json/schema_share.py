@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from jsonschema_rs import ValidationError, ValidationErrorKind
 
@@ -80,7 +81,7 @@ class _Outliner:
             schema = todo.pop()
             reference = schema.get("$ref")
             if reference is not None:
-                target = None if reference in followed else self._resolve(reference)
+                target = None if reference in followed else resolve(self.root, reference)
                 if target is None:
                     return None, followed
                 followed = followed | {reference}
@@ -91,15 +92,16 @@ class _Outliner:
                 todo += [member for member in members or () if isinstance(member, Mapping)]
         return tuple(flat), followed
 
-    def _resolve(self, reference: Any) -> Mapping[str, Any] | None:
-        """Return the target of `#/…`; None for anything else (anchors, other documents)."""
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            return None
-        found: Any = self.root
-        for step in reference[1:].split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            found = found.get(name) if isinstance(found, Mapping) else None
-        return found if isinstance(found, Mapping) else None
+
+def resolve(schema: Mapping[str, Any], reference: Any) -> Mapping[str, Any] | None:
+    """Return the target of `#/…` in a schema; None for anything else (anchors, other documents)."""
+    if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
+        return None
+    found: Any = schema
+    for step in unquote(reference[1:]).split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else None
 
 
 def _names(required: Any) -> list[str]:

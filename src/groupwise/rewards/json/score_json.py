@@ -22,12 +22,13 @@ import jsonschema_rs
 
 from groupwise.rewards.extract import fenced_or_tagged
 from groupwise.rewards.format import excerpt, score_correct
+from groupwise.rewards.json.schema_errors import ErrorLister
 from groupwise.rewards.json.schema_share import SchemaOutline, outline_of, share
 from groupwise.types import Score
 
 PATHS_REWARD = 0.6
 MAX_ERRORS = 1_000
-"""A document with more errors gets no reward."""
+"""A document with more errors gets no reward, nor does one that could have too many (`schema_errors`)."""
 MAX_PATTERN_BYTES = 1 << 20
 """Maximum size of a compiled pattern."""
 MAX_JSON_CHARS = 65_536
@@ -55,6 +56,7 @@ class SchemaError(ValueError):
 class CompiledSchema:
     validator: jsonschema_rs.Validator
     outline: SchemaOutline
+    lister: ErrorLister
 
 
 @functools.lru_cache(maxsize=1024)
@@ -66,14 +68,15 @@ def compile_schema(schema: str) -> CompiledSchema:
         raise SchemaError(f"not JSON: {error}") from None
     if not isinstance(document, dict):
         raise SchemaError(f"expected an object, got {excerpt(schema, 40)}")
+    options: dict[str, Any] = {
+        "validate_formats": True,
+        "retriever": _refuse,
+        "mask": "value",  # messages must not carry the document along
+        "pattern_options": jsonschema_rs.RegexOptions(MAX_PATTERN_BYTES, MAX_PATTERN_BYTES),
+    }
     try:
-        validator = jsonschema_rs.validator_for(
-            document,
-            validate_formats=True,
-            retriever=_refuse,
-            mask="value",  # messages must not carry the document along
-            pattern_options=jsonschema_rs.RegexOptions(MAX_PATTERN_BYTES, MAX_PATTERN_BYTES),
-        )
+        validator = jsonschema_rs.validator_for(document, **options)
+        lister = ErrorLister(document, **options)
     except jsonschema_rs.ReferencingError as error:
         raise SchemaError(f"{error}; only references within the schema are followed") from None
     except jsonschema_rs.ValidationError as error:
@@ -81,7 +84,8 @@ def compile_schema(schema: str) -> CompiledSchema:
     except ValueError as error:  # an unknown draft
         raise SchemaError(str(error)) from None
     old_drafts = (jsonschema_rs.Draft4Validator, jsonschema_rs.Draft6Validator, jsonschema_rs.Draft7Validator)
-    return CompiledSchema(validator, outline_of(document, ignores_beside_ref=isinstance(validator, old_drafts)))
+    outline = outline_of(document, ignores_beside_ref=isinstance(validator, old_drafts))
+    return CompiledSchema(validator, outline, lister)
 
 
 def _refuse(uri: str) -> NoReturn:
@@ -125,7 +129,7 @@ def score_document(schema: str, answer: str, text: str, verifier: str, *, paths_
 
 def _partial(compiled: CompiledSchema, document: Any) -> tuple[float, str]:
     """Return the share of valid paths, and the first error in words."""
-    errors = list(compiled.validator.iter_errors(document))
+    errors = compiled.lister.errors(document)
     if not errors or len(errors) > MAX_ERRORS:
         return 0.0, "invalid" if not errors else f"more than {MAX_ERRORS} errors"
     place = "/".join(map(str, errors[0].instance_path)) or "the root"

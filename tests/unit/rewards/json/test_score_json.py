@@ -275,6 +275,7 @@ def test_what_is_required_behind_references() -> None:
         {"$ref": "#"},
         {"$ref": "#/nowhere/at/all"},
         {"$ref": "other.json"},
+        {"$ref": "#a", "$defs": {"b": {"$anchor": "a"}}, "type": "object", "required": ["c"]},
     ],
 )
 def test_what_is_not_required_for_sure_is_a_leaf(schema: dict[str, Any]) -> None:
