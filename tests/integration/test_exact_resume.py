@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from groupwise.cli import main
 from groupwise.config import Recipe, dump_toml, parse_recipe, to_table
+from groupwise.runs.reader import Run
 from groupwise.training import pipeline
 from groupwise.training.training import Training
 from groupwise.types import UpdateStats
@@ -202,7 +205,10 @@ def test_sigterm_while_tokens_are_drawn_stops_at_once(
 
 
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
-    recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe_with: Callable[..., Recipe],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     recipe = recipe_with(checkpoints={"every_steps": 1, "keep_last": 3})
     pipeline.train(recipe, tmp_path / "whole")
@@ -215,3 +221,49 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(
     assert pipeline.resume(tmp_path / "damaged")
     assert whole_result(tmp_path / "damaged") == whole_result(tmp_path / "whole")
     assert "checkpoint_passed_over" in (tmp_path / "damaged" / "events.jsonl").read_text()
+    assert f"{newest} is passed over: weights.safetensors was changed" in caplog.text
+
+
+def cut(checkpoints: Path) -> list[str]:
+    for path in checkpoints.glob("step-*"):
+        os.truncate(path / "weights.safetensors", 10)
+    return [f"{path.name}: weights.safetensors has 10 bytes" for path in checkpoints.glob("step-*")]
+
+
+def unmount(checkpoints: Path) -> list[str]:
+    shutil.rmtree(checkpoints)
+    checkpoints.mkdir()
+    return [f"{checkpoints} has no checkpoint"]
+
+
+@pytest.mark.parametrize("lose", [cut, unmount])
+def test_a_run_that_lost_its_checkpoints_begins_again_only_when_told(
+    lose: Callable[[Path], list[str]],
+    recipe_with: Callable[..., Recipe],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_dir = tmp_path / "run"
+    pipeline.train(recipe_with(), run_dir)
+    expected, metrics = whole_result(run_dir), (run_dir / "metrics.jsonl").read_bytes()
+    reasons = lose(run_dir / "checkpoints")
+    assert main(["train", "--resume", str(run_dir)]) == 2
+    said = capsys.readouterr().err
+    assert f"{run_dir} has logs up to step 6, but no checkpoint to continue from" in said
+    assert all(reason in said for reason in [*reasons, "--start-over"])
+    assert (run_dir / "metrics.jsonl").read_bytes() == metrics
+    assert main(["train", "--resume", str(run_dir), "--start-over"]) == 0
+    assert whole_result(run_dir) == expected
+    assert (run_dir / "old-1" / "metrics.jsonl").read_bytes() == metrics
+    assert Run(run_dir / "old-1").recipe == Run(run_dir).recipe
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipe_with(checkpoints={"every_steps": 3, "keep_best": False})
+    pipeline.train(recipe, tmp_path / "whole")
+    run_until(monkeypatch, recipe, tmp_path / "killed", 3)
+    assert len(metrics_lines(tmp_path / "killed")) == 2
+    assert pipeline.resume(tmp_path / "killed")
+    assert whole_result(tmp_path / "killed") == whole_result(tmp_path / "whole")

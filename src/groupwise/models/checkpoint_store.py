@@ -79,6 +79,8 @@ class CheckpointStore:
         self.root = Path(root)
         self._keep_last = keep_last
         self._on_skip = on_skip or (lambda path, reason: None)
+        self.passed_over: dict[str, str] = {}
+        """Why `newest_valid` did not choose a newer checkpoint, by name."""
 
     def save(
         self,
@@ -120,6 +122,7 @@ class CheckpointStore:
             reason = self.verify(path)
             if reason is None:
                 return path
+            self.passed_over[path.name] = reason
             self._on_skip(path, reason)
         return None
 

@@ -5,6 +5,7 @@ RUN/ recipe.toml  run.json  run.lock  metrics.jsonl  evals.jsonl  events.jsonl
      tokens/000010.jsonl          what the step did to each token; one line per group, as in rollouts/
      eval_rollouts/000010.jsonl   as rollouts/, for the held-out problems
      checkpoints/                 see groupwise.models.checkpoint_store
+     old-1/                       what `train --resume --start-over` moved aside: a run of its own, for readers
      audit/                       page.html for labelling completions, labels.jsonl: see groupwise.audit
 """
 
@@ -26,6 +27,8 @@ REWARDS = "rewards"
 DATA = "data"
 """Rows that were passed to `groupwise.train` as objects."""
 CHECKPOINTS = "checkpoints"
+OLD = "old"
+"""First part of the names of folders that hold what was there before the run was started over."""
 SWEEP = "sweep.json"
 """File that marks the folder of a sweep (groupwise.sweeps), which is not a run."""
 SWEEP_RUNS = "runs"

@@ -9,6 +9,8 @@ on disk. Checkpoints are not written here.
 from __future__ import annotations
 
 import datetime
+import itertools
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,9 @@ from groupwise.runs.records import eval_to_json, group_to_json, step_to_json, tr
 from groupwise.runs.sinks import EventSink, Sink
 from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
 
+LINES = (layout.METRICS, layout.EVALS, layout.EVENTS)
+FOLDERS = (layout.ROLLOUTS, layout.TOKENS, layout.EVAL_ROLLOUTS)
+
 
 class RunLog:
     def __init__(self, run_dir: Path, sinks: Sequence[Sink] = ()) -> None:
@@ -38,9 +43,8 @@ class RunLog:
         self.run_dir = Path(run_dir)
         self._sinks = tuple(sinks)
         with writing(self.run_dir):
-            for folder in (layout.ROLLOUTS, layout.TOKENS, layout.EVAL_ROLLOUTS):
-                (self.run_dir / folder).mkdir(parents=True, exist_ok=True)
-            for name in (layout.METRICS, layout.EVALS, layout.EVENTS):
+            self._make_folders()
+            for name in LINES:
                 repair_tail(self.run_dir / name)
         for watcher in self._watchers():
             watcher.watch(self)
@@ -106,8 +110,30 @@ class RunLog:
                     if path.name.endswith(TEMPORARY_SUFFIX) or (number is not None and number > newest):
                         path.unlink()
 
+    def set_aside(self) -> None:
+        """Move all logs and checkpoints to a new folder RUN/old-N, so that the run can start over.
+
+        With copies of the recipe and the info, that folder can be read like any run.
+        """
+        numbered = (self.run_dir / f"{layout.OLD}-{number}" for number in itertools.count(1))
+        folder = next(path for path in numbered if not path.exists())
+        with writing(folder):
+            folder.mkdir()
+            for name in (layout.CHECKPOINTS, *LINES, *FOLDERS):
+                if (self.run_dir / name).exists():
+                    (self.run_dir / name).rename(folder / name)
+            for name in (layout.RECIPE, layout.INFO):
+                if (self.run_dir / name).exists():
+                    shutil.copy(self.run_dir / name, folder)
+            self._make_folders()
+        self.write_event("started_over", old=folder.name)
+
     def close(self) -> None:
         self._tell(lambda sink: sink.close())
+
+    def _make_folders(self) -> None:
+        for folder in FOLDERS:
+            (self.run_dir / folder).mkdir(parents=True, exist_ok=True)
 
     def _rewind_lines(self, path: Path, step: int) -> None:
         repair_tail(path)

@@ -44,9 +44,9 @@ def train(recipe: Recipe, run_dir: Path, sinks: Sequence[Sink] = ()) -> bool:
     return carry_out(RunRequest(recipe, run_dir, sinks=sinks))
 
 
-def resume(run_dir: Path, sinks: Sequence[Sink] = (), *, accept_verifier: bool = False) -> bool:
-    """Resume a run from its newest valid checkpoint. A changed verifier is refused unless `accept_verifier`."""
-    return carry_out(RunRequest(recipe_of(run_dir), run_dir, True, accept_verifier, sinks=sinks))
+def resume(run_dir: Path, sinks: Sequence[Sink] = (), **choices: Any) -> bool:
+    """Resume a run from its newest valid checkpoint. `choices`: what the request permits."""
+    return carry_out(RunRequest(recipe_of(run_dir), run_dir, is_resumed=True, sinks=sinks, **choices))
 
 
 def carry_out(request: RunRequest) -> bool:
@@ -66,9 +66,11 @@ def carry_out(request: RunRequest) -> bool:
 def _run(training: Training, request: RunRequest) -> bool:
     log = training.log
     try:
-        if request.is_resumed:
+        if request.is_resumed and not request.start_over:
             training.restore(accept_verifier=request.accept_verifier)
         else:
+            if request.is_resumed:
+                log.set_aside()
             record_start(training)
         log.write_event("resumed" if request.is_resumed else "started", step=training.position.step, pid=os.getpid())
         with training.control.listening():

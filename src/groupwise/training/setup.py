@@ -48,6 +48,8 @@ class RunRequest:
     is_resumed: bool = False
     accept_verifier: bool = False
     """Resume although the verifier's version has changed. The change is logged."""
+    start_over: bool = False
+    """Begin a resumed run again at its first step. What it has written is moved to a folder inside it."""
     memory_gib: float | None = None
     """Limit on the GPU memory of this process, for runs that share a GPU."""
     sinks: Sequence[Sink] = ()
@@ -129,11 +131,16 @@ def set_up(request: RunRequest, folder: Path) -> Training:
         name, table = tracked_name(run_dir), to_table(recipe)
         sinks = [*request.sinks, *(make_sink(sink, run_dir, name, table) for sink in recipe.logging.sinks)]
     log = RunLog(folder, sinks)
+
+    def pass_over(path: Path, reason: str) -> None:
+        log.write_event("checkpoint_passed_over", name=path.name, reason=reason)
+        logger.warning("%s is passed over: %s", path, reason)
+
     kind = CheckpointStore if world.rank == 0 else CheckpointReader
     store = kind(
         run_dir / layout.CHECKPOINTS,
         recipe.checkpoints.keep_last,
-        on_skip=lambda path, reason: log.write_event("checkpoint_passed_over", name=path.name, reason=reason),
+        on_skip=pass_over,
     )
     return Training(
         recipe=recipe,

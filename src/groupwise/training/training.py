@@ -25,8 +25,10 @@ from groupwise.engines.engine import Engine
 from groupwise.evals.guards import judge, read_guards
 from groupwise.evals.held_out import evaluate
 from groupwise.models.chat import Prompts
-from groupwise.models.checkpoint_store import CheckpointStore, checkpoint_name
+from groupwise.models.checkpoint_store import CheckpointStore, checkpoint_name, checkpoint_order
 from groupwise.models.policy import Policy
+from groupwise.runs import layout
+from groupwise.runs.reader import Run
 from groupwise.runs.writer import RunLog
 from groupwise.scoring.scorer import Scorer
 from groupwise.tasks.task import Task
@@ -240,17 +242,22 @@ class Training:
         self.log.write_event("checkpoint", name=name, seconds=self.save_s)
 
     def restore(self, *, accept_verifier: bool = False) -> None:
-        """Load the newest valid checkpoint. Without one, the run starts over with the same numbers."""
+        """Load the newest valid checkpoint. A run that has saved none begins again, with the same numbers."""
         path = self.store.newest_valid()
-        if path is not None:
-            path = self.store.rewind(path.name)
         # Rank 0 chooses the checkpoint; the others only read.
-        path = self.policy.world.gather(path)[0]
+        path, refusal = self.policy.world.gather((path, "" if path else self._refusal_to_begin_again()))[0]
+        if refusal:
+            raise ConfigError(refusal)
         if path is None:
+            logger.warning("%s has saved no checkpoint yet: it begins again at step 1", self.run_dir)
             self.log.rewind(0, eval_step=-1)
             return
+        if self.store.passed_over:
+            logger.warning("%s continues from %s: the steps after it are repeated", self.run_dir, path.name)
         tensors, state = self.store.load(path, check=False)
         refuse_changes(self.identity, state["identity"], accept_verifier)
+        self.policy.world.gather(None)  # all ranks have loaded what the first one now moves
+        self.store.rewind(path.name)
         verifiers = [state["identity"]["verifier"], self.identity["verifier"]]
         if verifiers[0] != verifiers[1]:
             self.log.write_event("verifier_changed", step=state["position"]["step"], change=" → ".join(verifiers))
@@ -269,6 +276,24 @@ class Training:
         self.log.rewind(position.step, eval_step=position.last_eval_step, rollout_step=position.step + in_flight)
         if position.best_checkpoint in self.store.names():
             self.store.mark(position.best_checkpoint, "best")
+
+    def _refusal_to_begin_again(self) -> str:
+        """Return why a run without a usable checkpoint is not started over unasked; "" if it never saved one."""
+        run, lost, folder = Run(self.run_dir), self.store.passed_over, self.store.root
+        events = run.events()
+        saved = [str(event["name"]) for event in events if event["kind"] == "checkpoint"]
+        steps = [record.step for record in run.steps()] + run.rollout_steps()
+        step = max([0, *steps, *(checkpoint_order(name)[0] for name in saved)])
+        if step == 0 or (events and not saved and not lost):
+            return ""
+        reasons = [f"{name}: {reason}" for name, reason in lost.items()]
+        reasons = reasons or [f"{folder} {'has no checkpoint' if folder.is_dir() else 'is missing'}"]
+        return (
+            f"{self.run_dir} has logs up to step {step}, but no checkpoint to continue from:\n  "
+            + "\n  ".join(reasons)
+            + f"\nRestore {folder} and resume again. Or begin again at step 1 with --start-over (start_over=True): it "
+            f"moves logs and checkpoints to {self.run_dir / layout.OLD}-N and deletes nothing"
+        )
 
 
 def refuse_changes(now: Mapping[str, Any], then: Mapping[str, Any], accept_verifier: bool = False) -> None:
