@@ -132,7 +132,10 @@ def test_format_following_is_guarded_too(recipe_with: Callable[..., Recipe], tmp
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"guards": {"max_perplexity_ratio": 0.9}}, "max_perplexity_ratio = 0.9: must be at least 1"),
+        (
+            {"guards": {"max_perplexity_ratio": 0.9}},
+            "max_perplexity_ratio = 0.9: must be from 1 to 1,000,000, or 0 (off)",
+        ),
         ({"guards": {"max_format_drop": 1.5}}, "max_format_drop = 1.5"),
         ({"guards": {"max_perplexity_ratio": 0, "max_format_drop": 0}}, "nothing is measured"),
         ({"guards": {}, "evaluation": {"at_start": False}}, "evaluation.at_start = false"),

@@ -19,6 +19,8 @@ import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
+from groupwise.base.text_layout import shortened
+
 T = TypeVar("T")
 type_hints: Callable[..., dict[str, Any]] = functools.cache(typing.get_type_hints)
 
@@ -48,20 +50,22 @@ class Within:
     """As in mathematics: "[0, 1)" includes 0 but not 1."""
     hint: str = ""
     """What to write instead, for the message."""
+    also: float | None = None
+    """One more value, which turns something off."""
 
     def check(self, key: str, value: float) -> None:
         low, high = map(float, self.interval[1:-1].split(","))
         has_low, has_high = self.interval[0] == "[", self.interval[-1] == "]"
-        if self.interval == "[0, inf]":
-            expected = "not be negative"
-        elif math.isinf(low):
-            expected = "be finite"
-        elif math.isinf(high):
-            expected = f"be at least {low:g}" if has_low else f"be above {low:g}"
-        else:
-            expected = f"be in {self.interval}"
         is_inside = low < value < high or (has_low and value == low) or (has_high and value == high)
-        require(is_inside, f"{key} = {value}: must {expected}{self.hint and f'; {self.hint}'}")
+        if is_inside or value == self.also:
+            return
+        expected = (
+            f"{'at least' if has_low else 'above'} {low:,.16g} and {'at most' if has_high else 'below'} {high:,.16g}"
+        )
+        if has_low and has_high:
+            expected = f"from {low:,.16g} to {high:,.16g}"
+        also = "" if self.also is None else f", or {self.also:g} (off)"
+        raise ConfigError(f"{key} = {shown(value)}: must be {expected}{also}{self.hint and f'; {self.hint}'}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,17 +79,22 @@ class SafeName:
         )
 
 
-def require_at_least(low: int, table: object, *keys: str) -> None:
-    for key in keys:
-        Within(f"[{low}, inf]").check(key, getattr(table, key))
+@dataclasses.dataclass(frozen=True)
+class NotEmpty:
+    """Texts with at least one character: `x: Annotated[str, NotEmpty("why")]`."""
+
+    why: str
+
+    def check(self, key: str, value: str) -> None:
+        require(value != "", f"{key} = '': {self.why}")
 
 
-NotNegative = Annotated[float, Within("[0, inf]")]
-Positive = Annotated[float, Within("(0, inf]")]
-Finite = Annotated[float, Within("(-inf, inf)")]
+Amount = Annotated[float, Within("[-1e6, 1e6]")]
 Share = Annotated[float, Within("[0, 1]")]
-Count = Annotated[int, Within("[1, inf]")]
-CountOrZero = Annotated[int, Within("[0, inf]")]
+Seconds = Annotated[float, Within("(0, 1e7]")]
+Count = Annotated[int, Within("[1, 1e9]")]
+CountOrZero = Annotated[int, Within("[0, 1e9]")]
+Seed = Annotated[int, Within(f"[0, {2**53}]")]  # integers up to this are exact in any JSON
 Name = Annotated[str, SafeName()]
 
 
@@ -100,12 +109,37 @@ class Config:
             with contextlib.suppress(NameError):  # your own task may be in a function, and name types found only there
                 hints |= type_hints(cls, include_extras=True)
         for key, hint in hints.items():
-            for limit in getattr(hint, "__metadata__", ()):
-                limit.check(key, getattr(self, key))
+            _check_limits(hint, key, getattr(self, key, None))
         self.check()
 
     def check(self) -> None:
         """Refuse values that do not go together. Each value alone is known to be within its limits."""
+
+
+def _check_limits(hint: Any, key: str, value: Any) -> None:
+    """Check a value, and what is in a list or table, against the limits in its annotation."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        for limit in hint.__metadata__:
+            limit.check(key, value)
+    elif origin in (typing.Union, types.UnionType):
+        for option in options:
+            kind = getattr(option, "__origin__", None)
+            if isinstance(kind, type) and isinstance(value, kind):
+                _check_limits(option, key, value)
+    elif origin is tuple:
+        for index, entry in enumerate(value):
+            _check_limits(options[0], f"{key}.{index}", entry)
+    elif isinstance(value, Mapping) and options:
+        for name, entry in value.items():
+            _check_limits(options[1], f"{key}.{name}", entry)
+
+
+def shown(value: Any, max_chars: int = 80) -> str:
+    """Return a value as messages show it: on one line, and not all of a long one."""
+    if isinstance(value, int) and abs(value) >= 10**max_chars:  # Python refuses to write thousands of digits
+        return f"an integer of about {round(value.bit_length() * math.log10(2)):,} digits"
+    return shortened(repr(value), max_chars)
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:

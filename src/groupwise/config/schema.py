@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from groupwise.config.build import Config, Count, CountOrZero, Name, NotNegative, Positive, Within, require
-from groupwise.config.stages import RlStage, SftStage, Stage
+from groupwise.config.build import Amount, Config, Count, CountOrZero, Name, Seconds, Seed, Within, require
+from groupwise.config.stages import RlStage, SftStage, Stage, StopStrings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraConfig(Config):
-    rank: Annotated[int, Within("[1, inf]", "leave the lora table out to train all weights")] = 16
+    rank: Annotated[int, Within("[1, 65536]", "leave the lora table out to train all weights")] = 16
     """Rank of the adapters."""
-    alpha: float = 32.0
+    alpha: Annotated[float, Within("(0, 1e6]", "twice the rank is usual")] = 32.0
     """The output of the adapters is scaled by alpha / rank."""
     dropout: Annotated[float, Within("[0, 1)")] = 0.0
     """Dropout on the input of the adapters in training. Above 0, the first update is slightly off-policy."""
@@ -43,7 +43,7 @@ class ModelConfig(Config):
     chat_template_options: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the model's chat template, such as `enable_thinking = false` for Qwen3. An exported model keeps
     them in its template."""
-    tiny: Mapping[str, int] = field(default_factory=dict)
+    tiny: Mapping[str, Annotated[int, Within("[1, 1e6]")]] = field(default_factory=dict)
     """Sizes of a tiny-… model: hidden_size, intermediate_size, num_layers, num_heads, num_kv_heads, context_tokens."""
 
     def check(self) -> None:
@@ -75,7 +75,7 @@ class TaskConfig(Config):
     """A name from `groupwise tasks`, or `module:Class` for your own task."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the task; `groupwise tasks NAME` lists them."""
-    reward: str | Mapping[str, float] | None = None
+    reward: str | Mapping[str, Amount] | None = None
     """Reward functions instead of the task's own verifier: `module:function`, or several with weights, as in
     `{ "my_rewards:accuracy" = 1.0, "my_rewards:brevity" = 0.2 }`. Each takes (completion, row) and returns a number or
     a Score; the first one decides what is correct. The name `task` stands for the task's own verifier."""
@@ -83,14 +83,14 @@ class TaskConfig(Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierConfig(Config):
-    workers: int | Literal["auto"] = "auto"
+    workers: Annotated[int, Within("[0, 256]", 'or "auto"')] | Literal["auto"] = "auto"
     """Number of processes per rank that score completions while others are sampled. `auto`: half of the cores, at
     least 2 and at most 16. 0: score in the trainer, without limits."""
-    seconds: Positive = 5.0
+    seconds: Seconds = 5.0
     """CPU time limit per completion. A completion that takes longer counts as `timed_out`, not as wrong."""
-    wall_seconds: float = 60.0
+    wall_seconds: Seconds = 60.0
     """Wall-clock time limit per completion, for a verifier that waits for something."""
-    memory_mb: Annotated[int, Within("[64, inf]")] = 4096
+    memory_mb: Annotated[int, Within("[64, 1e8]")] = 4096
     """Memory limit per completion, not counting the imported modules."""
     process: str = ""
     """Also score the reasoning: `arithmetic` (the share of written calculations that are correct), or
@@ -98,8 +98,6 @@ class VerifierConfig(Config):
     reward.process_weight sets its weight in the reward."""
 
     def check(self) -> None:
-        is_known = self.workers == "auto" or 0 <= self.workers <= 256
-        require(is_known, f'workers = {self.workers}: must be from 0 to 256, or "auto"')
         require(
             self.wall_seconds >= self.seconds,
             f"wall_seconds = {self.wall_seconds}: must be at least seconds = {self.seconds}",
@@ -125,7 +123,7 @@ class EngineConfig(Config):
     weights_folder: str = ""
     """`vllm` with url: folder for the weights that the server loads; it must see the same path. Empty: a temporary
     folder on this machine."""
-    timeout_s: NotNegative = 0.0
+    timeout_s: Annotated[float, Within("[0, 1e7]")] = 0.0
     """`vllm` with url: maximum wait for one answer (a whole completion, or loading weights). 0: use 600."""
 
     def check(self) -> None:
@@ -156,11 +154,11 @@ class EvaluationConfig(Config):
     """Number of held-out problems, from the first on. 0: all."""
     rollouts_per_problem: Count = 1
     """Completions per problem; pass@1 is their mean."""
-    temperature: float = 0.0
+    temperature: Annotated[float, Within("[0, 100]")] = 0.0
     """Sampling temperature. 0: greedy."""
     max_new_tokens: CountOrZero = 0
     """Maximum length of a completion. 0: the largest of the recipe's RL stages, or 256 without one."""
-    stop_strings: tuple[str, ...] = ()
+    stop_strings: StopStrings = ()
     """End a completion once its text contains one of these."""
     patience: CountOrZero = 0
     """End a stage after this many evaluations without a new best. 0: off."""
@@ -177,7 +175,7 @@ class EvaluationConfig(Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardsConfig(Config):
-    max_perplexity_ratio: float = 1.2
+    max_perplexity_ratio: Annotated[float, Within("[1, 1e6]", "1.2 is usual", also=0)] = 1.2
     """Maximum perplexity on general text, relative to the start of the run. 0: do not measure it."""
     max_format_drop: Annotated[float, Within("[0, 1)", "0.25 is usual, 0 is off")] = 0.25
     """Maximum drop of the share of simple general requests whose format is followed. 0: do not measure it."""
@@ -186,10 +184,6 @@ class GuardsConfig(Config):
     stage ends. `fall_back`: the stage ends with the weights of the run's best checkpoint."""
 
     def check(self) -> None:
-        require(
-            self.max_perplexity_ratio == 0 or self.max_perplexity_ratio >= 1,
-            f"max_perplexity_ratio = {self.max_perplexity_ratio}: must be at least 1, such as 1.2; 0 is off",
-        )
         require(
             self.max_perplexity_ratio > 0 or self.max_format_drop > 0,
             "max_perplexity_ratio and max_format_drop are both 0: nothing is measured; remove the guards table",
@@ -231,7 +225,7 @@ class Recipe(Config):
     """Start of the run directory's name: at most 48 letters, digits, `.`, `_`, `-`."""
     description: str = ""
     """One sentence, shown by `groupwise recipes`."""
-    seed: CountOrZero = 0
+    seed: Seed = 0
     """Seed of everything random: initial weights, order of problems, sampling."""
     max_nonfinite_updates: Count = 5
     """Updates with a loss or gradient of NaN or inf are skipped; the run stops after this many in a row."""

@@ -17,14 +17,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from groupwise.config.build import Config, Count, CountOrZero, Finite, NotNegative, Positive, Share, Within, require
+from groupwise.config.build import Amount, Config, Count, CountOrZero, NotEmpty, Share, Within, require
+
+Steps = Annotated[int, Within("[1, 1e7]")]
+PerStep = Annotated[int, Within("[1, 1e6]")]
+MicrobatchTokens = Annotated[int, Within("[1, 1e8]")]
+StopStrings = tuple[Annotated[str, NotEmpty("every text contains it; remove it, or write what ends a completion")], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingConfig(Config):
-    max_new_tokens: Count = 256
+    max_new_tokens: Annotated[int, Within("[1, 1e7]")] = 256
     """Maximum length of a completion; longer ones are cut off and count as truncated."""
-    temperature: NotNegative = 1.0
+    temperature: Annotated[float, Within("[0, 100]")] = 1.0
     """Divisor of the logits, in sampling and in the trainer's logprobs."""
     top_k: CountOrZero = 0
     """Sample from the k most likely tokens. 0: off."""
@@ -32,29 +37,29 @@ class SamplingConfig(Config):
     """Sample from the smallest set of tokens with this total probability. 1: off."""
     min_p: Annotated[float, Within("[0, 1)", "0 is off")] = 0.0
     """Sample from tokens with at least this fraction of the most likely token's probability. 0: off."""
-    stop_strings: tuple[str, ...] = ()
+    stop_strings: StopStrings = ()
     """End a completion once its text contains one of these strings; the string stays in the completion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig(Config):
-    learning_rate: Positive = 1e-6
+    learning_rate: Annotated[float, Within("(0, 1]", "1e-6 is usual, 1e-5 for sft, 1e-4 for adapters")] = 1e-6
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Decay of the learning rate after the warm-up, over the rest of the stage."""
     warmup_steps: CountOrZero = 0
     """Number of steps in which the learning rate rises linearly from 0 to its peak."""
-    final_share: NotNegative = 0.0
+    final_share: Share = 0.0
     """Final learning rate of linear and cosine, as a fraction of the peak."""
     beta1: Annotated[float, Within("[0, 1)")] = 0.9
     """AdamW: decay rate of the first moment."""
     beta2: Annotated[float, Within("[0, 1)")] = 0.999
     """AdamW: decay rate of the second moment."""
-    epsilon: Positive = 1e-8
+    epsilon: Annotated[float, Within("(0, 1]", "1e-8 is usual")] = 1e-8
     """AdamW: added to the denominator."""
-    weight_decay: NotNegative = 0.0
+    weight_decay: Annotated[float, Within("[0, 100]", "0.01 is usual, 0 is off")] = 0.0
     """AdamW: decoupled weight decay, on matrices only."""
-    max_grad_norm: Annotated[float, Within("(0, inf]", "inf is off")] = 1.0
+    max_grad_norm: Annotated[float, Within("(0, 1e6]", "1 is usual", also=math.inf)] = 1.0
     """Clip the gradient to this norm. inf: off."""
     moments: Literal["fp32", "8bit"] = "fp32"
     """Precision of AdamW's moments: 8 (fp32) or 2 (8bit) bytes per trained weight. Updates are computed in fp32."""
@@ -62,7 +67,6 @@ class OptimizerConfig(Config):
     """Keep fp32 weights and moments in host memory, and run the optimizer step there: slower, with less GPU memory."""
 
 
-Clip = Annotated[float, Within("[0, inf]", "inf is off")]
 AdvantageRule = Literal["group_mean_std", "group_mean", "leave_one_out", "batch_mean_std", "group_mean_batch_std"]
 
 
@@ -74,24 +78,24 @@ class LossConfig(Config):
     """Objective as a function of the probability ratio."""
     weights: Literal["sequence_mean", "token_mean", "sequence_sum", "constant"] = "sequence_mean"
     """How tokens are averaged: per completion, over all tokens, summed, or divided by a constant length."""
-    clip_low: Clip = 0.2
+    clip_low: Annotated[float, Within("[0, 1]", "0.2 is usual", also=math.inf)] = 0.2
     """Clip the ratio below 1 − clip_low. inf: off."""
-    clip_high: Clip = 0.2
+    clip_high: Annotated[float, Within("[0, 100]", "0.2 is usual", also=math.inf)] = 0.2
     """Clip the ratio above 1 + clip_high. inf: off."""
-    dual_clip: Annotated[float, Within("(1, inf]", "3 is usual, inf is off")] = math.inf
+    dual_clip: Annotated[float, Within("(1, 1000]", "3 is usual", also=math.inf)] = math.inf
     """Limit the loss to this multiple of the advantage when the advantage is negative (3 is usual). inf: off."""
     constant_length: CountOrZero = 0
     """Divisor for weights = "constant". 0: sampling.max_new_tokens."""
     importance: Literal["none", "truncated", "masked"] = "none"
     """Correction for differences between engine and trainer: weight tokens by min(ratio, cap), or drop tokens. The
     default with engine.name = "vllm" is `truncated`."""
-    importance_cap: Annotated[float, Within("[1, inf]")] = 2.0
+    importance_cap: Annotated[float, Within("[1, 1e6]", "2 is usual", also=math.inf)] = 2.0
     """`truncated`: maximum weight. `masked`: tokens with a ratio outside [1/cap, cap] are dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KlConfig(Config):
-    coefficient: NotNegative = 0.0
+    coefficient: Annotated[float, Within("[0, 1e6]", "0.04 is usual", also=math.inf)] = 0.0
     """Weight of the KL divergence from the reference policy. 0: no reference is kept. inf: the loss is the divergence
     only (one end of a sweep over coefficients)."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
@@ -102,7 +106,7 @@ class KlConfig(Config):
     """The coefficient is constant, rises from 0 (`warmup`), falls to 0 (`anneal`) or keeps the KL near `target`."""
     schedule_steps: Count = 100
     """Steps of the warm-up or annealing. For `target`: steps in which the coefficient can grow by a factor of e."""
-    target: Positive = 0.05
+    target: Annotated[float, Within("(0, 1000]", "0.05 is usual")] = 0.05
     """For schedule = "target": desired KL per token, by the chosen estimator."""
     offload_reference: bool = False
     """Keep the reference in host memory and swap it with the policy for its forward pass. Affects only memory."""
@@ -121,7 +125,7 @@ class KlConfig(Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardConfig(Config):
-    part_weights: Mapping[str, float] = field(default_factory=dict)
+    part_weights: Mapping[str, Amount] = field(default_factory=dict)
     """Weight of each named part of the task's score. Other parts have weight 1."""
     normalize_parts: bool = False
     """Compute an advantage per part within the group and add the advantages, instead of adding the parts."""
@@ -133,20 +137,20 @@ class RewardConfig(Config):
     """Leave truncated completions out of the loss. Their rewards still count in the group's mean."""
     overlong_buffer_share: Annotated[float, Within("[0, 1]", "0 is off, 0.2 is DAPO's")] = 0.0
     """Soft length penalty: it rises linearly over this last fraction of max_new_tokens. 0: off."""
-    overlong_penalty: Finite = 1.0
+    overlong_penalty: Amount = 1.0
     """Soft length penalty at max_new_tokens."""
-    length_cost: Finite = 0.0
+    length_cost: Amount = 0.0
     """Penalty on a correct completion in proportion to its length; this much at max_new_tokens."""
     format_tags: tuple[str, ...] = ()
     """Reward a format in any task: these elements, once each and in this order, such as ["think", "answer"]."""
-    format_bonus: Finite = 0.1
+    format_bonus: Amount = 0.1
     """Reward for exactly that format; annealed like format_parts."""
     process_weight: Share = 0.0
     """Weight w of the score of the reasoning (verifier.process): (1 - w) × outcome + w × process. A completion whose
     reasoning cannot be judged keeps its outcome."""
-    min_reward: float = -math.inf
+    min_reward: Annotated[float, Within("[-1e6, 1e6]", also=-math.inf)] = -math.inf
     """Minimum reward, applied after everything above."""
-    max_reward: float = math.inf
+    max_reward: Annotated[float, Within("[-1e6, 1e6]", also=math.inf)] = math.inf
     """Maximum reward, applied after everything above."""
 
     def check(self) -> None:
@@ -160,8 +164,6 @@ class RewardConfig(Config):
             len(set(self.format_tags)) == len(self.format_tags),
             f"format_tags = {self.format_tags}: each tag may appear only once",
         )
-        for name, value in self.part_weights.items():
-            require(math.isfinite(value), f"part_weights.{name} = {value}: must be finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,9 +173,9 @@ class CurriculumConfig(Config):
     solves only sometimes."""
     level_steps: Count = 100
     """`level`: number of steps in which the highest allowed level rises from the lowest level to the highest."""
-    low: float = 0.1
+    low: Share = 0.1
     """`pass_rate`: problems with a lower measured pass rate are in the hard pool."""
-    high: float = 0.9
+    high: Share = 0.9
     """`pass_rate`: problems with a higher measured pass rate are in the easy pool; those in between are active."""
     explore_share: Share = 0.25
     """`pass_rate`: fraction of each step from unmeasured, hard and easy problems, so that problems can change pools."""
@@ -181,7 +183,7 @@ class CurriculumConfig(Config):
     """`pass_rate`: weight of the newest group in a problem's running pass rate."""
 
     def check(self) -> None:
-        require(0 <= self.low < self.high <= 1, f"low = {self.low}, high = {self.high}: need 0 ≤ low < high ≤ 1")
+        require(self.low < self.high, f"low = {self.low}, high = {self.high}: the first must be smaller")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,21 +194,21 @@ class RlStage(Config):
     """A preset from `groupwise algorithms`: it sets defaults of loss, kl, reward and refill_rounds. Your keys win."""
     name: str = ""
     """Name in logs; by default the algorithm."""
-    steps: Count
+    steps: Steps
     """Number of steps; each one samples, scores and updates."""
-    problems_per_step: Count
+    problems_per_step: PerStep
     """Number of problems in each step."""
-    rollouts_per_problem: Count
+    rollouts_per_problem: Annotated[int, Within("[1, 1e5]", "8 is usual")]
     """Group size G."""
-    problems_per_update: int = 0
+    problems_per_update: CountOrZero = 0
     """Number of problems per optimizer update. 0: all problems of the step."""
-    epochs_per_batch: Count = 1
+    epochs_per_batch: Annotated[int, Within("[1, 1e4]", "1 is usual")] = 1
     """Number of passes over each batch of rollouts."""
-    microbatch_tokens: Count = 16384
+    microbatch_tokens: MicrobatchTokens = 16384
     """Maximum number of tokens, padding included, in one pass of an update. It affects only memory."""
-    max_rollouts_per_problem: int = 0
+    max_rollouts_per_problem: CountOrZero = 0
     """Adaptive group size: a group with no signal gets more rollouts, up to this many. 0: off."""
-    refill_rounds: CountOrZero = 0
+    refill_rounds: Annotated[int, Within("[0, 1e4]", "0 is off, 4 is usual")] = 0
     """Dynamic sampling: how many times in a step groups with no signal are resampled from other problems."""
     start_from: Literal["final", "best"] = "final"
     """Initial weights: the last of the previous stage, or the best by held-out pass@1 so far."""
@@ -286,21 +288,21 @@ class SftStage(Config):
     """`sft`."""
     name: str = ""
     """Name in logs; by default `sft`."""
-    steps: Count
+    steps: Steps
     """Number of optimizer updates."""
-    demonstrations_per_step: Count
+    demonstrations_per_step: PerStep
     """Number of demonstrations in each update."""
     source: Literal["task", "rollouts", "file"] = "task"
     """Source of demonstrations: the task itself, the correct rollouts of earlier stages of this run, or a file."""
     file: str = ""
     """For source = "file": a JSONL file with `prompt` (or `messages`) and `completion`."""
-    max_demonstrations: int = 0
+    max_demonstrations: CountOrZero = 0
     """Maximum number of demonstrations. 0: all."""
     min_demonstrations: Count = 1
     """For source = "rollouts": stop the run when there are fewer."""
     weights: Literal["token_mean", "sequence_mean"] = "token_mean"
     """How tokens are averaged: over all tokens, or per completion."""
-    microbatch_tokens: Count = 16384
+    microbatch_tokens: MicrobatchTokens = 16384
     """Maximum number of tokens, with padding, that go through the model at once. It affects only memory."""
     start_from: Literal["final", "best"] = "final"
     """Initial weights: the last of the previous stage, or the best by held-out pass@1 so far."""

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from groupwise.base.json_values import dotted_items
 from groupwise.config import RECIPES, ConfigError, build
-from groupwise.config.build import Config, CountOrZero, Name, Within, require
+from groupwise.config.build import Config, Name, Seed, Within, require
 from groupwise.config.recipe import find_shipped, parse_toml, read_text
 
 SWEEPS = RECIPES / "sweeps"
@@ -116,7 +116,7 @@ class RangeSpec(_KeyedConfig):
 class SearchSpec(Config):
     trials: Annotated[int, Within(f"[1, {MAX_ARMS}]")]
     """Number of sets of values to try; each is an arm with all seeds."""
-    seed: CountOrZero = 0
+    seed: Seed = 0
     """Seed of Optuna's sampler."""
     objective: str = HELD_OUT
     """The last held-out pass@1, or a metric of the steps: its mean over the last tenth of them, at least three."""
@@ -135,7 +135,7 @@ class SweepSpec(Config):
     recipe: str
     """One of `groupwise recipes`, or a TOML file, relative to the sweep file or else to the working directory."""
     description: str = ""
-    seeds: tuple[int, ...] = (0,)
+    seeds: tuple[Seed, ...] = (0,)
     """Each arm is run once with each seed."""
     jobs: int | str = 1
     """Number of runs at once; "auto": as many as fit."""
@@ -155,7 +155,6 @@ class SweepSpec(Config):
         require(len(given) < 2, f"{' and '.join(given)}: give only one of [[knobs]], [[arms]], [search]")
         require(self.mode == "each" or bool(self.knobs), f"mode = {self.mode!r}: only for [[knobs]]; drop it")
         require(bool(self.seeds), "seeds = []: give at least one, such as [0, 1, 2]")
-        require(min(self.seeds) >= 0, f"seeds = {list(self.seeds)}: must not be negative")
         require(len(frozenset(self.seeds)) == len(self.seeds), f"seeds = {list(self.seeds)}: one is given twice")
         check_jobs(self.jobs, "jobs")
         check_unique([knob.name for knob in self.knobs], "knobs")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from groupwise.config.build import Config, ConfigError
+from groupwise.config.build import Config, ConfigError, Within
 from groupwise.rewards.code.score_code import check_options, score_code, shared_sandbox
 from groupwise.rewards.code.unit_tests import BadTests, CodeSpec, defines, infer_entry_points, read_plan
 from groupwise.sandbox import ProgramLimits
@@ -20,9 +20,9 @@ from groupwise.types import Message, Problem, Score
 class CodeTask(Config):
     """Options of every programming task."""
 
-    seconds: float = 4.0
+    seconds: Annotated[float, Within("[0.001, 86400]")] = 4.0
     """CPU time for all tests of a problem together; a program that exceeds it fails the remaining tests."""
-    memory_mb: int = 512
+    memory_mb: Annotated[int, Within(f"[1, {1 << 20}]")] = 512
     """Memory of a program in MiB, on top of what Python itself takes."""
     isolation: str = "auto"
     """How programs are isolated: `namespaces`, `landlock`, or `auto`: the first of them that this machine offers."""

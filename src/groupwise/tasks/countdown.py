@@ -8,13 +8,15 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from groupwise.config.build import ConfigError, require, require_at_least
+from groupwise.config.build import ConfigError, CountOrZero, Within, require
 from groupwise.rewards.expression import score_countdown
 from groupwise.tasks.rows import Row, load_rows, read_distinct, share_of, stable_id
 from groupwise.tasks.task import GeneratedTask, Split
 from groupwise.types import Message, Problem, Score
+
+Number = Annotated[int, Within("[1, 1e9]")]
 
 
 @dataclass(frozen=True)
@@ -25,18 +27,18 @@ class Countdown(GeneratedTask):
     any other expression; 0.0 without `<answer>` or without an expression in it (see `groupwise.rewards.expression`).
     """
 
-    min_numbers: int = 3
+    min_numbers: Annotated[int, Within("[2, 4]")] = 3
     """Numbers in the smallest puzzle; each count up to max_numbers is equally likely."""
-    max_numbers: int = 4
-    min_number: int = 1
+    max_numbers: Annotated[int, Within("[2, 4]")] = 4
+    min_number: Number = 1
     """Lowest number in a puzzle."""
-    max_number: int = 99
+    max_number: Number = 99
     """Highest number in a puzzle."""
-    min_target: int = 10
-    max_target: int = 100
-    num_train: int = 2000
+    min_target: Number = 10
+    max_target: Number = 100
+    num_train: CountOrZero = 2000
     """Number of puzzles to generate, or maximum number to take from a `train` source (0: all)."""
-    num_held_out: int = 200
+    num_held_out: CountOrZero = 200
     """The same for held-out puzzles (0: all of a `held_out` source)."""
     train: str | None = None
     """A .jsonl path or hub name of rows {nums, target}, instead of generated puzzles."""
@@ -51,16 +53,14 @@ class Countdown(GeneratedTask):
     fix: ClassVar[str] = "widen the range of the numbers or of the targets"
 
     def check(self) -> None:
-        require_at_least(0 if self.train else 1, self, "num_train")
-        require_at_least(0 if self.held_out else 1, self, "num_held_out")
+        require(self.num_train > 0 or self.train is not None, "num_train = 0: must be at least 1 without `train`")
         require(
-            2 <= self.min_numbers <= self.max_numbers <= 4,
-            f"min_numbers = {self.min_numbers}, max_numbers = {self.max_numbers}: expected 2 <= min <= max <= 4",
+            self.num_held_out > 0 or self.held_out is not None,
+            "num_held_out = 0: must be at least 1 without `held_out`",
         )
-        for name in ("number", "target"):
+        for name in ("numbers", "number", "target"):
             low, high = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
-            is_range = 1 <= low <= high <= 10**9
-            require(is_range, f"min_{name} = {low}, max_{name} = {high}: expected 1 <= min <= max <= 10^9")
+            require(low <= high, f"min_{name} = {low}, max_{name} = {high}: the first must not be larger")
 
     def problems(self, split: Split) -> Sequence[Problem]:
         if split == "held_out":

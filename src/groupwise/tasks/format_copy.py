@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from groupwise.config.build import Count, require
+from groupwise.config.build import Count, Within, require
 from groupwise.rewards.format import score_copy
 from groupwise.tasks.rows import stable_id
 from groupwise.tasks.task import GeneratedTask, TaggedInteger
@@ -21,9 +21,9 @@ class FormatCopy(TaggedInteger, GeneratedTask):
     the whole completion is that one element and its content is plain text.
     """
 
-    min_digits: int = 1
+    min_digits: Annotated[int, Within("[1, 18]")] = 1
     """Digits of the shortest integer; each length up to max_digits is equally likely."""
-    max_digits: int = 4
+    max_digits: Annotated[int, Within("[1, 18]")] = 4
     num_train: Count = 1000
     num_held_out: Count = 100
     style: Literal["chat", "terse"] = "chat"
@@ -34,8 +34,8 @@ class FormatCopy(TaggedInteger, GeneratedTask):
 
     def check(self) -> None:
         require(
-            1 <= self.min_digits <= self.max_digits <= 18,
-            f"min_digits = {self.min_digits}, max_digits = {self.max_digits}: expected 1 <= min <= max <= 18",
+            self.min_digits <= self.max_digits,
+            f"min_digits = {self.min_digits}, max_digits = {self.max_digits}: the first must not be larger",
         )
 
     @property

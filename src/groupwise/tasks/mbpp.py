@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from groupwise.config.build import CountOrZero, Within, require
+from groupwise.config.build import Within, require
 from groupwise.rewards.code.unit_tests import CodeSpec, infer_entry_points, read_plan
 from groupwise.tasks.code_jsonl import CodeTask, bad_tests_at
 from groupwise.tasks.rows import Row, load_rows, plain_text
@@ -33,7 +33,7 @@ class Mbpp(CodeTask):
     """Configuration of the data set on the hub."""
     held_out: Literal["test", "validation"] = "test"
     """Split to hold out: ids 11 to 510, or 511 to 600. Training uses 601 to 974."""
-    show_tests: CountOrZero = 1
+    show_tests: Annotated[int, Within(f"[0, {NUM_TESTS}]")] = 1
     """Number of tests in the prompt, from the first; 0: the prompt only names the function."""
     hidden_tests: Annotated[int, Within(f"[0, {NUM_TESTS - 1}]")] = 1
     """Number of tests that training does not use, from the last."""

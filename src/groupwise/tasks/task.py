@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Annotated, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
-from groupwise.config.build import Config, ConfigError, Count, Within
+from groupwise.config.build import Config, ConfigError, Count, Seed, Within
 from groupwise.rewards.extract import AnswerMark, check_marks, mark_answer
 from groupwise.tasks.rows import Row, load_rows, share_of, stable_id
 from groupwise.types import Message, Problem, Score
@@ -73,7 +73,7 @@ class GeneratedTask(Config):
 
     num_train: Count = 2000
     num_held_out: Count = 200
-    seed: int = 0
+    seed: Seed = 0
     """Seed of the problems; independent of the run's seed."""
 
     fix: ClassVar[str] = "change the task's options"

@@ -89,8 +89,8 @@ def test_the_recipe_that_is_kept_says_what_is_used() -> None:
         ({"name": "vllm", "url": "127.0.0.1:8000"}, "url = '127.0.0.1:8000': expected something like"),
         ({"name": "vllm", "url": "http://a b"}, "expected something like"),
         ({"name": "vllm", "url": "http://me:secret@host"}, "expected something like"),
-        ({"name": "vllm", "memory_share": 1.0}, r"memory_share = 1.0: must be in \[0, 1\)"),
-        ({"name": "vllm", "url": "http://h", "timeout_s": -1}, "timeout_s = -1.0: must not be negative"),
+        ({"name": "vllm", "memory_share": 1.0}, r"memory_share = 1.0: must be at least 0 and below 1"),
+        ({"name": "vllm", "url": "http://h", "timeout_s": -1}, "timeout_s = -1.0: must be from 0 to 10,000,000"),
         ({"name": "vlm"}, "did you mean 'vllm'"),
     ],
 )

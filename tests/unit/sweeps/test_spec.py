@@ -30,7 +30,7 @@ SEARCH = '[search]\ntrials = 3\n[[search.ranges]]\nname = "rate"\nkey = "stages.
         (TOP + 'mode = "grid"\n[[arms]]\nname = "one"\n', "only for \\[\\[knobs\\]\\]"),
         (TOP + "seeds = []\n" + KNOB, "seeds = \\[\\]: give at least one"),
         (TOP + "seeds = [1, 1]\n" + KNOB, "one is given twice"),
-        (TOP + "seeds = [-1]\n" + KNOB, "must not be negative"),
+        (TOP + "seeds = [-1]\n" + KNOB, "seeds.0 = -1: must be from 0 to"),
         (TOP + "jobs = 0\n" + KNOB, 'jobs = 0: expected a number of at least 1, or "auto"'),
         (TOP + 'jobs = "many"\n' + KNOB, "jobs = 'many'"),
         (TOP.replace("small", "../out") + KNOB, "name = '../out': use 1 to 48 letters"),
@@ -60,7 +60,7 @@ def test_what_the_file_alone_shows_is_refused(text: str, message: str) -> None:
     ("text", "message"),
     [
         (TOP + KNOB.replace("coefficient", "coefficent"), "arm 'kl-0': stages.1.kl.coefficent: unknown key; did you"),
-        (TOP + KNOB.replace("0.1]", "-0.1]"), "arm 'kl-minus-0.1': .*coefficient = -0.1: must not be negative"),
+        (TOP + KNOB.replace("0.1]", "-0.1]"), "arm 'kl-minus-0.1': .*coefficient = -0.1: must be from 0 to"),
         (TOP + KNOB.replace("0.1]", "nan]"), "knobs: kl: values = nan"),
         (TOP.replace('"demo"', '"dmeo"') + KNOB, "no recipe named 'dmeo'; did you mean 'demo'"),
         (TOP.replace('"demo"', '"gone.toml"') + KNOB, "recipe = 'gone.toml': no recipe at gone.toml; give a path"),

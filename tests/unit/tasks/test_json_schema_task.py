@@ -122,7 +122,7 @@ def test_bad_rows(tmp_path: Path, row: object, options: dict[str, Any], message:
     [
         ({"held_out_share": -0.1}, "held_out_share = -0.1"),
         ({"held_out": "b.jsonl", "held_out_share": 0.1}, "set either held_out"),
-        ({"paths_reward": 1.0}, "paths_reward = 1.0: must be in "),
+        ({"paths_reward": 1.0}, "paths_reward = 1.0: must be at least 0 and below 1"),
     ],
 )
 def test_options_that_cannot_work(options: dict[str, Any], message: str) -> None:

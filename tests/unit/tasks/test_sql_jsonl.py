@@ -179,8 +179,8 @@ def test_bad_rows(tmp_path: Path, row: object, message: str) -> None:
         ({"held_out_share": 1.0}, "held_out_share = 1.0"),
         ({"held_out_share": 0.0, "split_by": "query"}, 'split_by = "query"'),
         ({"held_out": "b.jsonl", "held_out_share": 0.1}, "set either held_out"),
-        ({"executes_reward": 1.0}, "executes_reward = 1.0: must be in "),
-        ({"max_operations": 0}, "max_operations = 0: must be at least 1"),
+        ({"executes_reward": 1.0}, "executes_reward = 1.0: must be at least 0 and below 1"),
+        ({"max_operations": 0}, "max_operations = 0: must be from 1"),
         ({"max_rows": -1}, "max_rows = -1"),
     ],
 )

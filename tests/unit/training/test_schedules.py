@@ -15,8 +15,8 @@ from tests.factories import tiny_stage
 
 def rates(schedule: str, *, warmup: int, total: int, final: float = 0.0) -> list[float]:
     settings: dict[str, Any] = {"schedule": schedule, "warmup_steps": warmup, "final_share": final}
-    config = OptimizerConfig(learning_rate=2.0, **settings)
-    return [scheduled_rate(config, step, total) for step in range(total)]
+    config = OptimizerConfig(learning_rate=1.0, **settings)
+    return [2 * scheduled_rate(config, step, total) for step in range(total)]
 
 
 def test_constant_after_warmup() -> None:
