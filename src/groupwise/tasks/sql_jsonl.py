@@ -55,7 +55,7 @@ class SqlJsonl(DataTask):
     max_rows: Count = 10_000
     """Maximum rows of a result; a query that returns more is wrong."""
 
-    verifier: ClassVar[str] = "sql/1"
+    verifier: ClassVar[str] = "sql/2"
 
     def check(self) -> None:
         super().check()

@@ -94,7 +94,7 @@ def test_problems(tmp_path: Path) -> None:
     assert json.loads(json.dumps(problem.meta)) == problem.meta
     assert isinstance(task, Demonstrator)
     score = task.score(problem, task.demonstrate(problem))
-    assert (score.verdict, score.reward, score.verifier) == (Verdict.CORRECT, 1.0, "sql/1")
+    assert (score.verdict, score.reward, score.verifier) == (Verdict.CORRECT, 1.0, "sql/2")
     more, _ = check_splits(_task(tmp_path, *rows, _row("And who else?")))
     assert {problem.id for problem in train} <= {problem.id for problem in more}
 

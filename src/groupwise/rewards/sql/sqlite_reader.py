@@ -2,9 +2,11 @@
 
 The restrictions, in the order in which they apply:
 
-- the text: length, NUL, lone surrogates, and the clock ('now', 'localtime'), which would make results vary;
+- the text: length, NUL and lone surrogates;
 - SQLite's own limits on expressions, compound selects, arguments, parameters, attached files and sizes of values;
 - an authorizer for four actions (select, read, function, recursive), the file's own tables and `FUNCTIONS`;
+- no clock, time zone or chance, which would make results vary: functions of dates look at the values they are given,
+  so it does not matter how a query makes `now`;
 - a budget of virtual-machine operations, so that the same query always ends the same way on the same SQLite. LIKE,
   instr, replace and trim, whose built-in forms can take more than linear time in one operation, are replaced by linear
   ones that draw on the same budget. A CPU limit far above the budget is for queries with expensive single operations;
@@ -65,9 +67,10 @@ FUNCTIONS = frozenset(
 """Functions that a query may call. Excluded: functions that access files, load code, are random, read the clock,
 describe the engine, or turn little into much (printf, zeroblob, json_group_array), and GLOB."""
 
-_CLOCK = re.compile(
-    r"""['"](?:now|localtime|utc)['"]|\b(?:date|time|datetime|julianday|unixepoch)\s*+\(\s*+\)""", re.IGNORECASE
-)
+_DATE_FUNCTIONS = ("date", "time", "datetime", "julianday", "strftime", "unixepoch", "timediff")
+_CLOCK_WORDS = frozenset(("now", "localtime", "utc"))
+_CLOCK_TIMES = frozenset(("subsec", "subsecond"))
+"""Modifiers that mean the current time where they stand in the place of a time."""
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: MAX_VALUE_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 4 * MAX_QUERY_CHARS,  # in bytes
@@ -152,8 +155,6 @@ def _check_text(query: str) -> None:
         query.encode()
     except UnicodeEncodeError:
         raise QueryError("contains half a surrogate pair") from None
-    if clock := _CLOCK.search(query):
-        raise QueryError(f"{clock[0]} depends on the day or the machine")
 
 
 class _Open(threading.local):
@@ -176,10 +177,10 @@ def _reader(path: str) -> _Reader:
     signature = file_signature(path)
     reader = _open.readers.pop(path, None)
     if reader is not None and reader.signature != signature:
-        reader.connection.close()
+        reader.close()
         reader = None
     while len(_open.readers) >= MAX_CONNECTIONS:
-        _open.readers.popitem(last=False)[1].connection.close()
+        _open.readers.popitem(last=False)[1].close()
     _open.readers[path] = reader = reader or _Reader(path, signature)
     return reader
 
@@ -196,11 +197,17 @@ class _Reader:
             self.connection = sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=0)
         except sqlite3.Error as error:
             raise DatabaseError(f"{path}: cannot be opened: {error}") from None
+        self.dates = sqlite3.connect(":memory:")  # has the functions that are replaced
+        self.dates.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
         try:
             self.tables, self.statements = self._prepare()
         except (sqlite3.Error, MemoryError) as error:
-            self.connection.close()
+            self.close()
             raise DatabaseError(f"{path}: not a SQLite database: {error}") from None
+
+    def close(self) -> None:
+        self.connection.close()
+        self.dates.close()
 
     def _prepare(self) -> tuple[frozenset[str], tuple[str, ...]]:
         connection = self.connection
@@ -218,6 +225,7 @@ class _Reader:
         functions += [("instr", 2, self._instr), ("replace", 3, self._replace)]
         strips = {"trim": str.strip, "ltrim": str.lstrip, "rtrim": str.rstrip}
         functions += [(name, 2, functools.partial(self._trim, strip)) for name, strip in strips.items()]
+        functions += [(name, -1, functools.partial(self._date, name)) for name in _DATE_FUNCTIONS]
         for name, num_arguments, function in functions:
             connection.create_function(name, num_arguments, function, deterministic=True)
         connection.set_authorizer(self._authorize)
@@ -320,6 +328,17 @@ class _Reader:
             raise self._refusal(f"trims more than {MAX_TRIM_CHARS} different characters")
         self._charge(len(value))
         return strip(value, characters) if characters else value
+
+    def _date(self, name: str, *values: Any) -> Any:
+        texts = [_as_text(value).lower() for value in values]
+        times = [text.partition("\0")[0] for text in (texts[1:] if name == "strftime" else texts)]
+        if not times or times[0] in _CLOCK_TIMES or not _CLOCK_WORDS.isdisjoint(times):
+            raise self._refusal(f"{name}({', '.join(times)}) depends on the day or the machine")
+        self._charge(sum(map(len, texts)))
+        try:
+            return self.dates.execute(f"SELECT {name}({', '.join('?' * len(values))})", values).fetchone()[0]
+        except sqlite3.Error as error:
+            raise self._refusal(str(error)) from None
 
 
 def _fetch(cursor: sqlite3.Cursor, limits: QueryLimits) -> QueryResult:
