@@ -7,11 +7,14 @@ which code that walks them would exhaust the stack, and so are integers that no 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import stat
 import tomllib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +23,7 @@ MAX_SMALL_BYTES = 16 << 20
 """For files that describe: recipes, run.json, manifests, settings."""
 MAX_LOG_BYTES = 4 << 30
 """For files that grow: logs, rollouts, problems."""
+MAX_LINE_BYTES = 256 << 20
 MAX_DEPTH = 100
 MAX_DIGITS = 308
 
@@ -35,14 +39,33 @@ _NEITHER_QUOTE_NOR_BRACKET = bytes(byte for byte in range(256) if byte not in _S
 _SAME_DIGITS = bytes(ord("0") if chr(byte).isdecimal() and byte < 128 else byte for byte in range(256))
 _TOML_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*+"')
 _DEEP_KEY = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){100}""")
+_folders: ContextVar[tuple[Path, ...] | None] = ContextVar("folders", default=None)
 
 
 class UnreadableFile(OSError):
     """A path that is not a regular file, or one that is too large. The message names it and says which."""
 
 
+@contextlib.contextmanager
+def links_stay_in(folders: Sequence[Path] | None) -> Iterator[None]:
+    """Refuse, inside, to open files of these folders that are links to elsewhere. None: any link is followed."""
+    token = _folders.set(None if folders is None else tuple(Path(os.path.realpath(folder)) for folder in folders))
+    try:
+        yield
+    finally:
+        _folders.reset(token)
+
+
+def leads_out(path: str | os.PathLike[str]) -> bool:
+    """Return whether links lead from a path to outside the folders of `links_stay_in`."""
+    folders = _folders.get()
+    return folders is not None and not any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in folders)
+
+
 def open_file(path: str | os.PathLike[str], max_bytes: int = MAX_LOG_BYTES) -> BinaryIO:
     """Open a regular file of at most `max_bytes` for reading; anything else raises an `UnreadableFile`."""
+    if leads_out(path):
+        raise UnreadableFile(f"{Path(path)} is a link to outside of the folder; --follow-links follows it")
     _check(os.stat(path), path, max_bytes)  # before opening: to open a device can have effects
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
@@ -59,6 +82,14 @@ def file_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_LOG_BYTES) -> 
         return file.read(max_bytes)
 
 
+def file_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of an open file; a ValueError for one that is too long to be meant."""
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        if len(line) > MAX_LINE_BYTES:
+            raise ValueError(f"a line of more than {MAX_LINE_BYTES:,} bytes")
+        yield line
+
+
 def file_text(path: str | os.PathLike[str], errors: str = "strict") -> str:
     """Return the text of a small UTF-8 file, without a byte order mark."""
     return file_bytes(path, MAX_SMALL_BYTES).decode("utf-8", errors).removeprefix("\ufeff")
@@ -66,9 +97,8 @@ def file_text(path: str | os.PathLike[str], errors: str = "strict") -> str:
 
 def json_value(text: str | bytes, max_digits: int = MAX_DIGITS) -> Any:
     """Return what JSON in UTF-8 says; a ValueError for anything that is not JSON or that goes beyond the limits."""
-    text, data = (
-        (text, text.encode("utf-8", "surrogatepass")) if isinstance(text, str) else (text.decode("utf-8"), text)
-    )
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    text = data.decode("utf-8", "surrogatepass")
     if _depth(data) > MAX_DEPTH:
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
     # Calling Python for each integer is slow, so only where long runs of digits are, which may be inside a string.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @takes(
     argument("runs", "run directories, or folders with runs (default: runs)", type=Path, nargs="*", metavar="RUNS"),
     argument("--port", "local port; 0: any free one", default=8470, metavar="N"),
+    argument("--follow-links", "also read what links in RUNS lead to outside of them", default=False),
     argument("--open", "open the browser", default=False, action=argparse.BooleanOptionalAction),
     json_option("print the address and the runs found as one line of JSON"),
 )
@@ -35,7 +36,7 @@ def run(options: Options) -> None:
     for path in options.runs:
         if not path.is_dir():
             raise ConfigError(f"no folder at {path}; name a run directory, or a folder with runs")
-    library = Library(options.runs or [Path("runs")])
+    library = Library(options.runs or [Path("runs")], options.follow_links)
     with DashboardServer(library, options.port) as server:
         _announce(server, options.json)
         if options.open:

@@ -5,7 +5,6 @@ Linear time, no verifier, no tokenizer.
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,7 +12,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from groupwise.audit.answers import MIN_WORDS_AFTER, after_answer, answer_marks
-from groupwise.runs import Run, RunReadError, group_from_json, layout
+from groupwise.base.outside import file_lines, json_value, open_file
+from groupwise.runs import Run, group_from_json, layout
+from groupwise.runs.files import reading
 from groupwise.types import ScoredGroup
 
 MAX_GROUPS = 16
@@ -62,14 +63,14 @@ class TextSigns:
 def read_signs(run: Run, step: int) -> TextSigns | None:
     """Read the first groups of a step, which are in random order; None when its rollouts were not kept."""
     path = run.path / layout.ROLLOUTS / layout.rollout_file(step)
-    try:
-        with open(path, "rb") as file:
-            lines = list(islice(file, MAX_GROUPS))
-        return signs_of(step, [group_from_json(json.loads(line)) for line in lines])
-    except FileNotFoundError:
-        return None
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunReadError(f"{path}: not the rollouts of a step ({error!r}); delete the file to continue") from error
+    with reading(path):
+        try:
+            file = open_file(path)
+        except FileNotFoundError:
+            return None
+        with file:
+            groups = [group_from_json(json_value(line)) for line in islice(file_lines(file), MAX_GROUPS)]
+    return signs_of(step, groups)
 
 
 def signs_of(step: int, groups: Sequence[ScoredGroup]) -> TextSigns:

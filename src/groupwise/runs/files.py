@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from groupwise.base.json_values import finite_or_none as finite_or_none
 from groupwise.base.json_values import plain as plain
-from groupwise.base.outside import file_bytes, json_value, open_file
+from groupwise.base.outside import UnreadableFile, file_bytes, file_lines, json_value, open_file
 
 T = TypeVar("T")
 
@@ -44,6 +44,19 @@ def writing(path: Path) -> Iterator[None]:
         raise RunLogError(
             f"could not write {path}: {advice}, then resume the run: it continues from its last checkpoint"
         ) from error
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn an OSError or ValueError inside into the RunReadError that names `path`."""
+    try:
+        yield
+    except (RunReadError, UnreadableFile) as error:  # they name it
+        raise RunReadError(str(error)) from error
+    except OSError as error:
+        raise RunReadError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise RunReadError(f"{path}: {error}") from error
 
 
 def encode_line(value: Mapping[str, Any]) -> bytes:
@@ -127,21 +140,19 @@ def repair_tail(path: Path) -> None:
 
 def read_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
     """Return the objects in `path` with their line numbers from 1; [] when there is no such file."""
-    try:
-        data = file_bytes(path)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise RunReadError(f"{path}: cannot be read: {error.strerror or error}") from error
-    # Split at "\n" only: str.splitlines would also split at characters that may be inside a JSON string.
-    lines = data.split(b"\n")
     objects = []
-    for number, line in enumerate(lines, start=1):
-        value = parse_object(line)
-        if value is not None:
-            objects.append((number, value))
-        elif line.strip() and number < len(lines):
-            raise RunReadError(f"{path}, line {number}: not a JSON object; delete that line to read the rest")
+    with reading(path):
+        try:
+            file = open_file(path)
+        except FileNotFoundError:
+            return []
+        with file:
+            for number, line in enumerate(file_lines(file), start=1):
+                value = parse_object(line)
+                if value is not None:
+                    objects.append((number, value))
+                elif line.strip() and line.endswith(b"\n"):
+                    raise RunReadError(f"{path}, line {number}: not a JSON object; delete that line to read the rest")
     return objects
 
 
@@ -151,8 +162,8 @@ def read_records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> list[T]:
     for number, table in read_lines(path):
         try:
             records.append(make(table))
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise RunReadError(f"{path}, line {number}: not a valid record ({error!r})") from error
+        except ValueError as error:
+            raise RunReadError(f"{path}, line {number}: not a valid record ({error})") from error
     return records
 
 

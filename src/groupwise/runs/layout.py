@@ -34,7 +34,7 @@ SWEEP = "sweep.json"
 SWEEP_RUNS = "runs"
 """Folder of a sweep's runs, by arm and seed."""
 
-_ROLLOUT_FILE = re.compile(r"(\d{6,})\.jsonl")
+_ROLLOUT_FILE = re.compile(r"([0-9]{6,12})\.jsonl")
 _RUN_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 

@@ -18,8 +18,10 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from groupwise.base.outside import file_json
 from groupwise.runs import layout
 from groupwise.runs.files import RunLogError, writing
+from groupwise.runs.typed import typed
 
 _held: set[int] = set()
 """Descriptors of the locks that this process holds."""
@@ -55,7 +57,7 @@ class Holder:
         try:
             with contextlib.suppress(PermissionError):  # it belongs to another user
                 os.kill(self.pid, 0)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError):  # no such process, or no number that a process can have
             return False
         return True
 
@@ -63,9 +65,9 @@ class Holder:
 def read_holder(run_dir: Path) -> Holder | None:
     """Return the trainer that holds the lock, or was killed while it did. Takes no lock."""
     try:
-        table = json.loads((Path(run_dir) / layout.LOCK).read_text(encoding="utf-8"))
-        return Holder(pid=int(table["pid"]), host=str(table["host"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        holder: Holder = typed(Holder, file_json(Path(run_dir) / layout.LOCK))
+        return holder
+    except (OSError, ValueError):
         return None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -17,8 +18,10 @@ from groupwise.base.harmless import escape
 from groupwise.base.outside import file_text, json_value, toml_table
 from groupwise.base.text_layout import percent
 from groupwise.runs import layout
-from groupwise.runs.files import RunReadError, read_records
+from groupwise.runs.files import RunReadError, read_records, reading
 from groupwise.runs.records import eval_from_json, event_from_json, group_from_json, step_from_json, trace_from_json
+from groupwise.runs.tables import InfoTable, RecipeTable
+from groupwise.runs.typed import typed
 from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
 
 if TYPE_CHECKING:
@@ -48,9 +51,9 @@ class Run:
 
     def __init__(self, path: Path) -> None:
         self.path = Path(path)
-        if not self.path.is_dir():
+        if not os.path.isdir(self.path):
             raise RunReadError(f"no run at {self.path}")
-        if (self.path / layout.SWEEP).is_file():
+        if os.path.isfile(self.path / layout.SWEEP):
             raise RunReadError(
                 f"{self.path} is a sweep and not a run: `groupwise sweep {self.path} --analyse-only` reads all of it, "
                 f"and its runs are in {self.path / layout.SWEEP_RUNS}"
@@ -63,30 +66,27 @@ class Run:
     @property
     def recipe(self) -> dict[str, Any]:
         """The recipe's table, as written."""
-        text = self._text(layout.RECIPE)
-        try:
-            return toml_table(text)
-        except ValueError as error:
-            raise RunReadError(f"{self.path / layout.RECIPE}: {error}") from error
+        with reading(self.path / layout.RECIPE):
+            table = toml_table(self._text(layout.RECIPE))
+            typed(RecipeTable, table)
+            return table
 
     @property
     def info(self) -> dict[str, Any]:
         """The content of run.json: versions, machine, fingerprint …"""
-        text = self._text(layout.INFO)
-        try:
-            return dict(json_value(text))
-        except (ValueError, TypeError) as error:
-            raise RunReadError(f"{self.path / layout.INFO}: not a JSON object ({error})") from error
+        with reading(self.path / layout.INFO):
+            table: dict[str, Any] = typed(InfoTable, json_value(self._text(layout.INFO)))
+            return table
 
     @property
     def recipe_if_any(self) -> dict[str, Any]:
         """The recipe's table; {} if the file is missing."""
-        return self.recipe if (self.path / layout.RECIPE).is_file() else {}
+        return self.recipe if os.path.lexists(self.path / layout.RECIPE) else {}
 
     @property
     def info_if_any(self) -> dict[str, Any]:
         """The content of run.json; {} if the file is missing."""
-        return self.info if (self.path / layout.INFO).is_file() else {}
+        return self.info if os.path.lexists(self.path / layout.INFO) else {}
 
     def steps(self) -> list[StepRecord]:
         return read_records(self.path / layout.METRICS, step_from_json)
@@ -169,10 +169,11 @@ class Run:
         return self._steps_in(layout.EVAL_ROLLOUTS)
 
     def _steps_in(self, folder: str) -> list[int]:
-        try:
-            names = [path.name for path in (self.path / folder).iterdir()]
-        except FileNotFoundError:
-            return []
+        with reading(self.path / folder):
+            try:
+                names = os.listdir(self.path / folder)
+            except FileNotFoundError:
+                return []
         return sorted(step for step in map(layout.rollout_step, names) if step is not None)
 
     def _text(self, name: str) -> str:
@@ -180,8 +181,6 @@ class Run:
             return file_text(self.path / name)
         except FileNotFoundError:
             raise RunReadError(f"{self.path} has no {name}: is it a run directory?") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise RunReadError(f"{self.path / name}: cannot be read: {error}") from error
 
 
 def by_experiment(runs: Iterable[R]) -> list[list[R]]:

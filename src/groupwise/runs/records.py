@@ -11,15 +11,16 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from groupwise.base.json_values import finite_or_name, finite_or_none, plain
+from groupwise.runs.tables import EventTable
+from groupwise.runs.typed import typed
 from groupwise.types import (
     EvalRecord,
-    Finish,
     Group,
     GroupTrace,
-    Message,
     Problem,
     Prompt,
     Rollout,
@@ -27,7 +28,6 @@ from groupwise.types import (
     ScoredGroup,
     StepRecord,
     TokenTrace,
-    Verdict,
 )
 
 
@@ -59,34 +59,24 @@ def group_to_json(scored: ScoredGroup) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _GroupLine:
+    problem: Problem
+    prompt_token_ids: tuple[int, ...]
+    rollouts: tuple[Rollout, ...]
+    scores: tuple[Score, ...]
+    rewards: tuple[float, ...]
+    advantages: tuple[float, ...]
+    has_signal: bool
+
+
 def group_from_json(table: Mapping[str, Any]) -> ScoredGroup:
-    problem = Problem(
-        id=table["problem"]["id"],
-        messages=tuple(Message(entry["role"], entry["content"]) for entry in table["problem"]["messages"]),
-        answer=table["problem"]["answer"],
-        meta=table["problem"]["meta"],
-    )
-    rollouts = tuple(
-        Rollout(
-            token_ids=tuple(entry["token_ids"]),
-            rollout_logprobs=tuple(map(float, entry["rollout_logprobs"])),
-            text=entry["text"],
-            finish=Finish(entry["finish"]),
-            policy_version=entry["policy_version"],
-        )
-        for entry in table["rollouts"]
-    )
-    scores = tuple(score_from_json(entry) for entry in table["scores"])
-    return ScoredGroup(
-        group=Group(prompt=Prompt(problem=problem, token_ids=tuple(table["prompt_token_ids"])), rollouts=rollouts),
-        scores=scores,
-        rewards=tuple(map(float, table["rewards"])),
-        advantages=tuple(map(float, table["advantages"])),
-        has_signal=table["has_signal"],
-    )
-
-
-_VERDICTS = {verdict.value: verdict for verdict in Verdict}
+    line: _GroupLine = typed(_GroupLine, table)
+    counts = {len(each) for each in (line.rollouts, line.scores, line.rewards, line.advantages)}
+    if len(counts) > 1:
+        raise ValueError("it has not as many scores, rewards and advantages as rollouts")
+    group = Group(Prompt(line.problem, line.prompt_token_ids), line.rollouts)
+    return ScoredGroup(group, line.scores, line.rewards, line.advantages, line.has_signal)
 
 
 def score_to_json(score: Score) -> dict[str, Any]:
@@ -101,14 +91,8 @@ def score_to_json(score: Score) -> dict[str, Any]:
 
 
 def score_from_json(entry: Mapping[str, Any]) -> Score:
-    return Score(
-        reward=float(entry["reward"]),
-        verdict=_VERDICTS[entry["verdict"]],
-        parts={name: float(value) for name, value in entry["parts"].items()},
-        verifier=entry["verifier"],
-        detail=entry["detail"],
-        process=None if entry.get("process") is None else float(entry["process"]),
-    )
+    score: Score = typed(Score, entry)
+    return score
 
 
 def trace_to_json(trace: GroupTrace) -> dict[str, Any]:
@@ -128,17 +112,27 @@ def _tokens_to_json(tokens: TokenTrace) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _TokensLine:
+    pieces: tuple[str, ...]
+    logprob: tuple[float, ...]
+    ratio: tuple[float, ...]
+    kl: tuple[float, ...] | None
+    entropy: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _TraceLine:
+    problem_id: str
+    rollouts: tuple[_TokensLine | None, ...]
+
+
 def trace_from_json(table: Mapping[str, Any]) -> GroupTrace:
-    rollouts = [None if entry is None else _tokens_from_json(entry) for entry in table["rollouts"]]
-    return GroupTrace(problem_id=table["problem_id"], rollouts=tuple(rollouts))
-
-
-def _tokens_from_json(entry: Mapping[str, Any]) -> TokenTrace:
-    def numbers(name: str) -> tuple[float, ...]:
-        return tuple(math.nan if value is None else float(value) for value in entry[name])
-
-    divergences = None if entry["kl"] is None else numbers("kl")
-    return TokenTrace(tuple(entry["pieces"]), numbers("logprob"), numbers("ratio"), divergences, numbers("entropy"))
+    line: _TraceLine = typed(_TraceLine, table)
+    rollouts = [None if tokens is None else TokenTrace(*dataclasses.astuple(tokens)) for tokens in line.rollouts]
+    if any(len(set(map(len, filter(None, dataclasses.astuple(tokens))))) > 1 for tokens in rollouts if tokens):
+        raise ValueError("a rollout has not as many values as tokens")
+    return GroupTrace(line.problem_id, tuple(rollouts))
 
 
 def step_to_json(record: StepRecord) -> dict[str, Any]:
@@ -147,12 +141,14 @@ def step_to_json(record: StepRecord) -> dict[str, Any]:
 
 
 def step_from_json(table: Mapping[str, Any]) -> StepRecord:
-    metrics = {name: math.nan if value is None else float(value) for name, value in table["metrics"].items()}
-    return StepRecord(step=table["step"], stage=table["stage"], stage_step=table["stage_step"], metrics=metrics)
+    record: StepRecord = typed(StepRecord, table)
+    return dataclasses.replace(record, metrics={name: _measured(value) for name, value in record.metrics.items()})
 
 
 DEAD_STEPS = 3
 """A stage without a gradient in all of its first steps is reported after this many."""
+MAX_MEASURED = 1e100
+"""Float32, in which models compute, ends at 3.4e38."""
 
 
 def by_stage(steps: Iterable[StepRecord]) -> dict[str, list[StepRecord]]:
@@ -176,8 +172,10 @@ def eval_to_json(record: EvalRecord) -> dict[str, Any]:
 def eval_from_json(table: Mapping[str, Any]) -> EvalRecord:
     names = [field.name for field in dataclasses.fields(EvalRecord)]
     # A share that an older run did not record is unknown and not 0.
-    values: dict[str, Any] = {name: math.nan if table.get(name) is None else table[name] for name in names}
-    return EvalRecord(**values)
+    record: Any = typed(EvalRecord, {**dict.fromkeys(names), **table})
+    numbers = {name: value for name in names if isinstance(value := getattr(record, name), float)}
+    found: EvalRecord = dataclasses.replace(record, **{name: _measured(value) for name, value in numbers.items()})
+    return found
 
 
 OLD_SEVERITIES = {"sick": "problem", "watch": "warning"}
@@ -185,7 +183,8 @@ OLD_SEVERITIES = {"sick": "problem", "watch": "warning"}
 
 
 def event_from_json(table: Mapping[str, Any]) -> dict[str, Any]:
-    if table.get("kind") != "finding":
+    typed(EventTable, table)
+    if table["kind"] != "finding":
         return dict(table)
     severity, check = table.get("severity"), table.get("check", table.get("disease"))
     return {**table, "check": check, "severity": OLD_SEVERITIES.get(str(severity), severity)}
@@ -196,6 +195,11 @@ def eval_metrics(record: EvalRecord) -> dict[str, float]:
     names = ("pass_at_1", "mean_reward", "mean_tokens", "truncated_share", "unparsed_share")
     metrics = {f"eval/{name}": getattr(record, name) for name in (*names, "error_share", "timed_out_share")}
     return metrics | {"eval/pass_at_1_low": record.low, "eval/pass_at_1_high": record.high}
+
+
+def _measured(value: float) -> float:
+    """A number beyond all that can be measured is NaN, like infinity: its square or the sum of two would overflow."""
+    return value if abs(value) <= MAX_MEASURED else math.nan
 
 
 def _floats_to_json(values: Iterable[float]) -> list[float] | list[float | str]:

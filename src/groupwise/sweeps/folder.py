@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from groupwise.base.harmless import printable, visible
 from groupwise.base.json_values import dotted_items, finite_or_none
@@ -24,6 +24,7 @@ from groupwise.config import ConfigError, Recipe, fingerprint, make_recipe, to_t
 from groupwise.runs import layout
 from groupwise.runs.files import RunReadError, append_line, encode_line, read_end, read_records, writing
 from groupwise.runs.reader import Run, last_turn
+from groupwise.runs.typed import typed
 from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, RunStatus, SeedRun, Sweep, read_sweep, to_json
 from groupwise.types import EvalRecord
 from groupwise.web.bundle import save_text
@@ -249,13 +250,19 @@ def _for_people(knob: Knob, runs: Mapping[str, tuple[SeedRun, ...]]) -> Knob:
     return replace(knob, name=visible(knob.title or knob.name), arms=tuple(arms))
 
 
+class _FailureTable(TypedDict):
+    arm: str
+    seed: int
+
+
 def _failure(entry: Mapping[str, Any]) -> tuple[tuple[str, int], str]:
     """Return arm and seed, and the reason."""
+    typed(_FailureTable, entry)
     lines = entry.get("last_lines") or ""
     text = lines if isinstance(lines, str) else "\n".join(map(str, lines))
     code = entry.get("exit_code")
     reason = text.strip() or ("" if code is None else f"exit code {code}")
-    return (str(entry["arm"]), int(entry["seed"])), reason[-MAX_REASON_CHARS:]
+    return (entry["arm"], entry["seed"]), reason[-MAX_REASON_CHARS:]
 
 
 def _read_run(path: Path, seed: int, failure: str | None) -> SeedRun:

@@ -143,7 +143,8 @@ const askFindings = async (chosen) => {
   if (id === state.run) showFindings();
 };
 const showWarnings = () => {
-  const texts = [...watched.warnings, ...chosenRuns().flatMap((id) => dataOf(id).warnings)];
+  const ofRuns = chosenRuns().flatMap((id) => [...runOf(id).errors, ...dataOf(id).warnings]);
+  const texts = [...new Set([...watched.warnings, ...ofRuns])];
   byId("warnings").hidden = texts.length === 0;
   setText(byId("warnings"), visible(texts.slice(0, 5).join("\n")));
 };

@@ -43,6 +43,11 @@ const factsOf = (run) => {
     const number = found.findings.length;
     shown.push(make("span", hasProblem ? "problem" : "", `${hasProblem ? "▲" : "△"} ${many(number, "finding")}`));
   }
+  if (run.errors.length) {
+    const damage = make("span", "problem", `▲ ${many(run.errors.length, "damaged file")}`);
+    damage.title = visible(run.errors.join("\n"));
+    shown.push(damage);
+  }
   return shown;
 };
 

@@ -19,7 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from groupwise.base.outside import json_value
 from groupwise.runs.files import parse_object
+from groupwise.runs.records import MAX_MEASURED
+from groupwise.runs.typed import typed
 
 PROMPT_CHARACTERS = 200
 FAILED_VERDICTS = frozenset({"error", "timed_out"})
@@ -99,7 +102,7 @@ def completions_of(line: bytes, outline: GroupOutline) -> Iterator[str]:
     for start, end in zip(spans, spans, strict=True):
         piece = line[start:end]
         # A string without escapes needs no parser.
-        yield json.loads(piece) if b"\\" in piece else piece[1:-1].decode("ascii")
+        yield json_value(piece) if b"\\" in piece else piece[1:-1].decode("ascii")
 
 
 def _read_in_pieces(text: str) -> GroupOutline:
@@ -129,7 +132,7 @@ def _read_in_pieces(text: str) -> GroupOutline:
         position += 1
     position = _behind(text, position, _SCORES)
     # The rest of the line is small: an object without its beginning.
-    table = json.loads('{"scores":[' + text[position:])
+    table = json_value('{"scores":[' + text[position:])
     if not _READ_BEFORE.isdisjoint(table):
         raise _OtherShape
     return _outline(stage, problem, finishes, num_tokens, table, spans)
@@ -151,8 +154,7 @@ def _outline(
 ) -> GroupOutline:
     messages = [str(message["content"]) for message in problem["messages"]]
     identity, answer = str(problem["id"]), str(problem["answer"])
-    # float() also reads "NaN" and "-Infinity", which stand for numbers that JSON lacks.
-    rewards = tuple(map(float, rest["rewards"]))
+    rewards = typed(tuple[float, ...], rest["rewards"], "rewards")
     verdicts = tuple(sys.intern(str(score["verdict"])) for score in rest["scores"])
     known = scored_rewards(rewards, verdicts)
     return GroupOutline(
@@ -175,4 +177,4 @@ def _outline(
 def scored_rewards(rewards: Sequence[float], verdicts: Sequence[str]) -> list[float]:
     """Return the rewards without those of rollouts that could not be scored."""
     pairs = zip(rewards, verdicts, strict=False)
-    return [reward for reward, verdict in pairs if verdict not in FAILED_VERDICTS and math.isfinite(reward)]
+    return [reward for reward, verdict in pairs if verdict not in FAILED_VERDICTS and abs(reward) <= MAX_MEASURED]

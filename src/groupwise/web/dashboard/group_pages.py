@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from groupwise.base.json_values import finite_or_none, plain
+from groupwise.base.outside import file_lines, json_value, open_file
 from groupwise.runs import RunReadError, group_from_json, layout
 from groupwise.runs.files import parse_object
+from groupwise.runs.records import step_from_json, trace_from_json, trace_to_json
 from groupwise.types import Finish, Rollout, Score, Verdict
 from groupwise.web.dashboard.index import KINDS, FileIndex, Kind, nth_line, read_line, rollout_files
 from groupwise.web.dashboard.library import Library, WatchedRun
@@ -74,8 +76,8 @@ def one_group(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, 
     try:
         scored = group_from_json(parse_object(line) or {})
         members = list(zip(scored.group.rollouts, scored.scores, scored.rewards, scored.advantages, strict=True))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunReadError(f"{file.path}, group {index}: not a valid group ({error!r})") from error
+    except ValueError as error:
+        raise RunReadError(f"{file.path}, group {index}: not a valid group ({error})") from error
     stage = stage_tables(read_recipe(run.path)).get(outline.stage, {}) if kind == "train" else {}
     scale = _format_scale(run.path / layout.METRICS, step) if kind == "train" else None
     rollouts = []
@@ -161,11 +163,11 @@ def _format_scale(path: Path, step: int) -> float | None:
     """Return the scale of format parts in a step; None if the run did not record it."""
     prefix = b'{"step":%d,' % step
     try:
-        with open(path, "rb") as file:
-            line = next((line for line in file if line.startswith(prefix)), b"")
-    except OSError:
+        with open_file(path) as file:
+            line = next((line for line in file_lines(file) if line.startswith(prefix)), b"{}")
+        return finite_or_none(step_from_json(json_value(line)).metrics.get("reward/format_bonus_scale", math.nan))
+    except (OSError, ValueError):
         return None
-    return ((parse_object(line) or {}).get("metrics") or {}).get("reward/format_bonus_scale")
 
 
 def _token_files(run: WatchedRun, kind: Kind) -> dict[int, Path]:
@@ -174,16 +176,19 @@ def _token_files(run: WatchedRun, kind: Kind) -> dict[int, Path]:
 
 def _tokens(path: Path | None, index: int, problem_id: str) -> tuple[Sequence[Mapping[str, Any] | None], list[str]]:
     """Return the recorded tokens of each rollout: the line of the same number, if its problem is the same."""
-    line = None if path is None else nth_line(path, index)
-    if path is None or line is None:
+    if path is None:
         return (), []
-    table = parse_object(line) or {}
-    rollouts = table.get("rollouts")
-    if not isinstance(rollouts, list):
-        return (), [f"{path.parent.name}/{path.name}, group {index} is damaged: tokens are not shown"]
-    if table.get("problem_id") != problem_id:
-        return (), [f"{path.parent.name}/{path.name}, group {index} belongs to another problem: tokens are not shown"]
-    return [rollout if isinstance(rollout, Mapping) else None for rollout in rollouts], []
+    place = f"{path.parent.name}/{path.name}, group {index}"
+    try:
+        line = nth_line(path, index)
+        if line is None:
+            return (), []
+        trace = trace_from_json(json_value(line))
+    except ValueError as error:
+        return (), [f"{place} is damaged ({error}): tokens are not shown"]
+    if trace.problem_id != problem_id:
+        return (), [f"{place} belongs to another problem: tokens are not shown"]
+    return trace_to_json(trace)["rollouts"], []
 
 
 def _stages(files: Iterable[FileIndex]) -> list[str]:

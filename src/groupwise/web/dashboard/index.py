@@ -11,21 +11,22 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, get_args
+from typing import BinaryIO, Literal, get_args
 
+from groupwise.base.outside import file_lines, open_file
 from groupwise.runs import RunReadError, layout
+from groupwise.runs.files import reading
 from groupwise.web.dashboard.group_outline import GroupOutline, outline_of
-from groupwise.web.dashboard.tail import Identity, identity_of
+from groupwise.web.dashboard.tail import Identity, few, identity_of
 
 Kind = Literal["train", "eval"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FIRST_FILE_S = 5.0
 """Maximum wait for the first file, even if the wait for all files is shorter."""
 _FOLDERS: dict[Kind, str] = {"train": layout.ROLLOUTS, "eval": layout.EVAL_ROLLOUTS}
-
-MAX_FILE_WARNINGS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,13 @@ class RunIndex:
         with self._lock:
             self._is_asked = True
             if self._thread is None and not self._is_closed:
-                self._thread = threading.Thread(target=self._bring_up_to_date, name="groupwise-index", daemon=True)
+                self._thread = threading.Thread(
+                    # With the request's context: it says whether links are followed.
+                    target=copy_context().run,
+                    args=(self._bring_up_to_date,),
+                    name="groupwise-index",
+                    daemon=True,
+                )
                 self._thread.start()
             while self._thread is not None:
                 left = start + (wait_s if self._files else patience_s) - time.monotonic()
@@ -176,11 +183,11 @@ def rollout_files(folder: Path) -> dict[int, Path]:
 
 
 def read_file(kind: Kind, step: int, path: Path) -> FileIndex | None:
-    """Return the index of a file; None if the file is gone or cannot be read."""
+    """Return the index of a file, empty if it cannot be read; None if it is gone."""
     entries, warnings = [], []
     name = f"{path.parent.name}/{path.name}"
     try:
-        with open(path, "rb") as file:
+        with reading(path), open_file(path) as file:
             identity = Identity.by(os.fstat(file.fileno()))
             for number, offset, line in _lines(file):
                 outline = outline_of(line)
@@ -188,12 +195,13 @@ def read_file(kind: Kind, step: int, path: Path) -> FileIndex | None:
                     entries.append(IndexEntry(number, offset, len(line), outline))
                 elif line.endswith(b"\n"):
                     warnings.append(f"{name}, group {number} is damaged and was left out")
-    except OSError:
-        return None
-    if (num_more := len(warnings) - MAX_FILE_WARNINGS) > 0:
-        warnings[MAX_FILE_WARNINGS:] = [f"{name}: {num_more} more damaged groups"]
+    except RunReadError as error:
+        there = identity_of(path)
+        return None if there is None else FileIndex(kind, step, path, there, (), 0, (str(error),))
     num_rollouts = sum(len(entry.outline.verdicts) for entry in entries)
-    return FileIndex(kind, step, path, identity, tuple(entries), num_rollouts, tuple(warnings))
+    return FileIndex(
+        kind, step, path, identity, tuple(entries), num_rollouts, few(warnings, f"damaged groups in {name}")
+    )
 
 
 def read_line(file_index: FileIndex, entry: IndexEntry) -> bytes:
@@ -203,21 +211,19 @@ def read_line(file_index: FileIndex, entry: IndexEntry) -> bytes:
         return file.read(entry.num_bytes)
 
 
-def open_as_indexed(file_index: FileIndex) -> IO[bytes]:
-    try:
-        file = open(file_index.path, "rb")  # noqa: SIM115 (the caller closes it)
-    except OSError as error:
-        raise RunReadError(f"{file_index.path} can no longer be read: {error.strerror}") from None
+def open_as_indexed(file_index: FileIndex) -> BinaryIO:
+    with reading(file_index.path):
+        file = open_file(file_index.path)
     if Identity.by(os.fstat(file.fileno())) != file_index.identity:
         file.close()
         raise RunReadError(f"{file_index.path} has just been rewritten; try again")
     return file
 
 
-def _lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes]]:
+def _lines(file: BinaryIO) -> Iterator[tuple[int, int, bytes]]:
     """Yield (number among the non-empty lines, offset, line)."""
     offset, index = 0, 0
-    for line in file:
+    for line in file_lines(file):
         if not line.isspace():
             yield index, offset, line
             index += 1
@@ -225,9 +231,6 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[int, int, bytes]]:
 
 
 def nth_line(path: Path, index: int) -> bytes | None:
-    """Return the non-empty line of that number; None if there are fewer lines or no file."""
-    try:
-        with open(path, "rb") as file:
-            return next((line for number, _, line in _lines(file) if number == index), None)
-    except OSError:
-        return None
+    """Return the non-empty line of that number; None if there are fewer lines."""
+    with reading(path), open_file(path) as file:
+        return next((line for number, _, line in _lines(file) if number == index), None)

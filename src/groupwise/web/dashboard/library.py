@@ -1,6 +1,7 @@
 """The watched runs: those found below the given folders, each with an id.
 
-Contract: nothing outside those folders, or more than `MAX_DEPTH` below them, is ever read. An id is made from the path
+Contract: nothing outside those folders, or more than `MAX_DEPTH` below them, is ever read; links that lead out of them
+are followed only if `follow_links` says so. An id is made from the path
 of a run and is the only name that a client can use. Runs that appear later are found; runs that disappear are dropped.
 """
 
@@ -12,9 +13,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from groupwise.base.outside import leads_out, links_stay_in
 from groupwise.runs import layout, read_holder
 from groupwise.runs.results import RESULT
 from groupwise.web.dashboard.index import RunIndex
@@ -47,18 +50,24 @@ class WatchedRun:
 
 
 class Library:
-    def __init__(self, roots: Sequence[Path]) -> None:
+    def __init__(self, roots: Sequence[Path], follow_links: bool = False) -> None:
         self._roots = tuple(roots)
+        self._follow_links = follow_links
         self._lock = threading.Lock()
         self._runs: dict[str, WatchedRun] = {}
         self._looked_at: float | None = None
         self._warnings: tuple[str, ...] = ()
 
+    def reading(self) -> AbstractContextManager[None]:
+        """Return the context in which files of the runs are read."""
+        return links_stay_in(None if self._follow_links else self._roots)
+
     def look(self) -> tuple[list[WatchedRun], tuple[str, ...]]:
         """Return all current runs, and warnings about folders that could not be searched."""
         with self._lock:
             if self._looked_at is None or time.monotonic() - self._looked_at >= LOOK_EVERY_S:
-                self._look_again()
+                with self.reading():
+                    self._look_again()
                 self._looked_at = time.monotonic()
             return list(self._runs.values()), self._warnings
 
@@ -81,8 +90,12 @@ class Library:
                 warnings.append(f"{root} does not exist (yet)")
                 continue
             seen: set[Path] = set()
-            for path in _runs_below(root, seen):
+            left_out: list[Path] = []
+            for path in _runs_below(root, seen, left_out):
                 found.setdefault(path, _name(path, root, len(self._roots)))
+            if left_out:
+                more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+                warnings.append(f"{left_out[0]}{more}: a link to outside of {root}; --follow-links follows it")
             if len(seen) > MAX_FOLDERS:
                 warnings.append(f"{root} has over {MAX_FOLDERS:,} folders: only some were searched; give one below it")
         counts = Counter(found.values())
@@ -96,9 +109,12 @@ class Library:
         self._runs, self._warnings = runs, tuple(warnings)
 
 
-def _runs_below(folder: Path, seen: set[Path], depth: int = 0) -> Iterator[Path]:
+def _runs_below(folder: Path, seen: set[Path], left_out: list[Path], depth: int = 0) -> Iterator[Path]:
     """Yield the runs in and below a folder. `seen` collects the folders: each is searched once, even if links lead to
-    it, and the search ends when there are more than MAX_FOLDERS."""
+    it, and the search ends when there are more than MAX_FOLDERS. `left_out` collects links that are not followed."""
+    if leads_out(folder):
+        left_out.append(folder)
+        return
     real = folder.resolve()
     if real in seen or len(seen) > MAX_FOLDERS:
         return
@@ -107,7 +123,7 @@ def _runs_below(folder: Path, seen: set[Path], depth: int = 0) -> Iterator[Path]
         return
     try:
         with os.scandir(folder) as entries:
-            names = {entry.name: entry.is_dir() for entry in entries}
+            names = {entry.name: os.path.isdir(entry) for entry in entries}
     except OSError:
         return
     if _is_run(folder, names):
@@ -115,7 +131,7 @@ def _runs_below(folder: Path, seen: set[Path], depth: int = 0) -> Iterator[Path]
     elif depth < MAX_DEPTH:
         for name in sorted(names):
             if names[name] and not name.startswith("."):
-                yield from _runs_below(folder / name, seen, depth + 1)
+                yield from _runs_below(folder / name, seen, left_out, depth + 1)
 
 
 def _is_run(folder: Path, names: Mapping[str, bool]) -> bool:

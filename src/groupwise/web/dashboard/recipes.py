@@ -17,7 +17,7 @@ def read_recipe(run_dir: Path) -> dict[str, Any]:
     """Return the recipe's table; {} if it is missing or damaged."""
     try:
         return Run(run_dir).recipe
-    except (OSError, RunReadError):
+    except RunReadError:
         return {}
 
 
@@ -25,7 +25,7 @@ def read_info(run_dir: Path) -> dict[str, Any]:
     """Return the content of run.json; {} if it is missing or damaged."""
     try:
         return Run(run_dir).info
-    except (OSError, RunReadError, RecursionError):
+    except RunReadError:
         return {}
 
 

@@ -34,9 +34,10 @@ from http import HTTPStatus
 from typing import Any
 
 from groupwise.base.json_values import plain
+from groupwise.base.outside import file_text
 from groupwise.runs import METRICS, RunReadError, layout
 from groupwise.runs.catalogue import CHARTS
-from groupwise.runs.records import event_from_json
+from groupwise.runs.records import eval_from_json, eval_to_json, event_from_json, step_from_json, step_to_json
 from groupwise.web.dashboard.group_pages import list_groups, one_group
 from groupwise.web.dashboard.library import Library, WatchedRun
 from groupwise.web.dashboard.parameters import NotServed, ParameterError, Parameters, parse_parameters
@@ -58,7 +59,8 @@ def answer(library: Library, path: str, query: str) -> Response:
     """Answer GET of `path` with `query`, both as the client sent them."""
     parameter = None
     try:
-        return Response(HTTPStatus.OK, encode(_route(library, path, parse_parameters(query))))
+        with library.reading():
+            return Response(HTTPStatus.OK, encode(_route(library, path, parse_parameters(query))))
     except ParameterError as error:
         status, message, parameter = HTTPStatus.BAD_REQUEST, str(error), error.parameter
     except NotServed as error:
@@ -105,12 +107,12 @@ def _runs(library: Library) -> dict[str, Any]:
     return {"runs": described, "warnings": list(warnings)}
 
 
-def _news_of(name: str, read_line: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict) -> Endpoint:
+def _news_of(name: str, make: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Endpoint:
     def read(_: Library, run: WatchedRun, parameters: Parameters) -> dict[str, Any]:
         parameters.allow("cursor")
         text = parameters.text("cursor")
-        news = read_since(run.path / name, parse_cursor(text) if text else None)
-        return news._asdict() | {"cursor": str(news.cursor), "lines": [read_line(line) for line in news.lines]}
+        news = read_since(run.path / name, parse_cursor(text) if text else None, make)
+        return news._asdict() | {"cursor": str(news.cursor)}
 
     return read
 
@@ -124,7 +126,7 @@ def _recipe(library: Library, run: WatchedRun, parameters: Parameters) -> dict[s
     parameters.allow("against")
     info, text = read_info(run.path), ""
     with contextlib.suppress(OSError):
-        text = (run.path / layout.RECIPE).read_text(encoding="utf-8", errors="replace")
+        text = file_text(run.path / layout.RECIPE, errors="replace")
     found = {**_identity(run, info), "text": text, "info": info, "against": None}
     against = parameters.text("against")
     if not against:
@@ -146,8 +148,8 @@ def _identity(run: WatchedRun, info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _ENDPOINTS: Mapping[str, Endpoint] = {
-    "metrics": _news_of(layout.METRICS),
-    "evals": _news_of(layout.EVALS),
+    "metrics": _news_of(layout.METRICS, lambda table: step_to_json(step_from_json(table))),
+    "evals": _news_of(layout.EVALS, lambda table: eval_to_json(eval_from_json(table))),
     "events": _news_of(layout.EVENTS, event_from_json),
     "findings": _findings,
     "recipe": _recipe,

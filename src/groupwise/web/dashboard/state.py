@@ -1,8 +1,9 @@
 """The state of a run, from its files: its progress, whether its trainer is alive, and what the doctor finds.
 
 Contract: only the ends of files are read, so that a folder of many long runs is quick to list; a `RunSummary` is cached
-until a file of the run changes. A run whose lock is held by a living process is running, whatever its other files say;
-a process on another host cannot be checked and counts as living.
+until a file of the run changes. What cannot be read is in the run's entry `errors`. A run whose lock is held by a
+living process is running, whatever its other files say; a process on another host cannot be checked and counts as
+living.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from groupwise.base.json_values import dotted_items
+from groupwise.base.json_values import dotted_items, plain
 from groupwise.doctor import StageHistory, examine, read_stages
 from groupwise.doctor.wording import ZERO_LOSS, clean_bill, vital_signs, with_words
 from groupwise.runs import Run, RunReadError, last_turn, layout, read_holder
-from groupwise.web.dashboard.recipes import read_info, read_recipe, stage_tables
-from groupwise.web.dashboard.tail import Identity, identity_of, last_lines
+from groupwise.runs.records import eval_from_json, event_from_json, step_from_json
+from groupwise.types import EvalRecord, StepRecord
+from groupwise.web.dashboard.recipes import stage_tables
+from groupwise.web.dashboard.tail import Identity, identity_of, last_records
 
 T = TypeVar("T")
 State = Literal["running", "finished", "stopped", "failed"]
@@ -49,31 +52,49 @@ class RunSummary:
 
 
 def read_summary(run_dir: Path) -> RunSummary:
-    recipe, info = read_recipe(run_dir), read_info(run_dir)
+    """Read a run as far as it can be read; what cannot be is in the entry `errors`."""
+    errors: list[str] = []
+
+    def read(get: Callable[[], T]) -> T | None:
+        try:
+            return get()
+        except RunReadError as error:
+            errors.append(str(error))
+            return None
+
+    def read_last(name: str, make: Callable[[Mapping[str, Any]], T], max_bytes: int) -> tuple[T, ...]:
+        records, is_damaged = read(lambda: last_records(run_dir / name, make, max_bytes)) or ((), False)
+        if is_damaged:
+            errors.append(f"{name} has damaged lines, which were left out")
+        return records
+
+    recipe = read(lambda: Run(run_dir).recipe_if_any) or {}
+    info = read(lambda: Run(run_dir).info_if_any) or {}
     settings = dict(dotted_items(recipe))
     stages: list[dict[str, Any]] = [
-        {"name": name, "algorithm": str(table.get("algorithm", "")), "steps": _whole(table.get("steps"))}
+        {"name": name, "algorithm": table.get("algorithm", ""), "steps": table.get("steps", 0)}
         for name, table in stage_tables(recipe).items()
     ]
-    lines = [line for line in last_lines(run_dir / layout.METRICS, METRICS_TAIL_BYTES) if _is_step(line)]
-    newest: Mapping[str, Any] = lines[-1] if lines else {"step": 0, "stage": None, "metrics": {}}
-    rewards = [value for line in lines if (value := _number(line["metrics"].get("reward/mean"))) is not None]
-    evals = [line for line in last_lines(run_dir / layout.EVALS, EVALS_TAIL_BYTES) if _is_eval(line)]
-    known = [line for line in evals if line["pass_at_1"] is not None]
+    steps = read_last(layout.METRICS, step_from_json, METRICS_TAIL_BYTES)
+    rewards = [value for record in steps if math.isfinite(value := record.metrics.get("reward/mean", math.nan))]
+    evals = read_last(layout.EVALS, eval_from_json, EVALS_TAIL_BYTES)
+    known = [record for record in evals if math.isfinite(record.pass_at_1)]
+    events = read_last(layout.EVENTS, event_from_json, EVENTS_TAIL_BYTES)
     shown = {
         "task": settings.get("task.name"),
         "model": settings.get("model.path"),
         "fingerprint": str(info["fingerprint"]) if "fingerprint" in info else None,
         "stages": stages,
         "planned_steps": sum(stage["steps"] for stage in stages) or None,
-        "step": newest["step"],
-        "stage": newest["stage"],
+        "step": steps[-1].step if steps else 0,
+        "stage": steps[-1].stage if steps else None,
         "reward": rewards[-1] if rewards else None,
-        "step_s": _usual_seconds(lines),
-        "best": _eval(max(known, key=lambda line: float(line["pass_at_1"]), default=None)),
+        "step_s": _usual_seconds(steps),
+        "best": _eval(max(known, key=lambda record: record.pass_at_1, default=None)),
         "last_eval": _eval(evals[-1] if evals else None),
+        "errors": errors,
     }
-    return RunSummary(shown, _times(newest["metrics"]), tuple(last_lines(run_dir / layout.EVENTS, EVENTS_TAIL_BYTES)))
+    return RunSummary(shown, _times(steps[-1]) if steps else {}, events)
 
 
 def state_of(run_dir: Path, summary: RunSummary) -> tuple[State, str]:
@@ -174,46 +195,28 @@ def _stage(stage: StageHistory) -> dict[str, Any]:
     }
 
 
-def _is_step(line: Mapping[str, Any]) -> bool:
-    return isinstance(line.get("step"), int) and "stage" in line and isinstance(line.get("metrics"), Mapping)
-
-
-def _is_eval(line: Mapping[str, Any]) -> bool:
-    return isinstance(line.get("step"), int) and (
-        line.get("pass_at_1", "") is None or _number(line.get("pass_at_1")) is not None
-    )
-
-
-def _number(value: Any) -> float | None:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number else None
-
-
-def _whole(value: Any) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _times(metrics: Mapping[str, Any]) -> dict[str, float]:
-    named = {
-        name: _number(value) for name, value in metrics.items() if name.startswith("time/") and name.endswith("_s")
+def _times(record: StepRecord) -> dict[str, float]:
+    """Return the seconds of each phase of a step."""
+    return {
+        name.removeprefix("time/").removesuffix("_s"): value
+        for name, value in record.metrics.items()
+        if name.startswith("time/") and name.endswith("_s") and math.isfinite(value)
     }
-    return {name.removeprefix("time/").removesuffix("_s"): value for name, value in named.items() if value is not None}
 
 
-def _usual_seconds(lines: Sequence[Mapping[str, Any]]) -> float | None:
+def _usual_seconds(steps: Sequence[StepRecord]) -> float | None:
     """Return the mean time from step to step, with evaluations and checkpoints between them."""
     sums = []
-    for line in lines[-RECENT_STEPS:]:
-        times = _times(line["metrics"])
+    for times in map(_times, steps[-RECENT_STEPS:]):
         if "step" in times:
             sums.append(times["step"] + times.get("eval", 0.0) + times.get("checkpoint", 0.0))
     return statistics.fmean(sums) if sums else None
 
 
-def _eval(line: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if line is None:
+def _eval(record: EvalRecord | None) -> dict[str, Any] | None:
+    if record is None:
         return None
-    return {name: line.get(name) for name in ("step", "pass_at_1", "low", "high")}
+    return {name: plain(getattr(record, name)) for name in ("step", "pass_at_1", "low", "high")}
 
 
 def _seconds_since(written: Identity) -> float:

@@ -76,7 +76,9 @@ def test_a_file_of_evals_is_another_kind(index: RunIndex, tmp_path: Path, sample
     (tmp_path / "run/rollouts/000007.jsonl").mkdir()
     fresh(index)
     assert places(index, "eval") == places(index, "train")
-    assert len(index.files("train")) == 1
+    folder, file = index.files("train")
+    assert (folder.entries, len(file.entries)) == ((), 4)
+    assert "000007.jsonl is a folder, not a regular file" in folder.warnings[0]
 
 
 def test_damage_keeps_its_number_and_a_half_line_waits(tmp_path: Path, sample: Any) -> None:
@@ -95,7 +97,7 @@ def test_damage_keeps_its_number_and_a_half_line_waits(tmp_path: Path, sample: A
     path.write_bytes(b"bad\n" * 10)
     broken = read_file("train", 1, path)
     assert broken is not None
-    assert broken.warnings[-1] == "rollouts/000001.jsonl: 7 more damaged groups"
+    assert broken.warnings[-1] == "7 more damaged groups in rollouts/000001.jsonl"
     with pytest.raises(RunReadError, match="rewritten"):
         read_line(file, file.entries[0])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +60,35 @@ def test_runs(client: Any, log: RunLog, sample: Any) -> None:
     assert 0 <= run["last_write_s"] < 100
 
 
+@pytest.mark.parametrize("name", [layout.RECIPE, layout.INFO, layout.METRICS, layout.EVALS, layout.EVENTS])
+@pytest.mark.parametrize("damage", ["digits", "brackets", "types", "fifo", "folder", "outside"])
+def test_a_damaged_file_is_told_beside_its_run(
+    client: Any, base: str, log: RunLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, damage: str
+) -> None:
+    monkeypatch.setattr("groupwise.web.dashboard.library.LOOK_EVERY_S", 0.0)
+    RunLog(tmp_path / "runs/other").write_recipe("name = 'other'")
+    path = log.run_dir / name
+    path.unlink(missing_ok=True)
+    if damage == "fifo":
+        os.mkfifo(path)
+    elif damage == "folder":
+        path.mkdir()
+    elif damage == "outside":
+        (tmp_path / "secret").write_text("{}")
+        path.symlink_to(tmp_path / "secret")
+    else:
+        value = {"digits": "9" * 400, "brackets": "[" * 20_000, "types": "[1]"}[damage]
+        path.write_text(f"stages = {value}" if name == layout.RECIPE else f'{{"versions": {value}, "kind": {value}}}\n')
+    runs = client.get("/api/runs")["runs"]
+    errors = {run["name"]: run["errors"] for run in runs}
+    assert errors.pop("other") == []
+    ((error,),) = errors.values()
+    assert name in error
+    for endpoint in ("metrics", "evals", "events", "findings", "recipe", "groups"):
+        reply = client.request(f"{base}/{endpoint}")
+        assert reply.status == 200 or name in reply.json["error"], endpoint
+
+
 def test_metrics_follow_the_file(client: Any, base: str, log: RunLog, sample: Any) -> None:
     first = client.get(f"{base}/metrics")
     assert [line["step"] for line in first["lines"]] == [1, 2, 3]
@@ -70,9 +100,11 @@ def test_metrics_follow_the_file(client: Any, base: str, log: RunLog, sample: An
     third = client.get(f"{base}/metrics", cursor=second["cursor"])
     assert ([line["step"] for line in third["lines"]], third["is_reset"]) == ([1, 2], True)
     with open(log.run_dir / layout.METRICS, "ab") as file:
-        file.write(b'damage\n{"step":3,"metrics":{"reward/mean":1e999,"policy/loss":NaN}}\n{"half":')
+        file.write(
+            b'damage\n{"step":3}\n{"step":3,"stage":"grpo","stage_step":3,"metrics":{"a":1e999,"b":NaN}}\n{"half":'
+        )
     fourth = client.get(f"{base}/metrics", cursor=third["cursor"])
-    assert [line["metrics"] for line in fourth["lines"]] == [{"reward/mean": None, "policy/loss": None}]
+    assert [line["metrics"] for line in fourth["lines"]] == [{"a": None, "b": None}]
     assert "line 3 is damaged" in fourth["warnings"][0]
     fifth = client.get(f"{base}/metrics", cursor=fourth["cursor"])
     assert (fifth["lines"], fifth["warnings"], fifth["is_reset"]) == ([], [], False)

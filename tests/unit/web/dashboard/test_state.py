@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +17,7 @@ from groupwise.web.dashboard import library as library_module
 from groupwise.web.dashboard.library import Library
 from groupwise.web.dashboard.recipes import difference, flatten
 from groupwise.web.dashboard.state import describe, read_summary, state_of
+from tests.factories import make_eval
 
 
 def state(path: Path) -> tuple[str, str]:
@@ -73,13 +76,16 @@ def test_damaged_files_do_not_hide_a_run(tmp_path: Path, sample: Any) -> None:
     path = tmp_path / "run"
     sample.run(path, num_steps=1)
     with open(path / layout.METRICS, "ab") as file:
-        file.write(b'\x00\x00\n{"step":"two"}\n{"step":2,"stage":"grpo","metrics":{"time/step_s":NaN}}\n{"st')
-    (path / layout.EVALS).write_text('{"step":1}\n{"step":1,"pass_at_1":null}\n{"step":2,"pass_at_1":0.5}\n')
+        file.write(
+            b'\x00\x00\n{"step":"two"}\n{"step":2,"stage":"grpo","metrics":{"time/step_s":NaN}, "stage_step": 2}\n{"st'
+        )
+    known = dataclasses.asdict(make_eval(2, 0.5))
+    (path / layout.EVALS).write_text('{"step":1}\n' + json.dumps(known | {"low": None}) + "\n")
     (path / layout.RECIPE).write_text("not = [toml")
     (path / layout.INFO).write_text("[1]")
     found = describe(path, read_summary(path))
     assert (found["step"], found["task"], found["fingerprint"], found["stages"]) == (2, None, None, [])
-    assert found["best"] == {"step": 2, "pass_at_1": 0.5, "low": None, "high": None}
+    assert found["best"] == {"step": 2, "pass_at_1": 0.5, "low": None, "high": 0.0}
 
 
 def names(library: Library) -> list[str]:
@@ -109,6 +115,23 @@ def test_runs_are_found_and_go(tmp_path: Path) -> None:
     assert found is not None
     assert found.name == "one"
     assert library.get("f" * 12) is None
+
+
+def test_links_out_of_the_folder_are_followed_only_if_told(tmp_path: Path) -> None:
+    make_run(tmp_path / "elsewhere/secret")
+    root = tmp_path / "runs"
+    make_run(root / "one")
+    (root / "inside").symlink_to(root / "one")
+    (root / "outside").symlink_to(tmp_path / "elsewhere/secret")
+    (root / "circle").symlink_to(root / "circle")
+    library = Library([root])
+    assert names(library) == ["one"]
+    (warning,) = library.look()[1]
+    assert "outside: a link to outside of" in warning
+    assert "--follow-links" in warning
+    assert names(Library([root], follow_links=True)) == ["one", "secret"]
+    (tmp_path / "link").symlink_to(root)
+    assert names(Library([tmp_path / "link"])) == ["one"], "the folder that is named may be a link"
 
 
 def test_several_roots_and_one_name(tmp_path: Path) -> None:
