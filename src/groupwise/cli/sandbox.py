@@ -32,16 +32,16 @@ def run_program(options: Options) -> None:
     """
     from dataclasses import asdict
 
+    from groupwise.rewards.code.score_code import check_options
     from groupwise.sandbox import ProgramLimits, Sandbox
 
+    check_options(options.seconds, options.memory_mb, options.isolation)
     texts = []
     for path in (options.file, options.stdin):
         try:
             texts.append("" if path is None else path.read_text(encoding="utf-8", errors="surrogateescape"))
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    if options.seconds <= 0 or options.memory_mb <= 0:
-        raise ConfigError("sandbox run: --seconds and --memory-mb must be above 0")
     with Sandbox(options.isolation) as sandbox:
         limits = ProgramLimits(seconds=options.seconds, memory_mb=options.memory_mb)
         outcome = sandbox.run(texts[0], stdin=texts[1], limits=limits)
