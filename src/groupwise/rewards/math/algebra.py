@@ -7,7 +7,7 @@ Model text is never evaluated as code: sympy objects are built from the tree, no
 `ExprExtractionConfig` passes text to sympy's `parse_expr`, which is `eval`, and `LatexExtractionConfig` passes the text
 of each number to `sympify`, which is `eval` as well.
 
-Two expressions are equal when math-verify says so and they agree to 40 digits, since math-verify alone accepts small
+Two expressions are equal when math-verify says so and they agree to `NUM_DIGITS`, since math-verify alone accepts small
 differences. Its time limits are off: signals only work in the main thread and do not stop a big-integer power. Run this
 in a killable process.
 """
@@ -26,7 +26,8 @@ from math_verify import verify  # type: ignore[import-untyped]
 from groupwise.rewards.math.latex import Node
 from groupwise.rewards.math.latex_values import POSITIVE_POINTS, variable_at
 
-NUM_DIGITS = 40
+NUM_DIGITS = 2500
+"""More than between the largest and the smallest number of `latex_values`, 2^4096 and 2^-4096."""
 
 # math-verify warns once per process when its limits are off.
 logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
@@ -44,7 +45,7 @@ def _agrees_at(ours: Any, theirs: Any, point: int) -> bool:
     values = []
     for expression in (ours, theirs):
         names = {symbol: _rational(symbol.name, point) for symbol in expression.free_symbols}
-        values.append(sympy.N(expression.subs(names), 2 * NUM_DIGITS))
+        values.append(sympy.N(expression.subs(names), NUM_DIGITS + 100))
     if not all(value.is_number for value in values):
         return True  # an unknown function has no value: leave the decision to math-verify
     size = max(abs(values[0]), abs(values[1]))

@@ -13,8 +13,8 @@ Rules where mathematics alone does not decide:
   rounded, so an answer without a decimal point that rounds to it is right (`\\sqrt2` for 1.414).
 - **A decimal comma** (`0,5`) is accepted where the gold answer is a number but not an integer.
 - **Percent**: x % is x/100, and is also x where x is at least 1 ("what percent ...?").
-- **Units and names** (`10 m`, `x = 5`) count only when both sides have one. Units are not converted. Degrees are
-  dropped.
+- **Units and names** (`10 m`, `x = 5`, `|AB| = 5`) count only when both sides have one. Units are not converted.
+  Degrees are dropped.
 - **Equations** are the same when one is a constant times the other.
 - A chain `a = b = c`, what `latex` cannot read (`\\sum`, `\\int`, `\\lim`, `\\prod` among it) and what is long, deep
   or large (see the limits of `normalize`, `latex` and `latex_values`) is compared as text only.
@@ -34,7 +34,7 @@ from groupwise.rewards.math.algebra import is_same_by_algebra
 from groupwise.rewards.math.latex import Node, parse_latex
 from groupwise.rewards.math.latex_compare import compare, walk
 from groupwise.rewards.math.latex_values import TooLarge, Undefined, evaluate
-from groupwise.rewards.math.normalize import MAX_ANSWER_CHARS, choice_of, spell, split_name, split_unit
+from groupwise.rewards.math.normalize import APART, MAX_ANSWER_CHARS, choice_of, spell, split_name, split_unit
 from groupwise.rewards.numbers import decimal_comma, parse_number
 
 MAX_ITEMS = 64
@@ -44,7 +44,7 @@ MIN_ROUNDED_DIGITS = 4
 Stage = Literal["text", "number", "items", "rule", "points", "algebra"]
 
 _INTEGER = re.compile(r"-?[1-9][0-9]{0,17}|0")
-_DIGITS_AND_POINT = re.compile(r"-?[0-9]+\.[0-9]+")
+_ROUNDED = re.compile(r"-?([0-9]+)\.([0-9]+)(?:\\(?:times|cdot)10\^\{?(-?[0-9]{1,2})\}?)?")
 # A text with anything else is no `_is_closed_rational` tree, and need not be parsed.
 _QUOTIENTS_AND_POWERS = re.compile(r"(?:\\frac|\\[{}]|[-0-9.{}()\[\]^/])++")
 _CLOSED_RATIONAL = frozenset(("number", "negative", "product", "reciprocal", "power"))
@@ -140,14 +140,14 @@ def _judge_number(gold: _Reading, answer: _Reading) -> Judgement:
     assert value is not None
     if other is not None:
         if gold.has_percent == answer.has_percent:
-            is_same = value == other or _rounds_to(other, gold.spelled, answer.spelled)
+            is_same = value == other or _rounds_to(other, gold, answer.spelled)
         else:
             percent, bare = (value, other) if gold.has_percent else (other, value)
             is_same = percent == bare * 100 or (percent == bare and abs(bare) >= 1)
         return Judgement(is_same, "number")
     if value.denominator != 1 and decimal_comma(answer.body) == value:
         return Judgement(True, "number")
-    if not _is_rounded(gold.spelled) and not _QUOTIENTS_AND_POWERS.fullmatch(answer.spelled):
+    if _rounded_unit(gold.spelled) is None and not _QUOTIENTS_AND_POWERS.fullmatch(answer.spelled):
         return Judgement(False, "rule")
     tree = parse_latex(answer.body)
     if tree is None:
@@ -158,7 +158,7 @@ def _judge_number(gold: _Reading, answer: _Reading) -> Judgement:
         tree = tree.args[0]
     if _is_closed_rational(tree):
         return Judgement(_value(tree) == value, "points")
-    if tree.is_scalar and _rounds_to(_value(tree), gold.spelled, answer.body):
+    if tree.is_scalar and _rounds_to(_value(tree), gold, answer.body):
         return Judgement(all(part.kind != "variable" for part in walk(tree)), "points")
     return Judgement(False, "rule")
 
@@ -177,19 +177,22 @@ def _value(tree: Node) -> Fraction | float | complex | None:
         return None
 
 
-def _is_rounded(decimal: str) -> bool:
-    digits = decimal.lstrip("-0.").replace(".", "")
-    return len(digits) >= MIN_ROUNDED_DIGITS and _DIGITS_AND_POINT.fullmatch(decimal) is not None
+def _rounded_unit(decimal: str) -> Fraction | None:
+    """Return the unit of the last digit of a decimal that counts as rounded; None for anything else."""
+    match = _ROUNDED.fullmatch(decimal)
+    if match is None or len(f"{match[1]}{match[2]}".lstrip("0")) < MIN_ROUNDED_DIGITS:
+        return None
+    return Fraction(10) ** (int(match[3] or 0) - len(match[2]))
 
 
-def _rounds_to(value: Fraction | float | complex | None, decimal: str, written: str) -> bool:
+def _rounds_to(value: Fraction | float | complex | None, gold: _Reading, written: str) -> bool:
     """Return whether a value not written as a decimal rounds to this gold decimal."""
-    if not _is_rounded(decimal) or "." in written:
+    unit = _rounded_unit(gold.spelled)
+    if unit is None or gold.number is None or "." in written:
         return False
     if not isinstance(value, Fraction) and not (isinstance(value, float) and math.isfinite(value)):
         return False
-    half_unit = Fraction(1, 2 * 10 ** len(decimal.partition(".")[2]))
-    return abs(Fraction(value) - Fraction(decimal)) < half_unit
+    return abs(Fraction(value) - gold.number) < unit / 2
 
 
 def _judge_trees(gold: str, answer: str) -> Judgement:
@@ -222,7 +225,7 @@ def _is_same_list(gold: str, answer: str) -> bool:
 
 
 def _exact_items(items: list[str]) -> list[Fraction | str]:
-    numbers = [parse_number(item) for item in items]
+    numbers = [parse_number(item.replace(APART, " ")) for item in items]
     return [item if number is None else number for item, number in zip(items, numbers, strict=True)]
 
 

@@ -87,6 +87,8 @@ class _Parser:
         self.position = 0
         self.depth = 0
         self.num_bars = 0
+        self.split = 0
+        """Position of the last token of which a macro took the first digit."""
         self.is_angle = False
 
     @property
@@ -198,13 +200,17 @@ class _Parser:
                 mixed = self.mixed(factors[-1])
                 if mixed is not None:
                     factors[-1] = mixed
-                elif self.next[0] in "0123456789.":  # "1 2" is not 2
+                elif self.next[0] in "0123456789." and not self.follows_power(factors[-1]):  # "1 2" is not 2
                     raise Unreadable
                 else:
                     factors.append(self.factor())
             else:
                 break
         return factors[0] if len(factors) == 1 else Node("product", _scalars(factors))
+
+    def follows_power(self, factor: Node) -> bool:
+        """Return whether a number can only be the next factor: in `2^6 3^5`, but not in `2^63^5`."""
+        return factor.kind == "power" and self.tokens[self.position + 1] == "^" and self.position != self.split
 
     def signed_factor(self) -> Node:
         is_negative = bool(self.take("-"))
@@ -275,6 +281,7 @@ class _Parser:
         token = self.next
         if token.isdecimal() and len(token) > 1:  # \frac12 and x^12: LaTeX takes one digit
             self.tokens[self.position] = token[1:]
+            self.split = self.position
             return Node("number", value=Fraction(int(token[0])))
         return _scalars([self.nested(self.atom)])[0]
 
@@ -350,8 +357,9 @@ class _Parser:
         index = self.argument()
         if index.kind == "number":
             return Node("variable", name=f"{name}_{index.value}")
-        if index.kind in ("variable", "constant"):
-            return Node("variable", name=f"{name}_{index.name}")
+        letters = index.args if index.kind == "product" else (index,)  # S_{ABC}
+        if all(letter.kind in ("variable", "constant") for letter in letters):
+            return Node("variable", name=f"{name}_{''.join(letter.name for letter in letters)}")
         raise Unreadable
 
     def group(self, opening: str) -> Node:
@@ -368,9 +376,7 @@ class _Parser:
         if opening in ("\\{", "\\lbrace"):
             return Node("set", tuple(items))
         if opening == "{" or (len(items) == 1 and opening + closing in ("()", "[]")):
-            if len(items) > 1:
-                raise Unreadable
-            return items[0]
+            return items[0] if len(items) == 1 else Node("list", tuple(items))
         brackets = "<>" if opening == "\\langle" else opening + closing
         return Node("tuple", tuple(items), name=brackets)
 

@@ -6,8 +6,9 @@ Shapes are compared part by part; two scalars in them are
 - the same when both are rational and exactly equal at every real point (an identity of polynomials that fails holds at
   a random point with a chance of degree / 896);
 - the same when they are irrational or complex and agree to `ACCEPT_TOLERANCE` at every point, including a negative and
-  a complex one, and no number in either text has more than `MAX_SAFE_DIGITS` digits: short integers do not equal a root
-  or pi by chance. (With an absolute value, which is for real numbers, there is no complex point.)
+  a complex one, no number in either text has more than `MAX_SAFE_DIGITS` digits and no part of either is as large or
+  small: short integers do not equal a root or pi by chance. (With an absolute value, which is for real numbers, there
+  is no complex point.)
 
 `settle` decides everything between. A decimal is exact: 1.41421356 is not `\\sqrt2`.
 
@@ -18,6 +19,7 @@ Equations are the same when one is a constant times the other.
 from __future__ import annotations
 
 import cmath
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -143,13 +145,13 @@ def _are_names_dropped(gold: Node, answer: Node) -> bool:
     named = [[item.kind == "relation" and item.name == "=" for item in node.args] for node in (gold, answer)]
     full, bare = (gold, named[1]) if all(named[0]) else (answer, named[0])
     # x_1 and x_2 are two solutions for x.
-    names = {item.args[0].name.partition("_")[0] for item in full.args if item.kind == "relation"}
+    names = {item.args[0].name.partition("_")[0] or item.args[0] for item in full.args if item.kind == "relation"}
     return all(named[0]) != all(named[1]) and not any(bare) and len(names) > 1
 
 
 def _unnamed(node: Node, other: Node) -> Node:
     """Reduce `x = 5` to its value, or a set of one to its member, where the other answer is a bare value."""
-    if node.kind == "relation" and node.name == "=" and node.args[0].kind == "variable":
+    if node.kind == "relation" and node.name == "=" and _is_quantity(node.args[0]):
         variable, value = node.args
         if other.kind != "relation":
             return value
@@ -160,6 +162,12 @@ def _unnamed(node: Node, other: Node) -> Node:
     if node.kind == "set" and len(node.args) == 1 and other.is_scalar:
         return node.args[0]
     return node
+
+
+def _is_quantity(node: Node) -> bool:
+    """Return whether a left side names one quantity: `x`, `AB`, `|AB|`, `V_1:V_2`, but not `xy`."""
+    names = [part.name for part in walk(node) if part.kind not in ("product", "reciprocal", "absolute")]
+    return node.kind == "variable" or all(name[:1].isupper() for name in names)
 
 
 def _hint(node: Node) -> complex | None:
@@ -186,8 +194,16 @@ def compare_scalars(gold: Node, answer: Node) -> _Outcome:
     long = [node for tree in (gold, answer) for node in walk(tree) if _num_digits(node) > MAX_SAFE_DIGITS]
     if long:
         return _Outcome.DIFFERENT if any("." in node.name for node in long) else _Outcome.UNSURE
+    if _has_extremes(gold) or _has_extremes(answer):
+        return _Outcome.UNSURE
     is_complex = has_variables and all(node.kind != "absolute" for tree in (gold, answer) for node in walk(tree))
     return _compare_at(gold, answer, ALL_POINTS)[0] if is_complex else outcome
+
+
+def _has_extremes(tree: Node) -> bool:
+    """Return whether a part could hide in the rounding of the rest, as in `\\pi + 10^{-9}`."""
+    sizes = [abs(value) for value in (_value_or_none(part, 0) for part in walk(tree)) if value is not None]
+    return any(not 10**-MAX_SAFE_DIGITS <= size <= 10**MAX_SAFE_DIGITS for size in sizes if size not in (0, math.inf))
 
 
 def _num_digits(node: Node) -> int:
@@ -261,7 +277,8 @@ def _has_same_zeros(gold: Node, answer: Node, *, is_signed: bool) -> bool:
     if len(ratios) < 2 or any(_compare_values(ratios[0], ratio) is not _Outcome.SAME for ratio in ratios[1:]):
         return False
     is_rational = all(isinstance(ratio, Fraction) for ratio in ratios)
-    if not is_rational and any(_num_digits(node) > MAX_SAFE_DIGITS for tree in (gold, answer) for node in walk(tree)):
+    is_long = any(_num_digits(node) > MAX_SAFE_DIGITS for tree in (gold, answer) for node in walk(tree))
+    if not is_rational and (is_long or _has_extremes(gold) or _has_extremes(answer)):
         return False
     constant = as_complex(ratios[0])
     return not is_signed or (constant.real > 0 and abs(constant.imag) <= ACCEPT_TOLERANCE * constant.real)
@@ -294,7 +311,11 @@ def _interval(relation: Node) -> Node | None:
     if len(operators) == 2 and operators[0][0] == ">":
         relation = _flipped(relation)
     operators = relation.name.split()
-    if len(operators) == 2 and relation.args[1].kind == "variable" and operators[0][0] == operators[1][0] == "<":
+    if (
+        len(operators) == 2
+        and relation.args[1].kind in ("variable", "application")
+        and operators[0][0] == operators[1][0] == "<"
+    ):
         low, _, high = relation.args
         brackets = ("[" if operators[0] == "<=" else "(") + ("]" if operators[1] == "<=" else ")")
         return Node("tuple", (low, high), name=brackets) if _is_end(low) and _is_end(high) else None

@@ -23,7 +23,18 @@ GREEK = frozenset(
     )
 )
 RELATIONS = {
-    **{"=": "=", "<": "<", ">": ">", "\\lt": "<", "\\gt": ">", "\\ne": "!=", "\\neq": "!="},
+    **{
+        "=": "=",
+        "<": "<",
+        ">": ">",
+        "<=": "<=",
+        ">=": ">=",
+        "!=": "!=",
+        "\\lt": "<",
+        "\\gt": ">",
+        "\\ne": "!=",
+        "\\neq": "!=",
+    },
     **{"\\le": "<=", "\\leq": "<=", "\\leqslant": "<=", "\\ge": ">=", "\\geq": ">=", "\\geqslant": ">="},
 }
 
@@ -41,17 +52,17 @@ _TOKEN = re.compile(
     r"|\\(?:[bB]igg?[lr]?|displaystyle|quad|qquad|mathstrut)(?![A-Za-z]))"
     r"|(?P<number>[0-9]++(?:(?:\{,\}|,\\!|\\,|\\!)[0-9]{3}(?![0-9]))*+(?:\.[0-9]++)?|\.[0-9]++)"
     r"|(?P<text>\\(?:text(?:rm|bf|it|normal)?|mbox|mathrm|mathbf|mathit|hbox|operatorname\*?)\s*+\{[^{}]*+\})"
-    r"|(?P<environment>\\(?:begin|end)\s*+\{[a-zA-Z]++\*?\})"
+    r"|(?P<environment>\\(?:begin|end)\s*+\{[a-zA-Z]++\*?\}(?:(?<=\{array\})\s*+\{[lcr|\s]*+\})?)"
     r"|(?P<macro>\\(?:[A-Za-z]++|[{}|\\]))"
     r"|(?P<letters>[A-Za-z]++)"
-    r"|(?P<symbol>[-+*/^_=<>()\[\]{},;:!|'&.])"
+    r"|(?P<symbol>[<>!]=|[-+*/^_=<>()\[\]{},;:!|'&.])"
 )
 _THOUSANDS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})++(?![0-9])(?:\.[0-9]++)?")
 _WORDS_OF_MATH = {
     **{name: f"\\{name}" for name in (*TRIGONOMETRIC, *LOGARITHMS, "pi", "sqrt", "infty", "theta")},
     **{"infinity": "\\infty", "inf": "\\infty", "and": ",", "or": ","},
 }
-_MATRICES = frozenset(("pmatrix", "bmatrix", "matrix", "Bmatrix", "smallmatrix"))
+_MATRICES = frozenset(("pmatrix", "bmatrix", "matrix", "Bmatrix", "smallmatrix", "array"))
 
 
 class Unreadable(Exception):
@@ -101,7 +112,7 @@ def _words(run: str) -> list[str]:
 
 def _named(token: str) -> list[str]:
     head, _, content = token.rstrip("}").partition("{")
-    content = content.strip()
+    content = content.partition("}")[0].strip()
     if head.rstrip() in ("\\begin", "\\end"):
         if content not in _MATRICES:
             raise Unreadable

@@ -5,7 +5,7 @@ value in both answers. An unknown function `f` is a sine with its own slope and 
 negative, 4 is complex.
 
 Nothing large is computed: a number of more than `MAX_BITS` bits, a factorial above `MAX_FACTORIAL` or a float that
-overflows raises `TooLarge`. What has no value (1/0, an interval inside a sum) raises `Undefined`.
+overflows or vanishes raises `TooLarge`. What has no value (1/0, an interval inside a sum) raises `Undefined`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Undefined(Exception):
 
 
 class TooLarge(Exception):
-    """The value is too large to compute."""
+    """The value is too large or too small to compute."""
 
 
 def evaluate(node: Node, point: int) -> Value:
@@ -87,7 +87,8 @@ def _evaluate(node: Node, point: int) -> Value:
     operation = _OPERATIONS.get(kind)
     if operation is None:
         raise Undefined
-    return operation(*(_evaluate(arg, point) for arg in node.args))
+    values = [_evaluate(arg, point) for arg in node.args]
+    return _nonzero(operation(*values)) if kind in _NEVER_ZERO and 0 not in values else operation(*values)
 
 
 def _sum(*values: Value) -> Value:
@@ -174,7 +175,14 @@ def _function(name: str, values: list[Value]) -> Value:
     if name == "log":
         # `\log x` without a base is read as base e; some mean base 10, but both answers are read alike.
         return _real(cmath.log(argument) if len(values) == 1 else cmath.log(argument) / cmath.log(complex(values[1])))
-    return _real(_FUNCTIONS[name](argument))
+    value = _real(_FUNCTIONS[name](argument))
+    return _nonzero(value) if name == "exp" else value
+
+
+def _nonzero(value: Value) -> Value:
+    if value == 0:  # too small for a float
+        raise TooLarge
+    return value
 
 
 def _real(value: complex) -> Value:
@@ -196,6 +204,8 @@ _FUNCTIONS: dict[str, Callable[[complex], complex]] = {
     "sec": lambda value: 1 / cmath.cos(value),
     "csc": lambda value: 1 / cmath.sin(value),
 }
+_NEVER_ZERO = frozenset(("product", "power", "reciprocal"))
+"""Operations whose value is not zero unless an argument is."""
 _OPERATIONS: dict[str, Callable[..., Value]] = {
     "sum": _sum,
     "product": _product,

@@ -55,6 +55,8 @@ _TIGHT_REWRITES = _compiled(
 )
 _THIN_COMMA = re.compile(r",\\!\s*+")
 _TIGHTLY_REWRITABLE = re.compile(r"[\\^_,.]")
+APART = "␣"
+"""Stands for the space between two digits."""
 _APART = re.compile(r"(?<=[0-9])\s++(?=[0-9])")  # "1 2" is not 12
 _NAMED_VALUE = re.compile(
     r"((?:\\angle)?(?:[A-Za-z]{1,3}|\\[a-z]{2,8})(?:_(?:\w|\{\w{1,3}\}))?(?:\(\w{1,3}\))?)(?:=|\\in(?![A-Za-z]))([^=]++)"
@@ -83,16 +85,18 @@ def spell(text: str) -> str:
     if len(text) > MAX_ANSWER_CHARS:
         return ""
     text = text.strip()
-    if "," in text:
-        grouped = parse_number(text)  # before the spaces go: "1,234" is a number, "1, 234" is a list
-        if grouped is not None and ", " not in text:
-            return _spell_number(grouped)
+    if "," in text or _APART.search(text):
+        number = parse_number(
+            text
+        )  # before the spaces go: "1,234", "1 234" and "1 1/2" are numbers, "1, 234" is a list
+        if number is not None:
+            return _spell_number(number)
     if _REWRITABLE.search(text):
         text = _THIN_COMMA.sub("", text)
         text = _TEXT_MACRO.sub(r" \1 ", text)
         for pattern, replacement in _REWRITES:
             text = pattern.sub(replacement, text)
-    text = "".join(_APART.sub("␣", text).split())
+    text = "".join(_APART.sub(APART, text).split())
     if _TIGHTLY_REWRITABLE.search(text):
         for pattern, replacement in _TIGHT_REWRITES:
             text = pattern.sub(replacement, text)

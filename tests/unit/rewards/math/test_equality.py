@@ -98,6 +98,22 @@ SAME_BOTH_WAYS = [
     ("\\pm 3", "3, -3"),
     ("(-\\infty, \\infty)", "\\mathbb{R}"),
     ("\\text{No}", "no"),
+    ("x \\leq 2", "x <= 2"),
+    ("x \\ne 3", "x != 3"),
+    ("x \\le 1", "-x \\ge -1"),
+    ("x <= 1", "-x >= -1"),
+    (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\left[\begin{array}{cc}1 & 2 \\ 3 & 4\end{array}\right]"),
+    (r"\frac32", "1 1/2"),
+    ("1000", "1 000"),
+    ("1 1/2, 3", "3, 1.5"),
+    ("2^6 3^5 5^4", r"2^6 \cdot 3^5 \cdot 5^4"),
+    ("|AB| = \\sqrt8", "2\\sqrt2"),
+    ("S_{MBCN}:S = 7:32", "7:32"),
+    (r"\frac{NO}{BO}=\frac{1}{\sqrt{6}}", r"\frac{1}{\sqrt{6}}"),
+    ("AB = 4, CD = 5", "4, 5"),
+    ("0 < f(x) < 1", "(0, 1)"),
+    (r"\pm 2021", "{-2021, 2021}"),
+    (r"10^6\pi + 1", r"1 + 1000000\pi"),
 ]
 SAME_ONE_WAY = [
     ("0.5", "0,5"),
@@ -113,6 +129,9 @@ SAME_ONE_WAY = [
     (r"\sqrt{25}", "5"),
     ("x=1, y=2", "1, 2"),
     ("(C)", "c"),
+    ("|AB| = 1", "1"),
+    ("A:B = 1", "1"),
+    (r"2.3148\times10^{-3}", r"\frac{1}{432}"),
 ]
 DIFFERENT = [
     ("5", "6"),
@@ -182,6 +201,24 @@ DIFFERENT = [
     (r"\frac{1}{2004!}", r"\frac{1}{2005!}"),
     (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 1 & 2 \end{pmatrix}"),
     (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", r"\begin{pmatrix} 1 \\ 3 \end{pmatrix}"),
+    ("x \\ge 2", "x <= 2"),
+    ("AB = 4, CD = 5", "5, 4"),
+    ("A + B = 1", "1"),
+    ("2^6 3^5", "2^63^5"),
+    *(
+        (r"\pi", rf"\pi + {tiny}")
+        for tiny in (
+            "10^{-9}",
+            "10^{-50}",
+            "e^{-30}",
+            "e^{-1000}",
+            "(x/1000)^9",
+            r"\frac{1}{20!}",
+            r"(\sqrt2-\frac{99}{70})^3",
+        )
+    ),
+    (r"\sqrt2", r"\sqrt2(1+10^{-12})"),
+    (r"y = x\sqrt2", r"y = x\sqrt2+10^{-12}"),
 ]
 UNDONE = [
     ("5", "3+2"),

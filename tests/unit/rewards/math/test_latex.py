@@ -70,7 +70,6 @@ def _tree(text: str) -> Node:
         ("1+", None),
         ("(1", None),
         ("\\frac{1}", None),
-        ("{1,2}", None),
         ("1..2", None),
         ("", None),
         ("\\sum_{k=1}^3 k", None),
