@@ -29,6 +29,11 @@ CHECKS: Mapping[str, DoctorCheck] = {
         {"dead_groups", "identical_completions", "kl_spike", "gradient_spikes", "held_out_falls"},
     ),
     "dead_groups": DoctorCheck("Groups without signal", sampling_checks.dead_groups),
+    "verifier_failures_grow": DoctorCheck(
+        "The verifier fails more and more",
+        course_checks.verifier_failures_grow,
+        {"verifier_errors", "verifier_time_outs"},
+    ),
     "verifier_errors": DoctorCheck("The verifier fails", course_checks.verifier_errors),
     "verifier_time_outs": DoctorCheck("The verifier times out", course_checks.verifier_time_outs),
     "truncation": DoctorCheck("Completions are cut off", sampling_checks.truncation),

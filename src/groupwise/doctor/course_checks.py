@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from groupwise.audit.held_out_gain import evaluates_greedily, held_out_ends, held_out_gains, pass_at_1_gain
@@ -22,6 +23,10 @@ PROBLEM_FAILED_SHARE = 0.05
 MOSTLY_FAILED_SHARE = 0.5
 """From here on a few steps are enough to report it."""
 NEED, WITHIN = 5, 10
+MIN_STEPS_BEFORE = 10
+"""Steps before the failures that show how many there were at first."""
+GROWTH = 3.0
+"""From this ratio on the policy has changed something, not the luck of the draw."""
 
 MIN_HOLLOW_STEPS = 20
 """With fewer, a quarter of the steps is a handful, and the held-out score lags behind."""
@@ -87,26 +92,56 @@ def _first_signal(stage: StageHistory, is_solved: bool, truncated_share: float) 
     )
 
 
-def _failures(stage: StageHistory, name: str) -> tuple[Severity, list[Point], float]:
-    """Return how bad the failures of a kind are, the steps with many of them (or none), and their share there."""
-    series = stage.series(name)
+def _failures(stage: StageHistory, *names: str) -> tuple[Severity, list[Point], float]:
+    """Return how bad the failures of some kinds are, the steps with many of them (or none), and their share there."""
+    together = Counter[int]()
+    for name in names:
+        together.update(dict(stage.series(name)))
+    series = sorted(together.items())
     points = persistent(series, lambda share: share > FAILED_SHARE, NEED, WITHIN)
     points = points or persistent(series, lambda share: share >= MOSTLY_FAILED_SHARE, DEAD_STEPS, DEAD_STEPS)
     share = average(points)
     return "problem" if share >= PROBLEM_FAILED_SHARE else "warning", points, share
 
 
+def _last_failure(stage: StageHistory) -> str:
+    said = next((sign.failure for sign in reversed(stage.signs) if sign.failure), "")
+    return f"; it says: {said[:200]}" if said else ""
+
+
+def verifier_failures_grow(stage: StageHistory) -> Finding | None:
+    """Failures that came with training: the policy may have found out what its verifier cannot judge."""
+    names = ("score/error_share", "score/timed_out_share")
+    severity, points, share = _failures(stage, *names)
+    before = [record.metrics for record in stage.steps if points and record.step < points[0][0]]
+    first = mean([sum(metrics.get(name, 0.0) for name in names) for metrics in before] or [0.0])
+    if len(before) < MIN_STEPS_BEFORE or share < GROWTH * first:
+        return None
+    return stage.finding(
+        points,
+        seen=f"scoring failed on {percent(first)} of the rollouts in the first {len(before)} steps, and on "
+        f"{percent(share)} in {len(points)} later ones{_last_failure(stage)}",
+        means="the policy may be learning to break its verifier: a rollout that cannot be scored is left out of the "
+        "loss, which is better for it than a wrong answer",
+        change=Change(
+            "`groupwise audit RUN` shows the completions; mend the verifier so that it calls them wrong. More time or "
+            "memory helps only if they are right answers"
+        ),
+        figures={"failed_share_first": first, "failed_share": share},
+        severity=severity,
+    )
+
+
 def verifier_errors(stage: StageHistory) -> Finding | None:
     severity, points, share = _failures(stage, "score/error_share")
     if not points:
         return None
-    said = next((sign.failure for sign in reversed(stage.signs) if sign.failure), "")
+    said = _last_failure(stage)
     task = stage.run_setting("task.name", "TASK")
     is_memory = "memory" in said.lower()
     return stage.finding(
         points,
-        seen=f"the verifier fails on {percent(share)} of the rollouts in {len(points)} steps"
-        + (f"; it says: {said[:200]}" if said else ""),
+        seen=f"the verifier fails on {percent(share)} of the rollouts in {len(points)} steps{said}",
         means="rollouts that it fails on are left out of the loss: the policy never learns that they are wrong",
         change=Change(
             f"fix the verifier: `groupwise validate {task}` tests it; memory is verifier.memory_mb",

@@ -45,12 +45,15 @@ def broken_runs(make: Any) -> dict[str, dict[str, Any]]:
             "recipe": make.recipe(stage__sampling={"temperature": 0.01}),
         },
         "dead_groups": {"change": lambda n: {"groups/signal_share": 0.1, "groups/dead_all_wrong": 28.0}},
+        "verifier_failures_grow": {
+            "change": lambda n: after(n, 30, {"score/error_share": 0.0005 * n, "score/timed_out_share": 0.0005 * n})
+        },
         "verifier_errors": {
-            "change": lambda n: after(n, 30, {"score/error_share": 0.08}),
+            "change": lambda n: {"score/error_share": 0.08},
             "verdict": Verdict.ERROR,
             "detail": "ZeroDivisionError: division by zero",
         },
-        "verifier_time_outs": {"change": lambda n: after(n, 30, {"score/timed_out_share": 0.02})},
+        "verifier_time_outs": {"change": lambda n: {"score/timed_out_share": 0.02}},
         "truncation": {"change": lambda n: after(n, 40, {"rollouts/truncated_share": 0.7})},
         "kl_spike": {"change": lambda n: after(n, 40, {"kl/ref_k3": 2.0})},
         "kl_stuck_at_zero": {"change": lambda n: {"kl/ref_k3": 0.0}},
