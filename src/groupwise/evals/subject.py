@@ -17,11 +17,12 @@ from typing import Any
 from groupwise.config import ConfigError, ModelConfig, Recipe, make_recipe
 from groupwise.models.export import load_run
 from groupwise.models.load import LoadedModel, load_model
+from groupwise.models.model_files import check_files, read_json
 from groupwise.models.policy import Policy
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
 
-ADAPTER = "adapter_config.json"
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 FILES_THAT_MATTER = (".safetensors", ".json", ".jinja", ".model", ".txt")
 """Files of a folder that are fingerprinted: weights, configuration, tokenizer, chat template. Not its README."""
 
@@ -81,11 +82,12 @@ def _open_run(run_dir: Path, wanted: str, options: Mapping[str, Any]) -> Subject
 
 
 def _open_adapter(folder: Path, options: Mapping[str, Any]) -> Subject:
-    try:
-        settings = json.loads((folder / ADAPTER).read_bytes())
-        base = settings["base_model_name_or_path"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{folder / ADAPTER}: does not name its base model ({error!r})") from None
+    check_files(folder, str(folder))
+    base = read_json(folder / ADAPTER, str(folder)).get("base_model_name_or_path")
+    if not isinstance(base, str):
+        raise ConfigError(f"{folder / ADAPTER}: does not name its base model (base_model_name_or_path)")
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        raise ConfigError(f"{folder}: has no {ADAPTER_WEIGHTS}; a pickled adapter is never read: convert it")
     try:
         import peft
     except ImportError:

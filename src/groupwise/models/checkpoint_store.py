@@ -32,6 +32,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from groupwise.base.outside import file_bytes, file_json, json_value
 from groupwise.runs.files import fsync_path, write_atomic
 
 MANIFEST = "manifest.json"
@@ -151,7 +152,7 @@ class CheckpointStore:
         try:
             parts = [Path(name) for name in _read_manifest(path) if name.endswith(".safetensors")]
             tensors = {part.stem: load_file(path / part, device="cpu") for part in parts}
-            state = json.loads((path / STATE).read_bytes())
+            state = json_value(file_bytes(path / STATE))
         except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
             raise CheckpointError(f"checkpoint {path} cannot be loaded: {error}") from error
         return tensors, state
@@ -254,7 +255,7 @@ class CheckpointStore:
         """Return the tags; None if the file exists but cannot be read."""
         path = self.root / TAGS
         try:
-            tags = {str(tag): str(name) for tag, name in json.loads(path.read_bytes()).items()}
+            tags = {str(tag): str(name) for tag, name in file_json(path).items()}
             for name in tags.values():
                 checkpoint_order(name)
         except (FileNotFoundError, NotADirectoryError):
@@ -382,7 +383,7 @@ def _check_keys(value: Any, where: str) -> None:
 
 
 def _read_manifest(path: Path) -> dict[str, dict[str, Any]]:
-    manifest = json.loads((path / MANIFEST).read_bytes())
+    manifest = file_json(path / MANIFEST)
     if manifest["format"] != FORMAT:
         raise ValueError(f"format {manifest['format']!r} is unknown; this version reads {FORMAT}")
     files: dict[str, dict[str, Any]] = manifest["files"]

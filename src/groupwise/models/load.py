@@ -28,6 +28,7 @@ from typing import Any, Literal
 import jinja2
 import torch
 import transformers
+from huggingface_hub import hf_hub_download
 from tokenizers import Tokenizer
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -41,6 +42,7 @@ from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import ModelConfig
 from groupwise.models.chat import set_template_options
 from groupwise.models.gguf_reading import TIED_DISTANCE, read_quickly
+from groupwise.models.model_files import INDEX, check_files, check_index, read_json
 from groupwise.models.quantized import quantize
 from groupwise.models.tiny import TINY_NAMES, make_tiny
 
@@ -216,7 +218,16 @@ def _load(config: ModelConfig, dtype: torch.dtype, seed: int) -> tuple[Any, Any]
         )
     fix = "check the spelling and the network, or download the model and give the folder"
     with hub_or_cache(config.path):
+        _check_hub_index(config.path)
         return _load_pretrained(config.path, config.path, dtype, fix)
+
+
+def _check_hub_index(name: str) -> None:
+    try:
+        index = Path(hf_hub_download(name, INDEX))
+    except (OSError, ValueError):
+        return  # There is none, or the hub cannot be reached, which is told when the model is loaded.
+    check_index(read_json(index, f"model.path = {name!r}"), f"model.path = {name!r}: {INDEX}")
 
 
 def _check_folder(given: str, folder: Path) -> None:
@@ -229,6 +240,9 @@ def _check_folder(given: str, folder: Path) -> None:
         if ggufs := sorted(folder.glob("*.gguf")):
             raise refuse(f"contains GGUF files; name the file, as in {str(Path(given) / ggufs[0].name)!r}")
         raise refuse("the folder has no config.json; give a folder that save_pretrained wrote")
+    if (folder / "adapter_config.json").exists():
+        raise refuse("contains an adapter beside the model; move one of them to another folder, or merge them")
+    check_files(folder, f"model.path = {given!r}")
     if not any(folder.glob("*.safetensors")):
         if any(folder.glob("*.bin")):
             raise refuse("the weights are pickled (*.bin), which can run code; convert them to safetensors")
@@ -289,6 +303,11 @@ def _from_pretrained(
         how = {"config": config, "dtype": dtype, "attn_implementation": "sdpa", "output_loading_info": True}
         model, info = AutoModelForCausalLM.from_pretrained(source, **where, **how, **named)
     except Exception as error:  # damaged files raise anything: struct.error, AssertionError, a bare Exception
+        if "custom code" in str(error):
+            raise ConfigError(
+                f"model.path = {given!r}: its architecture is code in the model's files, which is never run; choose a "
+                "model whose architecture transformers has"
+            ) from error
         raise ConfigError(f"model.path = {given!r}: cannot be loaded: {first_line(error)} ({fix})") from error
     if missing := sorted(info["missing_keys"]):
         shown = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")

@@ -9,7 +9,6 @@ Adapters (lora.py), task arithmetic and optimizer state are not merged here.
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Sequence
@@ -21,15 +20,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
+from groupwise.base.outside import json_value
 from groupwise.config.build import ConfigError
 from groupwise.models.export import new_folder, refuse_full
-
-INDEX_NAME = "model.safetensors.index.json"
+from groupwise.models.model_files import INDEX, check_files, read_json
 
 _COPIED = (
     "config.json",
     "generation_config.json",
-    INDEX_NAME,
+    INDEX,
     "tokenizer*",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -86,16 +85,17 @@ def _locate_tensors(folder: Path) -> dict[str, Path]:
     """Return the file of each tensor."""
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder}: not a model folder (no config.json)")
-    index = folder / INDEX_NAME
+    check_files(folder, str(folder))
+    index = folder / INDEX
     if index.is_file():
-        located = {key: folder / name for key, name in _read_json(index)["weight_map"].items()}
+        located = {key: folder / name for key, name in read_json(index, str(folder))["weight_map"].items()}
         for shard in set(located.values()):
             if not shard.is_file():
-                raise ConfigError(f"{folder}: {shard.name} is missing, though {INDEX_NAME} names it")
+                raise ConfigError(f"{folder}: {shard.name} is missing, though {INDEX} names it")
         return located
     single = folder / "model.safetensors"
     if not single.is_file():
-        raise ConfigError(f"{folder}: no weights (neither {single.name} nor {INDEX_NAME}); only safetensors are merged")
+        raise ConfigError(f"{folder}: no weights (neither {single.name} nor {INDEX}); only safetensors are merged")
     return dict.fromkeys(_read_header(single)[0], single)
 
 
@@ -133,10 +133,10 @@ def _shapes(located: dict[str, Path]) -> dict[str, tuple[int, ...]]:
     for shard in sorted(set(located.values())):
         header, _ = _read_header(shard)
         if strays := sorted(key for key in header if located.get(key) != shard):
-            raise ConfigError(f"{shard}: has a tensor {strays[0]} that {INDEX_NAME} does not place there")
+            raise ConfigError(f"{shard}: has a tensor {strays[0]} that {INDEX} does not place there")
         shapes.update({key: tuple(entry["shape"]) for key, entry in header.items()})
     if lost := sorted(located.keys() - shapes.keys()):
-        raise ConfigError(f"{located[lost[0]]}: has no tensor {lost[0]}, though {INDEX_NAME} says so")
+        raise ConfigError(f"{located[lost[0]]}: has no tensor {lost[0]}, though {INDEX} says so")
     return shapes
 
 
@@ -144,7 +144,7 @@ def _vocabulary(folder: Path) -> Any:
     file = folder / "tokenizer.json"
     if not file.is_file():
         return None
-    table = _read_json(file)
+    table = read_json(file, str(folder))
     added = [(token["id"], token["content"]) for token in table.get("added_tokens", [])]
     return table.get("model", {}).get("vocab"), added
 
@@ -204,11 +204,4 @@ def _read_header(path: Path) -> tuple[dict[str, Any], bytes]:
     with path.open("rb") as file:
         length = file.read(8)
         raw = file.read(int.from_bytes(length, "little"))
-    return {key: entry for key, entry in json.loads(raw).items() if key != "__metadata__"}, length + raw
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"{path}: is not valid JSON ({error})") from error
+    return {key: entry for key, entry in json_value(raw).items() if key != "__metadata__"}, length + raw

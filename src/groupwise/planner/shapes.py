@@ -102,8 +102,11 @@ def find_shape(model: ModelConfig) -> ModelShape:
 def read_part(kind: Any, path: str, name: str, fix: str) -> Any:
     """Read a model's configuration or tokenizer. `kind` is the class of transformers that does."""
     from groupwise.models.gguf_reading import has_tied_head, read_quickly
+    from groupwise.models.model_files import check_files
 
     file = Path(path).expanduser()
+    if file.is_dir():
+        check_files(file, f"model.path = {path!r}")
     try:
         if file.suffix.lower() != ".gguf":
             with hub_or_cache(path):

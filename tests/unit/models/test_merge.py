@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from groupwise.config import ConfigError
 from groupwise.models import merge
-from groupwise.models.merge import INDEX_NAME, merge_folders
+from groupwise.models.merge import merge_folders
+from groupwise.models.model_files import INDEX
 from groupwise.models.tiny import make_tiny
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_layers": 2}
@@ -76,7 +77,7 @@ def test_sharded_and_whole_folders_merge_alike(tmp_path: Path) -> None:
         merged = read(tmp_path / out)
         assert merged.keys() == expected.keys()
         assert all(torch.equal(merged[key], expected[key]) for key in expected)
-    assert (tmp_path / "sharded" / INDEX_NAME).is_file()
+    assert (tmp_path / "sharded" / INDEX).is_file()
     loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path / "sharded", output_loading_info=True)
     assert not info["missing_keys"]
     assert torch.equal(loaded.lm_head.weight, expected["lm_head.weight"])
@@ -178,7 +179,7 @@ def test_damaged_folders_are_named(tmp_path: Path) -> None:
     next(iter(sorted(b.glob("*.safetensors")))).unlink()
     with pytest.raises(ConfigError, match=r"model-00001-of-.* is missing, though"):
         merge_folders([a, b], [0.5, 0.5], tmp_path / "out")
-    (b / INDEX_NAME).unlink()
+    (b / INDEX).unlink()
     with pytest.raises(ConfigError, match="b: no weights"):
         merge_folders([a, b], [0.5, 0.5], tmp_path / "out")
     (b / "model.safetensors").write_bytes((a / "model.safetensors").read_bytes()[:-5])

@@ -1,0 +1,70 @@
+"""Folders of models that nobody should load, and honest ones that look a little like them."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from groupwise.config import ConfigError, ModelConfig
+from groupwise.models.load import LoadedModel, load_model
+from groupwise.models.tiny import make_tiny
+from groupwise.planner.shapes import find_shape
+from tests.factories import TINY_SIZES
+from tests.unit.models.hostile_folders import HOSTILE, MARK
+
+HARMLESS = {"tokenizer of its own code"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    model, tokenizer = make_tiny("tiny-qwen3", {**TINY_SIZES, "context_tokens": 128}, seed=1)
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def load(folder: Path) -> LoadedModel:
+    return load_model(ModelConfig(path=str(folder), device="cpu"), seed=1)
+
+
+@pytest.mark.parametrize(("name", "build", "message"), HOSTILE, ids=[name for name, _, _ in HOSTILE])
+def test_hostile_folders_are_refused_and_run_nothing(
+    name: str, build: Callable[[Path], None], message: str, folder: Path
+) -> None:
+    build(folder)
+    if name in HARMLESS:
+        load(folder)
+    else:
+        with pytest.raises(ConfigError, match=f"model.path = '.*{message}") as caught:
+            load(folder)
+        assert "weights_only" not in str(caught.value)
+        assert "trust_remote_code" not in str(caught.value)
+    assert not (folder.parent / MARK).exists()
+
+
+def test_a_cache_of_links_is_loaded(folder: Path) -> None:
+    """As on the hub: a snapshot links to blobs outside of its folder."""
+    expected = load(folder).model.state_dict()
+    (folder.parent / "blobs").mkdir()
+    for number, file in enumerate(sorted(folder.iterdir())):
+        file.rename(folder.parent / "blobs" / str(number))
+        file.symlink_to(f"../blobs/{number}")
+    found = load(folder).model.state_dict()
+    assert all(torch.equal(found[key], value) for key, value in expected.items())
+
+
+def test_files_that_nothing_reads_do_not_matter(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"pickled")
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": {"a": "pytorch_model.bin"}}))
+    (folder / "train_results.json").write_text("not JSON")
+    os.mkfifo(folder / "log")
+    assert load(folder).context_tokens == 128
+
+
+def test_a_plan_reads_the_same_folders(folder: Path) -> None:
+    os.truncate(folder / "config.json", 1 << 40)
+    with pytest.raises(ConfigError, match="are read"):
+        find_shape(ModelConfig(path=str(folder)))
