@@ -90,9 +90,9 @@ def file_lines(file: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def file_text(path: str | os.PathLike[str], errors: str = "strict") -> str:
+def file_text(path: str | os.PathLike[str], errors: str = "strict", max_bytes: int = MAX_SMALL_BYTES) -> str:
     """Return the text of a small UTF-8 file, without a byte order mark."""
-    return file_bytes(path, MAX_SMALL_BYTES).decode("utf-8", errors).removeprefix("\ufeff")
+    return file_bytes(path, max_bytes).decode("utf-8", errors).removeprefix("\ufeff")
 
 
 def json_value(text: str | bytes, max_digits: int = MAX_DIGITS) -> Any:
@@ -120,6 +120,10 @@ def toml_table(text: str) -> dict[str, Any]:
         table = tomllib.loads(text)
     except RecursionError:
         raise ValueError(f"nested more than {MAX_DEPTH} deep") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # Python's, about thousands of digits
+        raise ValueError(f"an integer of more than {MAX_DIGITS} digits") from None
     level: list[Any] = [table]
     for _ in range(MAX_DEPTH):
         level = [item for value in level for item in (value.values() if isinstance(value, dict) else value)]

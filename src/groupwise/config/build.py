@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from groupwise.base.text_layout import shortened
+from groupwise.config.synonyms import SYNONYMS
 
 T = TypeVar("T")
 type_hints: Callable[..., dict[str, Any]] = functools.cache(typing.get_type_hints)
@@ -145,17 +146,20 @@ def shown(value: Any, max_chars: int = 80) -> str:
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """Return "did you mean 'x'?", or the list of candidates when none is close."""
     candidates = sorted(candidates)
+    meant = [candidate for candidate in candidates if candidate == SYNONYMS.get(word.lower())]
     swapped = [candidate for candidate in candidates if sorted(candidate) == sorted(word)]
-    close = swapped or difflib.get_close_matches(word, candidates, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]!r}?"
+    longer = [candidate for candidate in candidates if len(word) > 2 and candidate.startswith(word)]
+    close = meant or swapped or difflib.get_close_matches(word, candidates, n=1, cutoff=0.75)
+    if close or len(longer) == 1:
+        return f"did you mean {(close or longer)[0]!r}?"
     return "known: " + (", ".join(candidates) or "none")
 
 
 def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     """Make `cls` from `table`. `where` is the dotted name of the table, for messages ("" for the whole recipe)."""
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{where or 'recipe'}: expected a table, got {table!r}")
+        known = ", ".join(f.name for f in dataclasses.fields(cls) if f.init)
+        raise ConfigError(f"{where or 'recipe'}: expected a table, got {shown(table)}; its keys: {known}")
     hints = type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]
     for key in table:
@@ -213,7 +217,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
                 return _convert(option, value, where)
     elif origin is Literal:
         if value not in options:
-            raise ConfigError(f"{where} = {value!r}: {nearest(str(value), map(str, options))}")
+            raise ConfigError(f"{where} = {shown(value)}: {nearest(str(value), map(str, options))}")
         return value
     elif origin is tuple and isinstance(value, (list, tuple)):
         return tuple(_convert(options[0], entry, f"{where}.{index}") for index, entry in enumerate(value))
@@ -227,7 +231,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return float(value)
     elif hint is Any or type(value) is hint:
         return value
-    raise ConfigError(f"{where} = {value!r}: expected {_describe(hint)}, got {type(value).__name__}")
+    raise ConfigError(f"{where} = {shown(value)}: expected {_describe(hint)}, got {type(value).__name__}")
 
 
 def _describe(hint: Any) -> str:

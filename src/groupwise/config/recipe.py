@@ -15,17 +15,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from groupwise.base.outside import file_text, toml_table
-from groupwise.config.build import ConfigError, UnknownKey, build, key_paths, nearest, to_table
+from groupwise.base.outside import MAX_DEPTH, file_text, toml_table
+from groupwise.config.build import ConfigError, UnknownKey, build, key_paths, nearest, require, shown, to_table
 from groupwise.config.presets import ALGORITHMS, ENGINE_DEFAULTS
 from groupwise.config.schema import Recipe
 from groupwise.config.stages import RlStage, SftStage
+from groupwise.config.synonyms import SYNONYMS
 
 # Keys that may differ between two runs that must give the same numbers.
 _NOT_IN_FINGERPRINT = (
     *("name", "description", "logging", "verifier.workers"),
     *("engine.memory_share", "engine.url", "engine.weights_folder", "engine.timeout_s"),
 )
+
+MAX_RECIPE_BYTES = 1 << 20
+MAX_PLACES = 3
+"""Of a key that is elsewhere in the recipe: more of them are no help."""
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 """The recipes that come with groupwise."""
@@ -41,9 +46,11 @@ def find_shipped(given: str, folder: Path, kind: str) -> Path:
     if path.suffix == ".toml" or path.is_file():
         return path
     known = {shipped.stem: shipped for shipped in folder.glob("*.toml")}
-    if given not in known:
-        raise ConfigError(f"no {kind} named {given!r}; {nearest(given, known)}")
-    return known[given]
+    if given in known:
+        return known[given]
+    if given and path.exists():
+        return path  # a folder, or a device: reading it says so
+    raise ConfigError(f"no {kind} named {shown(given)}; {nearest(given, known)}")
 
 
 def load_recipe(path: Path, overrides: Iterable[str] = (), settings: Mapping[str, Any] | None = None) -> Recipe:
@@ -58,18 +65,22 @@ def load_recipe(path: Path, overrides: Iterable[str] = (), settings: Mapping[str
 def read_text(path: Path, kind: str, hint: str) -> str:
     """Read a text file of the given kind; `hint` says what to do when it does not exist."""
     try:
-        return file_text(path)
+        return file_text(path, max_bytes=MAX_RECIPE_BYTES)
     except FileNotFoundError:
         raise ConfigError(f"no {kind} at {path}; {hint}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the {kind} {path}: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the {kind} {path} is not UTF-8 (byte {error.start}); save it as UTF-8") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the {kind} {str(path)!r}: {error}") from None
 
 
 def parse_toml(text: str, origin: str) -> dict[str, Any]:
+    require(text.strip() != "", f"{origin} is empty")
     try:
         return toml_table(text)
     except ValueError as error:
-        raise ConfigError(f"{origin} is not valid TOML: {error}") from None
+        why = str(error).replace("Cannot overwrite a value", "a key is given twice")
+        raise ConfigError(f"{origin} is not valid TOML: {why}") from None
 
 
 def parse_recipe(
@@ -108,21 +119,22 @@ def _places_of(error: UnknownKey, stages: Sequence[Any]) -> list[str]:
     for index, stage in enumerate(stages):
         is_sft = isinstance(stage, Mapping) and stage.get("algorithm") == "sft"
         paths += key_paths(SftStage if is_sft else RlStage, f"stages.{index}")
-    places = [path for path in paths if path.rpartition(".")[2] == error.key]
-    near = [path for path in places if error.where and path.startswith(f"{error.where}.")]
-    return near or places
+    names = (error.key, SYNONYMS.get(error.key.lower()))
+    places = [path for path in paths if path.rpartition(".")[2] in names]
+    near = [path for path in places if error.where and path.startswith(f"{error.where}.")] or places
+    return near if len(near) <= MAX_PLACES else []
 
 
 def _make_stage(table: Any, index: int, engine_defaults: Mapping[str, Any]) -> RlStage | SftStage:
     where = f"stages.{index}"
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{where}: expected a table, got {table!r}")
+        raise ConfigError(f"{where}: expected a table, got {shown(table)}")
     known = [*ALGORITHMS, "sft"]
     if table.get("algorithm") is None:
         raise ConfigError(f"{where}.algorithm: missing; set it to one of {', '.join(known)}")
     algorithm = str(table["algorithm"])
     if algorithm not in known:
-        raise ConfigError(f"{where}.algorithm = {algorithm!r}: {nearest(algorithm, known)}")
+        raise ConfigError(f"{where}.algorithm = {shown(algorithm)}: {nearest(algorithm, known)}")
     if algorithm == "sft":
         return build(SftStage, table, where)
     return build(RlStage, _merge(_merge(engine_defaults, ALGORITHMS[algorithm]), table), where)
@@ -158,13 +170,18 @@ def parse_override(override: str) -> tuple[str, Any]:
     A value that is not TOML is a string.
     """
     key, separator, text = override.partition("=")
-    if not separator or not key.strip():
-        raise ConfigError(f"--set {override!r}: write it as key=value, for example seed=1")
+    path = key.strip()
+    if not separator or not all(path.split(".")) or path.count(".") > MAX_DEPTH:
+        raise ConfigError(f"--set {shown(override)}: write it as key=value, for example seed=1")
+    if any("\ud800" <= letter <= "\udfff" for letter in override):
+        raise ConfigError(f"--set {shown(override)}: not UTF-8")
     try:
-        value = toml_table(f"value = {text}")["value"]
+        table = toml_table(f"value = {text}")
     except ValueError:
-        value = text
-    return key.strip(), value
+        return path, text
+    if len(table) > 1:
+        raise ConfigError(f"--set {shown(override)}: more than one key; give each a --set of its own")
+    return path, table["value"]
 
 
 def apply_override(table: dict[str, Any], override: str) -> None:
@@ -198,10 +215,10 @@ def _descend(node: Any, part: str, where: str) -> Any:
             raise ConfigError(f"--set {where}: no such stage; known: {', '.join(by_name)}")
         return by_name[part]
     if not isinstance(node, dict):
-        raise ConfigError(f"--set {where}: {node!r} is not a table and has no keys")
+        raise ConfigError(f"--set {where}: {shown(node)} is not a table and has no keys")
     child = node.setdefault(part, {})
     if not isinstance(child, (dict, list)):
-        raise ConfigError(f"--set {where}: {child!r} is not a table and has no keys")
+        raise ConfigError(f"--set {where}: {shown(child)} is not a table and has no keys")
     return child
 
 

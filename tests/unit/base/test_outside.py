@@ -82,7 +82,7 @@ def test_long_integers_are_read_where_they_are_meant() -> None:
     ],
 )
 def test_toml_beyond_the_limits_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"100|digits"):
+    with pytest.raises(ValueError, match=r"100|more than 308 digits"):
         toml_table(text)
 
 

@@ -117,6 +117,11 @@ def test_the_last_set_wins() -> None:
         ("stages.1.loss.clip=1", r"stages\.1\.loss\.clip: unknown key"),
         ("seed=", "expected a whole number"),
         ("seed=many", "seed = 'many': expected a whole number, got str"),
+        ("seed=1\nname='other'", "more than one key; give each a --set of its own"),
+        ("model..path=x", "key=value"),
+        (f"task.options{101 * '.a'}=1", "key=value"),
+        ("seed=" + 5000 * "9", r"seed = '9+…: expected a whole number"),
+        ("description=\ud800", "not UTF-8"),
     ],
 )
 def test_a_set_that_cannot_be_is_refused(override: str, message: str) -> None:
@@ -328,9 +333,16 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     broken.write_text("name = \n")
     with pytest.raises(ConfigError, match=r"broken\.toml is not valid TOML"):
         load_recipe(broken)
-    broken.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="cannot read"):
-        load_recipe(broken)
+    for content, message in (
+        (b"\xff\xfe\x00", "not UTF-8 .byte 0.; save it as UTF-8"),
+        (b" \n", "is empty"),
+        (b"a = 1\na = 2\n", "a key is given twice .at line 2"),
+        (b"seed = " + 5000 * b"1", "an integer of more than 308 digits"),
+        (b"#" * (1 << 21), "at most 1,048,576 are read"),
+    ):
+        broken.write_bytes(content)
+        with pytest.raises(ConfigError, match=message):
+            load_recipe(broken)
 
 
 def test_a_folder_does_not_hide_a_recipe_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

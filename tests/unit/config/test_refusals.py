@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from groupwise.config import ConfigError, RlStage, make_recipe, nearest
+from groupwise.config import ALGORITHMS, ConfigError, Recipe, RlStage, SftStage, make_recipe, nearest
+from groupwise.config.build import key_paths
+from groupwise.config.synonyms import SYNONYMS
 
 RL = {"algorithm": "grpo", "steps": 2, "problems_per_step": 4, "rollouts_per_problem": 4}
 SFT = {"algorithm": "sft", "steps": 2, "demonstrations_per_step": 4}
@@ -53,8 +55,13 @@ def test_the_base_is_fine() -> None:
         ("model.rank", ("model.rank: unknown key; did you mean 'model.lora.rank'?",)),
         ("@step", ("stages.0.step", "did you mean 'steps'")),
         ("@loss.clip_hi", ("stages.0.loss.clip_hi", "did you mean 'clip_high'")),
-        ("@optimizer.lr", ("stages.0.optimizer.lr: unknown key", "known:", "learning_rate")),
-        ("@kl.beta", ("stages.0.kl.beta: unknown key",)),
+        ("@optimizer.lr", ("stages.0.optimizer.lr: unknown key; did you mean 'stages.0.optimizer.learning_rate'?",)),
+        ("@lr", ("stages.0.lr: unknown key; did you mean 'stages.0.optimizer.learning_rate'?",)),
+        ("@kl.beta", ("stages.0.kl.beta: unknown key; did you mean 'stages.0.kl.coefficient'?",)),
+        ("@num_generations", ("did you mean 'stages.0.rollouts_per_problem'?",)),
+        ("@loss.clip", ("stages.0.loss.clip: unknown key; known: advantage, clip_high",)),
+        ("model.name", ("model.name: unknown key; known: chat_template_options, device",)),
+        ("eval", ("eval: unknown key; did you mean 'evaluation'?",)),
         ("evaluation.qqqq", ("evaluation.qqqq: unknown key; known: at_start",)),
     ],
 )
@@ -96,7 +103,9 @@ def test_missing_keys(key: str, fragments: tuple[str, ...]) -> None:
         ("@optimizer.learning_rate", True, ("a number", "bool")),
         ("evaluation.at_start", 1, ("evaluation.at_start = 1", "true or false")),
         ("model.path", 3, ("model.path = 3", "a string")),
-        ("model", 3, ("model: expected a table",)),
+        ("model", 3, ("model: expected a table, got 3; its keys: path, dtype",)),
+        ("model.dtype", "bf16", ("model.dtype = 'bf16': did you mean 'bfloat16'?",)),
+        ("model.dtype", "int4", ("model.dtype = 'int4': known: auto, bfloat16, float32",)),
         ("model.lora", 3, ("model.lora: expected a table",)),
         ("model.tiny", [1], ("model.tiny = [1]", "a table")),
         ("model.tiny.hidden_size", "32", ("model.tiny.hidden_size = '32'", "a whole number")),
@@ -346,6 +355,16 @@ def test_nearest() -> None:
     assert nearest("stpes", ["steps", "seed"]) == "did you mean 'steps'?"
     assert nearest("zzz", ["b", "a"]) == "known: a, b"
     assert nearest("zzz", []) == "known: none"
+    assert nearest("gpu", ["auto", "cpu", "cuda"]) == "did you mean 'cuda'?"
+    assert nearest("lr", ["kl", "loss"]) == "known: kl, loss"
+
+
+def test_synonyms_are_keys_or_values_of_recipes() -> None:
+    """A synonym of a name that no longer exists would lead nowhere."""
+    keys = {path.rpartition(".")[2] for cls in (Recipe, RlStage, SftStage) for path in key_paths(cls, "")}
+    values = {"cuda", "bfloat16", "float32", "4bit", "8bit", *ALGORITHMS}
+    assert set(SYNONYMS.values()) <= keys | values
+    assert not keys & set(SYNONYMS)
 
 
 @pytest.mark.parametrize(

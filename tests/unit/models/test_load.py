@@ -216,6 +216,7 @@ def test_unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("device", "message"),
     [
+        ("gpu", r"model\.device = 'gpu': unknown; did you mean 'cuda'"),
         ("cdua", r"model\.device = 'cdua': unknown; did you mean 'cuda'"),
         ("meta", r"model\.device = 'meta': not supported"),
         pytest.param(
