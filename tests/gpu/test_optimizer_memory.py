@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from groupwise.config import OptimizerConfig
 from groupwise.models.moments import no_moments, step_codes, step_sizes
-from groupwise.models.optimizer import MasterAdamW
+from groupwise.models.optimizer import MasterAdamW, UnusableWeights
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -82,6 +82,21 @@ def test_offloaded_steps_are_those_on_the_gpu(moments: Any) -> None:
     for name, master in optimizers[0].weights.items():
         torch.testing.assert_close(optimizers[1].weights[name], master.cpu(), **close)
         assert torch.equal(both[1][name].cpu(), optimizers[1].weights[name].bfloat16())
+
+
+@pytest.mark.parametrize("moments", ["fp32", "8bit"])
+@pytest.mark.parametrize("offload", [False, True])
+@pytest.mark.parametrize("value", [1e5, -math.inf, math.nan])
+def test_a_weight_that_is_no_weight_is_noticed(moments: Any, offload: bool, value: float) -> None:
+    weights = weights_of([(128, 96), (5000,), (300, 300)])
+    optimizer = MasterAdamW(weights, OptimizerConfig(moments=moments, offload=offload))
+    for weight in weights.values():
+        weight.grad = torch.ones_like(weight)
+    optimizer.collect_gradients()
+    assert optimizer.step(1e-3)[1]
+    optimizer.weights["2"][7, 7] = value
+    with pytest.raises(UnusableWeights, match="the weight 2 has"):
+        optimizer.step(1e-3)
 
 
 def test_sums_are_offered_during_an_update_and_take_what_autograd_delivers() -> None:

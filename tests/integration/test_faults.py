@@ -15,15 +15,15 @@ from groupwise.cli import main
 from groupwise.config import Recipe, dump_toml, to_table
 from groupwise.models.checkpoint_store import CheckpointStore
 from groupwise.models.device_memory import DeviceMemoryError
-from groupwise.models.policy import load_policy
+from groupwise.models.policy import Policy, load_policy
 from groupwise.runs.lock import RunLock
 from groupwise.runs.reader import Run
-from groupwise.training import pipeline
+from groupwise.training import grpo, pipeline, setup
 from groupwise.training.training import TrainingFailed
-from groupwise.types import Verdict
+from groupwise.types import UpdateStats, Verdict
 from tests.factories import GRPO
 
-from .conftest import metrics_lines, state_digest
+from .conftest import metrics_lines, newest_tensors, state_digest
 
 
 def write_recipe(recipe: Recipe, path: Path, **changes: Any) -> Path:
@@ -141,6 +141,48 @@ def test_the_weights_are_untouched_and_the_run_stops_after_so_many_in_a_row(
     assert newest is not None
     saved = store.load(newest)[0]["weights"]
     assert all(torch.equal(saved[name], weight) for name, weight in initial.items())
+
+
+@pytest.mark.parametrize("rate", [1e10, 1e30])
+def test_weights_that_a_learning_rate_blew_up_are_not_saved(
+    rate: float, recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpo, "scheduled_rate", lambda *arguments: rate)
+    # One step with four updates: too few to count as skipped too often.
+    recipe = recipe_with(stages=[GRPO | {"steps": 1}], checkpoints={"every_steps": 1, "every_update": True})
+    with pytest.raises(TrainingFailed) as raised:
+        pipeline.train(recipe, tmp_path / "run")
+    said = str(raised.value)
+    assert said.startswith("step 1, stage grpo, after 0 updates: the weight model.")
+    assert "The likely cause is stages.0.optimizer.learning_rate = 0.001" in said
+    assert said.endswith("the newest checkpoint is step-000000")
+    initial, saved = load_policy(recipe).weights, newest_tensors(tmp_path / "run")["weights"]
+    assert all(torch.equal(saved[name], weight) for name, weight in initial.items())
+
+
+def test_a_model_with_nan_is_not_sampled_from(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_damaged(*arguments: Any) -> Policy:
+        policy = load_policy(*arguments)
+        next(iter(policy.model.parameters())).data[0, 0] = torch.nan
+        return policy
+
+    monkeypatch.setattr(setup, "load_policy", load_damaged)
+    with pytest.raises(TrainingFailed, match=r"model\.path = 'tiny-qwen3': the weight .* NaN .* download"):
+        pipeline.train(recipe_with(), tmp_path / "run")
+    assert Run(tmp_path / "run").evals() == []
+
+
+def test_skipped_updates_are_counted_over_stages_and_updates_with_nothing_to_learn(
+    recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skipped, empty = UpdateStats(torch.nan, torch.nan, False, 0.1, 5), UpdateStats(0.0, 0.0, True, 0.1, 0)
+    results = iter([skipped, empty, skipped, empty, empty, skipped])
+    monkeypatch.setattr(grpo, "update_policy", lambda *arguments, **named: next(results))
+    recipe = recipe_with(stages=[GRPO | {"steps": 1}, GRPO | {"name": "again"}], max_nonfinite_updates=3)
+    with pytest.raises(TrainingFailed, match=r"step 2: .* in 3 updates in a row"):
+        pipeline.train(recipe, tmp_path / "run")
 
 
 def test_a_second_trainer_on_the_same_run_is_refused(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:

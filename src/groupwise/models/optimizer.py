@@ -12,11 +12,12 @@ whole model never exist together. Weights that are adjacent in memory have adjac
 their addresses from update to update, for recorded passes.
 
 With `offload`, masters and moments are in host memory, where the step is computed. For a sharded model, everything here
-is this rank's slices as plain tensors; only the norm is over all ranks.
+is this rank's slices as plain tensors; only the norm and the check of the weights are over all ranks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
@@ -30,6 +31,17 @@ from groupwise.distributed.world import World
 from groupwise.models.memory_limits import KEPT_SUMS_SHARE
 from groupwise.models.moments import EightBitMoments, Fp32Moments
 from groupwise.models.placement import device_bytes, laid_out_alike, to_host
+
+MAX_WEIGHT = 2.0**16
+"""Larger weights are refused. No usable model has them: fp16, in which many are published, ends there."""
+
+
+class UnusableWeights(RuntimeError):
+    """A trained weight is not a finite number, or beyond `MAX_WEIGHT`. The message names it."""
+
+    def __init__(self, name: str, largest: float) -> None:
+        what = f"a magnitude of {largest:.3g}" if math.isfinite(largest) else "a value that is NaN or infinite"
+        super().__init__(f"the weight {name} has {what}")
 
 
 class GradientSums:
@@ -187,7 +199,18 @@ class MasterAdamW:
         written = self._moments.step(learning_rate)
         self.clear_gradients()
         self.publish(written)
-        return float(norm), True
+        return self.check_weights(norm), True
+
+    @torch.no_grad()
+    def check_weights(self, norm: Tensor) -> float:
+        """Raise `UnusableWeights` on all ranks if any has one, and return the norm, which is read at the same time."""
+        largest = _largest(self._masters.values()).to(norm.device)
+        value, size = torch.stack([norm, largest]).tolist()
+        if all(each <= MAX_WEIGHT for each in self._world.gather(size)):  # False for NaN
+            return float(value)
+        sizes = {name: float(_largest([master])) for name, master in self._masters.items()}
+        found = [(name, size) for name, size in sizes.items() if not size <= MAX_WEIGHT]
+        raise UnusableWeights(*next(first for part in self._world.gather(found) for first in part))
 
     @torch.no_grad()
     def publish(self, written: Set[str] = frozenset()) -> None:
@@ -228,6 +251,12 @@ def sums_stay(parameters: Iterable[Tensor]) -> bool:
     if not offering or not offering[0].is_cuda:
         return bool(offering)
     return num_bytes <= KEPT_SUMS_SHARE * device_bytes(offering[0].device)
+
+
+def _largest(tensors: Iterable[Tensor]) -> Tensor:
+    """The largest magnitude in all tensors, without waiting for it; NaN if there is one."""
+    filled = [tensor for tensor in tensors if tensor.numel()]  # a rank's slice of a small tensor may be empty
+    return torch.nn.utils.get_total_norm(filled, math.inf)
 
 
 def _zeros(count: int, tensor: Tensor) -> Tensor:

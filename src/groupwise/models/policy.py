@@ -255,6 +255,10 @@ class Policy:
                 average.lerp_(weights[name], 1 - self._ema_decay)
         return norm, is_finite
 
+    def check_weights(self) -> None:
+        """Raise `UnusableWeights` if a trained weight is not finite or absurdly large. `step` checks as well."""
+        self.optimizer.check_weights(torch.zeros(()))
+
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Give the model the moving average of its weights for the block."""

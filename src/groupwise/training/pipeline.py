@@ -23,6 +23,7 @@ from groupwise.config import Recipe, RlStage, SftStage, Stage
 from groupwise.distributed.world import RankLost
 from groupwise.engines.vllm.vllm_engine import VllmEngine
 from groupwise.models.device_memory import DeviceMemoryError
+from groupwise.models.optimizer import UnusableWeights
 from groupwise.models.placement import limit_memory
 from groupwise.runs import RunLogError
 from groupwise.runs.lock import RunLock
@@ -30,7 +31,7 @@ from groupwise.runs.sinks import Sink
 from groupwise.training import grpo, sft
 from groupwise.training.rehearsal import rehearse
 from groupwise.training.setup import RunRequest, check_run_dir, recipe_of, record_start, set_up
-from groupwise.training.training import Training
+from groupwise.training.training import Training, TrainingFailed
 
 LOOPS: Mapping[type[Stage], Callable[[Training, Any], None]] = {RlStage: grpo.run_stage, SftStage: sft.run_stage}
 
@@ -84,7 +85,7 @@ def _run(training: Training, request: RunRequest) -> bool:
                 log.write_event("rank_lost", step=training.position.step, reason=str(error))
                 raise
             except Exception as error:
-                told = _out_of_memory(training, error) if _is_out_of_memory(error) else error
+                told = _explained(training, error)
                 # Record why the run ended, unless the disk is full.
                 with suppress(RunLogError):
                     reason = f"{type(told).__name__}: {told}"
@@ -104,6 +105,7 @@ def _run(training: Training, request: RunRequest) -> bool:
 def run_stages(training: Training) -> None:
     """Run the remaining stages, one after the other."""
     position, stages = training.position, training.recipe.stages
+    check_first_weights(training)
     while position.stage_index < len(stages):
         stage = stages[position.stage_index]
         if position.stage_step == 0 and training.batch is None:
@@ -122,6 +124,17 @@ def run_stages(training: Training) -> None:
         position.sampler = position.kl_coefficient = None
         position.is_guard_broken = False
         training.saved = None
+
+
+def check_first_weights(training: Training) -> None:
+    """Check the weights that were loaded, before anything is sampled from them."""
+    try:
+        training.policy.check_weights()
+    except UnusableWeights as error:
+        if training.policy.version:
+            raise
+        path = training.recipe.model.path
+        raise TrainingFailed(f"model.path = {path!r}: {error}; download or convert the model again") from error
 
 
 def begin_stage(training: Training, stage: Stage) -> None:
@@ -147,6 +160,24 @@ def fall_back(training: Training) -> None:
     # A checkpoint of this step would contain the abandoned weights.
     training.saved = None
     training.log.write_event("fell_back", step=training.position.step, checkpoint=training.position.best_checkpoint)
+
+
+def _explained(training: Training, error: Exception) -> Exception:
+    """Return the error with what to do about it, where that takes more than the error itself knows."""
+    if _is_out_of_memory(error):
+        return _out_of_memory(training, error)
+    return _unusable(training, error) if isinstance(error, UnusableWeights) else error
+
+
+def _unusable(training: Training, error: UnusableWeights) -> TrainingFailed:
+    position, names, version = training.position, training.store.names(), training.policy.version
+    stage = training.recipe.stages[position.stage_index]
+    rate = f"stages.{position.stage_index}.optimizer.learning_rate = {stage.optimizer.learning_rate:g}"
+    return TrainingFailed(
+        f"step {position.step + 1}, stage {stage.name}, after {version} updates: {error}. The likely cause is {rate}: "
+        "lower it and start a new run. "
+        + (f"Nothing of this update was saved; the newest checkpoint is {names[-1]}" if names else "Nothing was saved")
+    )
 
 
 def _is_out_of_memory(error: Exception) -> bool:

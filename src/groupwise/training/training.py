@@ -127,8 +127,10 @@ class Training:
         """Count skipped updates, and save inside a step if the recipe asks for it."""
         position = self.position
         position.policy_version = self.policy.version
-        position.nonfinite_in_a_row = 0 if stats.is_finite else position.nonfinite_in_a_row + 1
+        if stats.is_finite and stats.num_tokens:  # an update without tokens says nothing
+            position.nonfinite_in_a_row = 0
         if not stats.is_finite:
+            position.nonfinite_in_a_row += 1
             self.log.write_event("update_skipped", step=position.step + 1, loss=stats.loss, grad_norm=stats.grad_norm)
         if position.nonfinite_in_a_row >= self.recipe.max_nonfinite_updates:
             raise TrainingFailed(

@@ -10,8 +10,9 @@ import torch
 from torch.nn import Parameter
 
 from groupwise.config import OptimizerConfig
+from groupwise.distributed.world import World
 from groupwise.models import optimizer as optimizer_module
-from groupwise.models.optimizer import MasterAdamW
+from groupwise.models.optimizer import MAX_WEIGHT, MasterAdamW, UnusableWeights
 
 
 def optimizer_of(weight: Parameter, **changes: float) -> MasterAdamW:
@@ -83,6 +84,26 @@ def test_an_infinite_gradient_changes_nothing() -> None:
     assert math.isinf(norm)
     assert torch.equal(weight, before)
     assert all(torch.equal(optimizer.state()[name], value) for name, value in state.items())
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(1e5, "a magnitude of 1e\\+05"), (-math.inf, "NaN or infinite"), (math.nan, "NaN or infinite")]
+)
+def test_a_weight_that_is_no_weight_stops_every_rank(value: float, said: str) -> None:
+    class OneOfTwo(World):
+        """The other rank holds an empty slice, which is sound."""
+
+        def gather(self, value: Any) -> Any:
+            return [0.0 if isinstance(value, float) else [], value]
+
+    parameters = {name: Parameter(torch.ones(size)) for name, size in (("a", 3), ("empty", 0), ("b", 5))}
+    optimizer = MasterAdamW(parameters, OptimizerConfig(), OneOfTwo())
+    parameters["b"].data[3] = MAX_WEIGHT
+    parameters["a"].grad = torch.ones(3)
+    assert optimizer.step(1e-3) == (pytest.approx(math.sqrt(3)), True)
+    parameters["b"].data[3] = value
+    with pytest.raises(UnusableWeights, match=f"the weight b has .*{said}"):
+        optimizer.step(1e-3)
 
 
 def test_state_round_trip_continues_bit_for_bit() -> None:
