@@ -3,8 +3,9 @@
 Contract: `with RunLock(run_dir):` holds an flock on run.lock. A second trainer is refused at once with `RunInUse`,
 which names the process that holds it. The kernel frees the lock when that process ends, so nothing needs cleaning up
 after a SIGKILL. The lock is never inherited: a forked verifier worker that outlives a killed trainer must not block a
-resume. A folder that the lock created is removed again if an error leaves nothing in it. Readers need no lock. Network
-file systems without flock are not covered; they raise `RunLogError`.
+resume. The holder calls `confirm` before each write: a run.lock that was deleted is made again, and one that another
+trainer has made since ends the run. A folder that the lock created is removed again if an error leaves nothing in it.
+Readers need no lock. Network file systems without flock are not covered; they raise `RunLogError`.
 """
 
 from __future__ import annotations
@@ -84,22 +85,46 @@ class RunLock:
         self._is_new = not self.run_dir.exists()
         with writing(path):
             self.run_dir.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(descriptor).st_nlink == 0:
-                    raise BlockingIOError  # its last holder has just removed the folder
-                content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode() + b"\n"
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, content, 0)
-            except OSError as error:
-                os.close(descriptor)
-                if isinstance(error, BlockingIOError):
-                    raise RunInUse(self._refusal()) from None
-                raise
+            self._take(path, os.O_CREAT)
+        return self
+
+    def _take(self, path: Path, create: int) -> None:
+        """Open and lock the file, and hold it instead of the one held before."""
+        descriptor = os.open(path, os.O_RDWR | create, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink == 0:
+                raise BlockingIOError  # its last holder has just removed the folder
+            content = json.dumps({"pid": os.getpid(), "host": socket.gethostname()}).encode() + b"\n"
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, content, 0)
+        except OSError as error:
+            os.close(descriptor)
+            if isinstance(error, BlockingIOError):
+                raise RunInUse(self._refusal()) from None
+            raise
+        if self._descriptor is not None:
+            _held.discard(self._descriptor)
+            os.close(self._descriptor)
         self._descriptor = descriptor
         _held.add(descriptor)
-        return self
+
+    def confirm(self) -> None:
+        """Raise `RunInUse` if another trainer may hold the run by now."""
+        assert self._descriptor is not None
+        path = self.run_dir / layout.LOCK
+        with writing(path):
+            try:
+                is_ours = os.path.samestat(os.stat(path), os.fstat(self._descriptor))
+                # Some network file systems give a file another number after a while.
+                is_ours = is_ours or read_holder(self.run_dir) == Holder(os.getpid(), socket.gethostname())
+            except FileNotFoundError:
+                # Whoever makes it first has the run; making it fails if another trainer was faster.
+                with contextlib.suppress(FileExistsError):
+                    return self._take(path, os.O_CREAT | os.O_EXCL)
+                is_ours = False
+        if not is_ours:
+            raise RunInUse(f"{path} was replaced while this process trained, which stops here: {self._refusal()}")
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         descriptor, self._descriptor = self._descriptor, None

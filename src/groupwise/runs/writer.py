@@ -29,6 +29,7 @@ from groupwise.runs.files import (
     write_atomic,
     writing,
 )
+from groupwise.runs.lock import RunLock
 from groupwise.runs.records import eval_to_json, group_to_json, step_to_json, trace_to_json
 from groupwise.runs.sinks import EventSink, Sink
 from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
@@ -38,9 +39,10 @@ FOLDERS = (layout.ROLLOUTS, layout.TOKENS, layout.EVAL_ROLLOUTS)
 
 
 class RunLog:
-    def __init__(self, run_dir: Path, sinks: Sequence[Sink] = ()) -> None:
-        """Open or create the run directory."""
+    def __init__(self, run_dir: Path, sinks: Sequence[Sink] = (), lock: RunLock | None = None) -> None:
+        """Open or create the run directory. `lock` is confirmed before each write."""
         self.run_dir = Path(run_dir)
+        self.confirm_lock: Callable[[], None] = lock.confirm if lock else lambda: None
         self._sinks = tuple(sinks)
         with writing(self.run_dir):
             self._make_folders()
@@ -149,6 +151,7 @@ class RunLog:
 
     def _append(self, name: str, table: Mapping[str, Any]) -> None:
         path = self.run_dir / name
+        self.confirm_lock()
         with writing(path):
             append_line(path, encode_line(table), fsync=False)
 
@@ -164,6 +167,7 @@ class RunLog:
         self._replace(self.run_dir / folder / layout.rollout_file(step), lines())
 
     def _replace(self, path: Path, chunks: Iterable[bytes]) -> None:
+        self.confirm_lock()
         with writing(path):
             write_atomic(path, chunks, fsync=False)
 

@@ -57,8 +57,8 @@ def carry_out(request: RunRequest) -> bool:
     if request.world.rank == 0:
         if not request.is_resumed:
             check_run_dir(request.run_dir)
-        with RunLock(request.run_dir):
-            return _run(set_up(request, request.run_dir), request)
+        with RunLock(request.run_dir) as lock:
+            return _run(set_up(request, request.run_dir, lock), request)
     # Only rank 0 writes the run directory. The others have a folder of their own, which is thrown away.
     with tempfile.TemporaryDirectory(prefix="groupwise-rank-") as folder:
         return _run(set_up(request, Path(folder)), request)

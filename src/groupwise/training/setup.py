@@ -25,6 +25,7 @@ from groupwise.models.load import versions
 from groupwise.models.placement import memory_limit_gib
 from groupwise.models.policy import Policy, load_policy
 from groupwise.runs import layout
+from groupwise.runs.lock import RunLock
 from groupwise.runs.reader import Run
 from groupwise.runs.sinks import Sink, make_sink, tracked_name
 from groupwise.runs.writer import RunLog
@@ -105,7 +106,7 @@ def memory_limit_of(run_dir: Path) -> float | None:
     return None if limit is None else float(limit)
 
 
-def set_up(request: RunRequest, folder: Path) -> Training:
+def set_up(request: RunRequest, folder: Path, lock: RunLock | None = None) -> Training:
     """Check the request and build the run, with a policy at its initial weights. This rank writes to `folder`."""
     recipe, run_dir, world = request.recipe, request.run_dir, request.world
     seed_random_state(recipe.seed)
@@ -130,7 +131,7 @@ def set_up(request: RunRequest, folder: Path) -> Training:
     if world.rank == 0:  # or trackers would show each rank as a run
         name, table = tracked_name(run_dir), to_table(recipe)
         sinks = [*request.sinks, *(make_sink(sink, run_dir, name, table) for sink in recipe.logging.sinks)]
-    log = RunLog(folder, sinks)
+    log = RunLog(folder, sinks, lock)
 
     def pass_over(path: Path, reason: str) -> None:
         log.write_event("checkpoint_passed_over", name=path.name, reason=reason)

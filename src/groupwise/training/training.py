@@ -235,6 +235,7 @@ class Training:
         }
         is_stage_over = position.stage_step >= self.recipe.stages[position.stage_index].steps
         tensors = self.policy.state(is_stage_over=is_stage_over)
+        self.log.confirm_lock()
         self.store.save(name, tensors, state, protected={position.best_checkpoint})
         self.policy.world.gather(None)  # no rank reads the checkpoint before it is complete
         self.saved = (position.step, updates_done)

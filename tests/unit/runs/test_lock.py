@@ -14,6 +14,7 @@ import pytest
 from groupwise.runs import RunLogError
 from groupwise.runs.layout import validate_run_name
 from groupwise.runs.lock import RunInUse, RunLock, read_holder
+from groupwise.runs.writer import RunLog
 
 HOLD = """
 import os, sys, time
@@ -91,6 +92,44 @@ def test_a_folder_that_was_removed_while_it_was_opened_is_refused(
     monkeypatch.setattr("groupwise.runs.lock.fcntl.flock", remove_first)
     with pytest.raises(RunInUse, match="another process"), RunLock(tmp_path):
         pass
+
+
+def test_a_deleted_lock_is_made_again_before_another_trainer_takes_it(tmp_path: Path) -> None:
+    with RunLock(tmp_path) as lock:
+        lock.confirm()
+        (tmp_path / "run.lock").unlink()
+        lock.confirm()
+        with pytest.raises(RunInUse), RunLock(tmp_path):
+            pass
+        lock.confirm()
+    with RunLock(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_run_that_another_trainer_took_is_left_to_it(tmp_path: Path, is_over: bool) -> None:
+    with RunLock(tmp_path) as lock:
+        (tmp_path / "run.lock").unlink()
+        with holder(tmp_path) as (process, _):
+            if is_over:
+                process.kill()
+                process.wait()
+            with pytest.raises(RunInUse, match=rf"was replaced while .* process {process.pid} on"):
+                lock.confirm()
+
+
+def test_nothing_is_written_to_a_run_that_another_trainer_took(tmp_path: Path) -> None:
+    with RunLock(tmp_path) as lock:
+        log = RunLog(tmp_path, lock=lock)
+        log.write_event("started")
+        before = (tmp_path / "events.jsonl").read_bytes()
+        (tmp_path / "run.lock").unlink()
+        with holder(tmp_path):
+            for write in (log.write_event, log.write_recipe):
+                with pytest.raises(RunInUse):
+                    write("stopped")
+    assert (tmp_path / "events.jsonl").read_bytes() == before
+    assert not (tmp_path / "recipe.toml").exists()
 
 
 def test_a_killed_trainer_frees_the_run(tmp_path: Path) -> None:
