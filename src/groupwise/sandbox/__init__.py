@@ -16,8 +16,8 @@ bytes, big-endian, and then its bytes; at most 4 MiB. `os.read` and `os.write` o
 for. Limits count over the whole session. Messages arrive in order, also those sent just before the program ended.
 
 Covered, in both isolations, as root and as a plain user (the attacks are in tests/unit/sandbox/attacks.py):
-- time: CPU time is limited, read from outside the program; a wall limit ends programs that sleep or stop. SIGKILL ends
-  them, so signals that a program handles or ignores do not matter.
+- time: CPU time is limited, read from outside the program. So is the time that it sleeps while its owner waits for it,
+  and the wall-clock time. SIGKILL ends it, so signals that a program handles or ignores do not matter.
 - memory, stack, descriptors, output and messages: each has a limit, and none can fill the owner's memory.
 - no fork, thread, exec, signal, ptrace, socket, shared memory, pipe or namespace: refused by an allow-list of system
   calls (seccomp), also for raw calls through ctypes. 32-bit calls kill the program.

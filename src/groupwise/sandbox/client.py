@@ -18,7 +18,7 @@ import time
 import weakref
 
 from groupwise.sandbox import kernel, wire
-from groupwise.sandbox.job import ProgramJob
+from groupwise.sandbox.job import LOOK_SECONDS, ProgramJob
 from groupwise.sandbox.link import Link, StartFailed
 from groupwise.sandbox.outcome import (
     ProgramLimits,
@@ -32,7 +32,7 @@ from groupwise.sandbox.outcome import (
 UNSAFE = "none: model-written code may read, change and send my files"
 ISOLATIONS = ("namespaces", "landlock")
 DEFAULT_LIMITS = ProgramLimits()
-_SELF_CHECK_LIMITS = ProgramLimits(seconds=10.0, wall_seconds=60.0)
+_SELF_CHECK_LIMITS = ProgramLimits(seconds=10.0, wall_seconds=60.0, sleep_seconds=60.0)
 
 # Runs once in every new zygote and prints "isolated" if everything forbidden fails. `colorsys` stands for the modules
 # that are read from the standard library on disk.
@@ -135,26 +135,32 @@ class Sandbox:
 
     def _wait(self, awaited: ProgramJob, for_message: bool = False) -> None:
         """Serve all open programs until the awaited one is over, or has a message. No other's messages are read."""
-        self._kill_floods()
+        self._kill_excess()
         while not awaited.is_over and not (for_message and awaited.has_message):
             assert self._link is not None
             poller, control = select.poll(), self._link.control.fileno()
             poller.register(control, select.POLLIN)
             for job in self._jobs.values():
                 job.register(poller, is_listening=for_message and job is awaited)
-            deadline = min(job.deadline for job in self._jobs.values())
-            ready = [descriptor for descriptor, _ in poller.poll(max(0.0, deadline - time.monotonic()) * 1000)]
-            if not ready and deadline <= time.monotonic():
+            start, deadline = time.monotonic(), min(job.deadline for job in self._jobs.values())
+            patience = min(deadline - start, awaited.look_at - awaited.awaited_s)
+            ready = [descriptor for descriptor, _ in poller.poll(max(0.0, patience) * 1000 + 0.5)]
+            now = time.monotonic()
+            awaited.awaited_s += now - start
+            if not ready and deadline <= now:
                 self._break("it did not answer in time")
+            elif awaited.awaited_s >= awaited.look_at:
+                awaited.look_at = awaited.awaited_s + LOOK_SECONDS
+                self._link.send(wire.KILL.pack(b"C", awaited.number))
             for job in self._jobs.values():
                 job.exchange(is_listening=for_message and job is awaited)
             if control in ready:
                 self._read_report()
-            self._kill_floods()
+            self._kill_excess()
 
-    def _kill_floods(self) -> None:
+    def _kill_excess(self) -> None:
         for job in self._jobs.values():
-            if job.is_over_output or job.has_oversized_message:
+            if job.is_over_output or job.has_oversized_message or job.is_asleep:
                 self._kill(job)
 
     def _read_report(self) -> None:
@@ -163,8 +169,11 @@ class Sandbox:
         if not report:
             self._break("it died")
             return
-        number, status, seconds, cause, peak_bytes = wire.ENDED.unpack(report)
-        self._jobs.pop(number).end(status, seconds, wire.Cause(cause), peak_bytes)
+        number, status, seconds, cause, peak_bytes = wire.REPORT.unpack(report)
+        if cause == wire.Cause.RUNNING:
+            self._jobs[number].look(seconds)
+        else:
+            self._jobs.pop(number).end(status, seconds, wire.Cause(cause), peak_bytes)
 
     def _kill(self, job: ProgramJob) -> None:
         """Request the program's end; the report arrives later."""

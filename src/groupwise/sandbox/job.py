@@ -18,6 +18,10 @@ from groupwise.sandbox.outcome import ProgramLimits, ProgramOutcome, ProgramStat
 
 _READ_BYTES = 65536
 _GRACE_SECONDS = 20.0
+LOOK_SECONDS = 0.25
+"""Time awaited after which the owner asks what CPU time a program has used since the last look."""
+_LEAST_SHARE = 0.01
+"""Share of a processor below which a program sleeps. One that computes has more, on a busy machine as well."""
 _CRASHES_WITHOUT_MEMORY = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 
 
@@ -58,6 +62,13 @@ class ProgramJob:
         self.broken = ""
         """Why the sandbox failed; empty while it has not."""
         self.is_kill_sent = False
+        self.awaited_s = 0.0
+        """How long its owner has waited for it."""
+        self.look_at = LOOK_SECONDS
+        """The `awaited_s` at which to look next."""
+        self._last_look = (0.0, 0.0)
+        """`awaited_s` and its CPU time at the last look."""
+        self._slept_s = 0.0
         self.outgoing = bytearray()
         self.incoming = bytearray()
         self.is_channel_at_end = False
@@ -92,6 +103,18 @@ class ProgramJob:
             output.pipe.close()
         if self.channel is not None:
             self.channel.close()
+
+    def look(self, cpu_seconds: float) -> None:
+        """Take note of its CPU time so far."""
+        awaited, used = self.awaited_s - self._last_look[0], cpu_seconds - self._last_look[1]
+        if used < _LEAST_SHARE * awaited:
+            # A longer time means that this process, and perhaps all of them, did not run.
+            self._slept_s += min(awaited, 2 * LOOK_SECONDS)
+        self._last_look = (self.awaited_s, cpu_seconds)
+
+    @property
+    def is_asleep(self) -> bool:
+        return self._slept_s > self.limits.sleep_seconds
 
     @property
     def is_over_output(self) -> bool:
@@ -192,6 +215,8 @@ class ProgramJob:
             return ProgramStatus.TIMED_OUT, f"used more than {limits.seconds:g} s of CPU time"
         if cause == wire.Cause.WALL:
             return ProgramStatus.TIMED_OUT, f"was still running after {limits.wall:g} s"
+        if self.is_asleep:
+            return ProgramStatus.TIMED_OUT, f"slept for more than {limits.sleep_seconds:g} s"
         if cause == wire.Cause.OWNER:
             return ProgramStatus.KILLED, "closed by its owner"
         if code < 0:

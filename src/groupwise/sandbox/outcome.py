@@ -27,7 +27,9 @@ class ProgramLimits:
     seconds: float = 2.0
     """CPU time, so that the outcome does not depend on the machine's load."""
     wall_seconds: float = 0.0
-    """Wall-clock time, for programs that sleep. 0: 4 × seconds + 2, far above what computing needs."""
+    """Wall-clock time. 0: 4 × seconds + 2, far above what computing needs."""
+    sleep_seconds: float = 2.0
+    """Time in which its owner waits for it and it computes nothing: it sleeps, or waits for what never comes."""
     memory_mb: int = 256
     """Address space on top of the bare interpreter's, in MiB."""
     output_bytes: int = 65536
@@ -37,6 +39,7 @@ class ProgramLimits:
         for name, low, high in (
             ("seconds", 0.001, 86400),
             ("wall_seconds", 0, 864000),
+            ("sleep_seconds", 0, 864000),
             ("memory_mb", 1, 1 << 20),
             ("output_bytes", 0, 1 << 30),
         ):

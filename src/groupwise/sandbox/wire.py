@@ -1,8 +1,8 @@
 """Messages between owner and zygote, over a socket that keeps message boundaries (SOCK_SEQPACKET).
 
     zygote → owner   READY, or the step that was refused, in words, and the end
-    owner → zygote   START with the program's descriptors, any number of KILL
-    zygote → owner   one ENDED for each START
+    owner → zygote   START with the program's descriptors, any number of KILL and CLOCK
+    zygote → owner   one REPORT for each START when the program has ended, and one for each CLOCK before that
 
 Everything has a fixed size. A program's text, input and messages travel in its own descriptors and never pass through
 the zygote, so no program can find another's in the memory that it is forked from.
@@ -19,8 +19,8 @@ START = struct.Struct("!cQddQ")
 """b"S", job, CPU seconds, wall seconds, bytes of memory. Its descriptors: source, stdin, stdout, stderr and, for a
 session, the channel."""
 KILL = struct.Struct("!cQ")
-"""b"K", job."""
-ENDED = struct.Struct("!QidiQ")
+"""b"K", job. CLOCK is the same with b"C"."""
+REPORT = struct.Struct("!QidiQ")
 """Job, wait status, CPU seconds, a Cause, highest resident memory in bytes."""
 
 MAX_REQUEST_BYTES = 64
@@ -45,3 +45,5 @@ class Cause(IntEnum):
     OWNER = 3
     SETUP = 4
     """It never started: the process could not be created or locked down."""
+    RUNNING = 5
+    """It has not ended: the CPU seconds so far."""

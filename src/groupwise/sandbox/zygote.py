@@ -1,9 +1,9 @@
 """The warm interpreter that programs are forked from.
 
 Started as a fresh process with an empty environment, it imports what programs usually import, isolates itself, sends
-READY and then serves: a fork for each START, SIGKILL at the limit or on KILL, ENDED for each end. It has one thread and
-handles nothing that a program wrote. It ends when the control socket closes or the owner's process descriptor reports
-the owner's end. (Not by PDEATHSIG, which fires when the owner's *thread* ends.)
+READY and then serves: a fork for each START, SIGKILL at the limit or on KILL, a REPORT of each end. It has one thread
+and handles nothing that a program wrote. It ends when the control socket closes or the owner's process descriptor
+reports the owner's end. (Not by PDEATHSIG, which fires when the owner's *thread* ends.)
 
 The limit applies to the program's CPU clock, read from here. A program has one thread, so it cannot use CPU time faster
 than time passes: the next check is due when the rest of its allowance could be used up.
@@ -56,6 +56,10 @@ class _Job:
     look_at: float
     cause: wire.Cause = wire.Cause.ITSELF
 
+    def cpu_seconds(self) -> float:
+        # The number of a process's CPU clock is made from the process's number; see clock_getcpuclockid(3).
+        return time.clock_gettime((~self.pid << 3) | 2)
+
 
 class _Zygote:
     def __init__(self, control: socket.socket, owner: int, lockdown: Lockdown) -> None:
@@ -90,10 +94,13 @@ class _Zygote:
         data, descriptors, _, _ = socket.recv_fds(self._control, wire.MAX_REQUEST_BYTES, wire.MAX_DESCRIPTORS)
         if not data:
             return False
-        if data[:1] == b"K":
-            _, number = wire.KILL.unpack(data)
-            if number in self._jobs:
-                self._kill(self._jobs[number], wire.Cause.OWNER)
+        if data[:1] != b"S":
+            kind, number = wire.KILL.unpack(data)
+            job = self._jobs.get(number)
+            if job is not None and kind == b"K":
+                self._kill(job, wire.Cause.OWNER)
+            elif job is not None:
+                self._report(number, 0, job.cpu_seconds(), wire.Cause.RUNNING, 0)
             return True
         _, number, seconds, wall, memory = wire.START.unpack(data)
         self._start(number, seconds, wall, memory, descriptors)
@@ -120,8 +127,7 @@ class _Zygote:
         for job in self._jobs.values():
             if now < job.look_at:
                 continue
-            # The number of a process's CPU clock is made from the process's number; see clock_getcpuclockid(3).
-            left = job.seconds - time.clock_gettime((~job.pid << 3) | 2)
+            left = job.seconds - job.cpu_seconds()
             if left <= 0:
                 self._kill(job, wire.Cause.CPU)
             elif now >= job.deadline:
@@ -146,7 +152,7 @@ class _Zygote:
 
     def _report(self, number: int, status: int, seconds: float, cause: wire.Cause, peak_bytes: int) -> None:
         with contextlib.suppress(ConnectionError):
-            self._control.send(wire.ENDED.pack(number, status, seconds, cause, peak_bytes))
+            self._control.send(wire.REPORT.pack(number, status, seconds, cause, peak_bytes))
 
 
 def main(control_descriptor: int, owner_descriptor: int, isolation: str) -> None:

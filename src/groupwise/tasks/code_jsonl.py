@@ -21,7 +21,8 @@ class CodeTask(Config):
     """Options of every programming task."""
 
     seconds: Annotated[float, Within("[0.001, 86400]")] = 4.0
-    """CPU time for all tests of a problem together; a program that exceeds it fails the remaining tests."""
+    """CPU time for all tests of a problem together; a program that exceeds it, or that sleeps for 2 s, fails the
+    remaining tests."""
     memory_mb: Annotated[int, Within(f"[1, {1 << 20}]")] = 512
     """Memory of a program in MiB, on top of what Python itself takes."""
     isolation: str = "auto"

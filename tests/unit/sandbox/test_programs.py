@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from groupwise.sandbox import ProgramLimits, ProgramStatus, Sandbox
+from groupwise.sandbox.job import ProgramJob
 
 
 @pytest.fixture(scope="module")
@@ -140,6 +141,30 @@ def test_cpu_limit_counts_cpu_and_wall_limit_the_clock(sandbox: Sandbox) -> None
     assert 0.3 <= busy.seconds < 10
     asleep = sandbox.run("import time\ntime.sleep(9)", limits=ProgramLimits(seconds=0.2, wall_seconds=0.3))
     assert (asleep.status, asleep.detail) == (ProgramStatus.TIMED_OUT, "was still running after 0.3 s")
+
+
+def test_sleep_is_limited_and_work_is_not_sleep(sandbox: Sandbox) -> None:
+    limits = ProgramLimits(seconds=9, sleep_seconds=0.3)
+    naps = sandbox.run("import time\nfor _ in range(10**6): time.sleep(0.05)", limits=limits)
+    assert (naps.status, naps.detail) == (ProgramStatus.TIMED_OUT, "slept for more than 0.3 s")
+    work = "import time\nwhile time.process_time() < 0.5: pass\ntime.sleep(0.1)\nprint('done')"
+    assert sandbox.run(work, limits=limits).stdout == "done\n"
+
+
+def test_what_counts_as_sleep() -> None:
+    job = ProgramJob(1, "", "", ProgramLimits(sleep_seconds=2.0), has_channel=False)
+    for number in range(1, 101):  # a hundredth of a processor, on a busy machine
+        job.awaited_s = number * 0.25
+        job.look(number * 0.0026)
+    assert not job.is_asleep
+    job.awaited_s += 3600.0  # nobody ran
+    job.look(0.26)
+    assert not job.is_asleep
+    for _ in range(7):
+        job.awaited_s += 0.25
+        job.look(0.26)
+    assert job.is_asleep
+    job.release()
 
 
 def test_memory_limit(sandbox: Sandbox) -> None:

@@ -50,6 +50,15 @@ def test_messages_of_all_sizes(sandbox: Sandbox) -> None:
             assert session.receive() == message
 
 
+def test_a_session_sleeps_only_while_its_owner_waits(sandbox: Sandbox) -> None:
+    with sandbox.open(ECHO, limits=ProgramLimits(sleep_seconds=0.3)) as session:
+        time.sleep(0.6)
+        session.send(b"x")
+        assert session.receive() == b"x"
+        with pytest.raises(SessionEnded, match=r"timed_out: slept for more than 0\.3 s"):
+            session.receive()
+
+
 def test_messages_keep_their_order_and_outlive_the_program(sandbox: Sandbox) -> None:
     with sandbox.open(CHANNEL + "for i in range(5):\n    send(b'%d' % i)\nprint('done')") as session:
         assert [session.receive() for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]

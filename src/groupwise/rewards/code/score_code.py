@@ -318,7 +318,8 @@ def _run_stdin_tests(
         most = len(test.stdout.encode()) + SPARE_OUTPUT_BYTES
         own = dataclasses.replace(limits, seconds=seconds, wall_seconds=wall, output_bytes=most)
         outcome = sandbox.run(source, stdin=test.stdin, limits=own)
-        seconds -= outcome.seconds
+        # Not each test anew for a program that sleeps.
+        seconds = 0.0 if outcome.status is ProgramStatus.TIMED_OUT else seconds - outcome.seconds
         wall -= time.monotonic() - started
         is_right = outcome.status is ProgramStatus.OK and _lines(outcome.stdout) == _lines(test.stdout)
         why = "wrong output" if outcome.status is ProgramStatus.OK else str(outcome.status)

@@ -3,13 +3,14 @@
 import os
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from groupwise.config.build import ConfigError
 from groupwise.rewards.code.score_code import check_options, score_code, shared_sandbox
 from groupwise.rewards.code.unit_tests import CodeSpec
-from groupwise.sandbox import ProgramLimits, Sandbox, SandboxBroken
+from groupwise.sandbox import ProgramLimits, ProgramOutcome, ProgramStatus, Sandbox, SandboxBroken
 from groupwise.types import Score, Verdict
 
 Scorer = Callable[..., Score]
@@ -20,7 +21,7 @@ def score(sandbox: Sandbox) -> Scorer:
     def run(tests: Any, completion: str, entry_point: str = "f", seconds: float = 2.0, **fields: str) -> Score:
         tests = tuple(tests) if isinstance(tests, list) else (tests,)
         spec = CodeSpec(tests, (entry_point,) if entry_point else (), **fields)
-        return score_code(spec.to_text(), completion, "code/1", ProgramLimits(seconds=seconds, memory_mb=256), sandbox)
+        return score_code(spec.to_text(), completion, "code/2", ProgramLimits(seconds=seconds, memory_mb=256), sandbox)
 
     return run
 
@@ -64,7 +65,7 @@ def test_shares(score: Scorer, program: str, passed: int) -> None:
     assert result.parts == {"tests": passed / 4}
     assert result.verdict is (Verdict.CORRECT if passed == 4 else Verdict.WRONG)
     assert result.detail.startswith(f"{passed} of 4 tests")
-    assert result.verifier == "code/1"
+    assert result.verifier == "code/2"
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,13 @@ def test_a_program_that_stops_keeps_what_it_has_earned(score: Scorer) -> None:
 
 def test_a_program_that_sleeps_is_wrong(score: Scorer) -> None:
     assert score(SQUARES, _code("import time\ndef f(x): time.sleep(100)"), seconds=0.01).verdict is Verdict.WRONG
+
+
+def test_a_whole_program_that_sleeps_is_not_run_again() -> None:
+    sandbox = Mock(run=Mock(return_value=ProgramOutcome(ProgramStatus.TIMED_OUT, "", "", 0.0, None, "slept")))
+    spec = CodeSpec(({"stdin": "1", "stdout": "1"},) * 20)
+    result = score_code(spec.to_text(), _code("import time; time.sleep(99)"), "", ProgramLimits(), sandbox)
+    assert (result.verdict, sandbox.run.call_count) == (Verdict.WRONG, 1)
 
 
 PROMPT = '''
