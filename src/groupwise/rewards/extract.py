@@ -16,6 +16,9 @@ from groupwise.rewards.numbers import MAX_NUMBER_CHARS, NUMBER
 _BOX_TOKEN = re.compile(
     r"(?P<box>\\(?:boxed|fbox)\s*+\{)|\\boxed\s*+(?P<digit>[0-9])(?![0-9])|\\.|(?P<open>\{)|(?P<close>\})", re.DOTALL
 )
+# Between two boxes of a list: a comma, a semicolon or a word for them, among spaces and signs of mathematics.
+_BLANK = r"(?:[\s$.]|\\[,;:! ()\[\]]|\\q?quad(?![A-Za-z]))*+"
+_AND = re.compile(rf"{_BLANK}(?:[,;]|(?:[,;]{_BLANK})?(?:and|or|\\text\{{\s*+(?:and|or)\s*+\}})){_BLANK}")
 _FINAL = re.compile(r"^[ \t*_>#]*+final(?: answer)?[ \t*_]*+:[ \t*_]*+([^\n]*+)", re.IGNORECASE | re.MULTILINE)
 _FENCE = re.compile(r"(?P<ticks>```+)(?P<word>[\w+#.-]*)(?P<alone>(?=[ \t\r]*+$))?", re.MULTILINE)
 # An unclosed string extends to the end of its line, so that no character is scanned twice.
@@ -24,12 +27,21 @@ _STRINGS_AND_FENCE = re.compile(_STRINGS + _FENCE.pattern, re.MULTILINE)
 
 AnswerMark = Literal["boxed", "hashes", "final", "tag", "number"]
 MAX_TRIES_FROM_THE_END = 4
+MAX_LISTED_CHARS = 200
+"""The most from one box of a list to the next."""
 
 
 class FoundAnswer(NamedTuple):
     start: int
     """Position in the completion, to compare which of two answers comes later."""
     text: str
+    listed: str = ""
+    """With the boxes before it, where they end in a list: `1, 2` for `\\boxed{1}, \\boxed{2}` or `… and …`."""
+
+    @property
+    def readings(self) -> tuple[str, ...]:
+        """What the answer may be."""
+        return (self.text, self.listed) if self.listed else (self.text,)
 
 
 def last_boxed(completion: str) -> FoundAnswer | None:
@@ -49,7 +61,18 @@ def last_boxed(completion: str) -> FoundAnswer | None:
 
 def _last_box(completion: str, start: int) -> FoundAnswer | None:
     box = max(find_boxes(completion, start), default=None)
-    return None if box is None else FoundAnswer(box[0], completion[box[1] : box[2]])
+    if box is None:
+        return None
+    last, contents = FoundAnswer(box[0], completion[box[1] : box[2]]), [completion[box[1] : box[2]]]
+    start = last.start
+    while (before := completion.rfind("\\boxed", max(0, start - MAX_LISTED_CHARS), start)) >= 0:
+        listed = completion[before:start]
+        box = min(find_boxes(listed), default=None)
+        if box is None or box[0] > 0 or not _AND.fullmatch(listed, box[2] + 1):
+            break
+        start = before
+        contents.append(listed[box[1] : box[2]])
+    return last._replace(listed=", ".join(reversed(contents)) if len(contents) > 1 else "")
 
 
 def find_boxes(completion: str, start: int = 0) -> Iterator[tuple[int, int, int]]:
@@ -156,7 +179,7 @@ def final_answer(
         found = _MARKS[mark].find(completion)
         if found is not None:
             boxed = last_boxed(found.text) if opens_boxes and mark in ("hashes", "final", "tag") else None
-            return found if boxed is None else FoundAnswer(found.start, boxed.text)
+            return found if boxed is None else boxed._replace(start=found.start)
     return None
 
 

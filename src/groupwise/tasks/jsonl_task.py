@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from groupwise.config.build import ConfigError
-from groupwise.rewards.extract import AnswerMark, check_marks, describe_missing, final_answer, mark_answer
+from groupwise.rewards.extract import AnswerMark, FoundAnswer, check_marks, describe_missing, final_answer, mark_answer
 from groupwise.rewards.format import excerpt, score_correct
 from groupwise.rewards.math.score_math import is_right_answer
 from groupwise.rewards.numbers import parse_number, same_number
@@ -88,22 +88,20 @@ class Jsonl(DataTask):
 
     def score(self, problem: Problem, completion: str) -> Score:
         found = final_answer(completion, self.marks, opens_boxes=self.match in ("number", "math"))
-        text = None if found is None else found.text
         if self.match == "exact":
-            if text is None and not self.answer_marks:
-                text = completion
-            text = plain_text(text or "") or None
-        is_right = None if text is None else self._is_right(problem, text)
-        detail = describe_missing(self.marks) if text is None else excerpt(text)
+            text = completion if found is None and not self.answer_marks else found.text if found else ""
+            found = FoundAnswer(0, plain_text(text)) if plain_text(text) else None
+        is_right = None if found is None else self._is_right(problem, found)
+        detail = describe_missing(self.marks) if found is None else excerpt(found.text)
         return score_correct(is_right, self.verifier, detail)
 
-    def _is_right(self, problem: Problem, text: str) -> bool | None:
+    def _is_right(self, problem: Problem, found: FoundAnswer) -> bool | None:
         """Compare; None where the text cannot be an answer, as when it is not a number."""
         if self.match == "number":
-            return same_number(problem.answer, text)
+            return same_number(problem.answer, found.text)
         if self.match == "math":
-            return is_right_answer(problem.answer, text, problem.question)
-        return plain_text(text) == plain_text(problem.answer)
+            return is_right_answer(problem.answer, found.readings, problem.question)
+        return plain_text(found.text) == plain_text(problem.answer)
 
     def demonstrate(self, problem: Problem) -> str:
         if "demonstration" not in problem.meta:

@@ -53,6 +53,25 @@ def test_last_boxed(completion: str, expected: str | None) -> None:
     assert (None if found is None else found.text) == expected
 
 
+@pytest.mark.parametrize(
+    ("completion", "listed"),
+    [
+        (r"\boxed{1}, \boxed{2} and $\boxed{3}$.", "1, 2, 3"),
+        (r"$\boxed{(1,2)} \quad \text{or} \quad \boxed{(2,1)}$", "(1,2), (2,1)"),
+        (r"\boxed{4}. So \boxed{1}; \boxed{2}", "1, 2"),
+        (r"\boxed{1}" + "x" * 300 + r"\boxed{2}, \boxed{3}", "2, 3"),
+        (r"\boxed{3} \boxed{5}", ""),
+        (r"\boxed{3} = \boxed{5}", ""),
+        (r"\boxed{3, \boxed{5}", ""),
+        (r"\boxed{5}", ""),
+    ],
+)
+def test_boxes_in_a_list(completion: str, listed: str) -> None:
+    found = last_boxed(completion)
+    assert found is not None
+    assert found.listed == listed
+
+
 def _last_boxed_slowly(completion: str) -> str | None:
     """Quadratic and obvious: from the last box to the first, the first one whose braces balance."""
     start = len(completion)

@@ -49,7 +49,7 @@ _UNICODE = str.maketrans(
 # One alternative per kind of token; a possessive quantifier wherever a run could be tried again from every length.
 _TOKEN = re.compile(
     r"(?P<skip>\s++|~|\\[,;:! ]|\\?[$%]|\\(?:left|right)(?![A-Za-z])(?:\.(?![0-9]))?"
-    r"|\\(?:[bB]igg?[lr]?|displaystyle|quad|qquad|mathstrut)(?![A-Za-z]))"
+    r"|\\(?:[bB]igg?[lr]?|displaystyle|mathstrut)(?![A-Za-z])|\\q?quad)"  # `\quadx` is in published answers
     r"|(?P<number>[0-9]++(?:(?:\{,\}|,\\!|\\,|\\!)[0-9]{3}(?![0-9]))*+(?:\.[0-9]++)?|\.[0-9]++)"
     r"|(?P<text>\\(?:text(?:rm|bf|it|normal)?|mbox|mathrm|mathbf|mathit|hbox|operatorname\*?)\s*+\{[^{}]*+\})"
     r"|(?P<environment>\\(?:begin|end)\s*+\{[a-zA-Z]++\*?\}(?:(?<=\{array\})\s*+\{[lcr|\s]*+\})?)"

@@ -32,7 +32,7 @@ def score_math(
     A bare number, found by the mark `number`, gets nothing for its format.
     """
     found = final_answer(completion, marks)
-    is_right = None if found is None else is_right_answer(gold, found.text, question)
+    is_right = None if found is None else is_right_answer(gold, found.readings, question)
     has_right_number = False
     if not is_right:
         value = _gold_number(gold)
@@ -45,12 +45,13 @@ def score_math(
     return score_correct(is_right, verifier, detail, box=box, last_number=last)
 
 
-def is_right_answer(gold: str, answer: str, question: str = "") -> bool:
-    """Return whether the answer equals the gold one and is not copied from the question."""
-    judgement = judge(gold, answer)
-    if not judgement.is_same:
-        return False
-    return judgement.stage == "text" or not question or not is_restated(gold, answer, question)
+def is_right_answer(gold: str, readings: Sequence[str], question: str = "") -> bool:
+    """Return whether a reading of the answer equals the gold one and is not copied from the question."""
+    for answer in readings:
+        judgement = judge(gold, answer)
+        if judgement.is_same:
+            return judgement.stage == "text" or not question or not is_restated(gold, answer, question)
+    return False
 
 
 def is_restated(gold: str, answer: str, question: str) -> bool:

@@ -84,9 +84,23 @@ def test_what_was_looked_for_is_said() -> None:
     ],
 )
 def test_the_problem_repeated_is_no_answer(question: str, gold: str, answer: str, is_right: bool) -> None:
-    assert is_right_answer(gold, answer, question) == is_right
+    assert is_right_answer(gold, [answer], question) == is_right
     completion = f"\\boxed{{{answer}}}"
     assert (score_math(gold, completion, "", question=question).verdict is Verdict.CORRECT) == is_right
+
+
+@pytest.mark.parametrize(
+    ("gold", "completion", "is_right"),
+    [
+        ("1, 2", r"\boxed{2} and \boxed{1}", True),
+        ("1, 2", r"$\boxed{1}$, so $\boxed{2}$", False),
+        ("2", r"\boxed{1} and \boxed{2}", True),
+        ("1", r"\boxed{1} and \boxed{2}", False),
+        ("1", r"\boxed{1} and \boxed{1}", True),
+    ],
+)
+def test_boxes_in_a_list_may_be_one_answer(gold: str, completion: str, is_right: bool) -> None:
+    assert (score_math(gold, completion, "").verdict is Verdict.CORRECT) == is_right
 
 
 def test_an_empty_answer_is_not_restated() -> None:
