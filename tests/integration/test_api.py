@@ -103,7 +103,7 @@ def test_rows_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         train(tmp_path / "run", data=[{"prompt": "a"}, "b"])
     with pytest.raises(gw.ConfigError, match="too few to hold out"):
         train(tmp_path / "run", data=ROWS[:1])
-    with pytest.raises(gw.ConfigError, match="a row has a value that JSON cannot represent"):
+    with pytest.raises(gw.ConfigError, match="row 1: has a value that JSON cannot represent"):
         train(tmp_path / "run", data=[{"prompt": "a", "x": {1}}, {"prompt": "b", "x": {2}}])
 
 

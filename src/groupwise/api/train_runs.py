@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from groupwise import config
 from groupwise.config import ConfigError, Recipe, find_recipe, make_recipe, set_key, to_table
+from groupwise.config.build import shown
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
 from groupwise.runs.sinks import Sink
@@ -282,7 +283,8 @@ def as_rows(data: Any, where: str) -> Any:
     rows = list(data)
     for number, row in enumerate(rows, start=1):
         if not isinstance(row, Mapping):
-            raise ConfigError(f"{where}, row {number}: expected a dict such as {{'prompt': …}}, got {row!r:.60}")
+            raise ConfigError(f"{where}, row {number}: expected a dict such as {{'prompt': …}}, got {shown(row)}")
+        _line(row, f"{where}, row {number}")
     return rows
 
 
@@ -299,7 +301,7 @@ def _data_options(data: Any, held_out: Any, folder: Path) -> tuple[dict[str, Any
             options[part] = str(rows)
         else:
             options[part] = str(folder / f"{part}.jsonl")
-            files[f"{part}.jsonl"] = "".join(f"{_line(row)}\n" for row in rows)
+            files[f"{part}.jsonl"] = "".join(f"{_line(row, part)}\n" for row in rows)
     return options, files
 
 
@@ -310,12 +312,14 @@ def _split(rows: Sequence[Mapping[str, Any]], share: float | None) -> tuple[list
         raise ConfigError(
             f"data: {len(rows)} rows are too few to hold out {wanted} of them; pass more rows, or held_out="
         )
-    chosen = {id(row) for row in sorted(rows, key=lambda row: share_of(_line(row)))[:wanted]}
+    chosen = {id(row) for row in sorted(rows, key=lambda row: share_of(_line(row, "data")))[:wanted]}
     return [row for row in rows if id(row) not in chosen], [row for row in rows if id(row) in chosen]
 
 
-def _line(row: Mapping[str, Any]) -> str:
+def _line(row: Mapping[str, Any], where: str) -> str:
     try:
-        return json.dumps(dict(row), ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"data: a row has a value that JSON cannot represent ({error}): {row!r:.80}") from None
+        line = json.dumps(dict(row), ensure_ascii=False, allow_nan=False)
+        line.encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: has a value that JSON cannot represent ({error})") from None
+    return line

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from groupwise.base.outside import local_path
+
 ANSWER_S = 3.0
 """How long the hub may take to answer before the local cache is read alone."""
 
@@ -32,7 +34,7 @@ def hub_or_cache(name: str) -> Iterator[None]:
     disable_progress_bars()
 
     was_offline = constants.HF_HUB_OFFLINE
-    if not was_offline and is_hub_name(name) and not Path(name).expanduser().exists():
+    if not was_offline and is_hub_name(name) and not local_path(name).exists():
         constants.HF_HUB_OFFLINE = not _answers(constants.ENDPOINT)
     try:
         yield

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from itertools import accumulate
 from pathlib import Path
@@ -76,6 +76,11 @@ def open_file(path: str | os.PathLike[str], max_bytes: int = MAX_LOG_BYTES) -> B
         raise
 
 
+def local_path(given: str) -> Path:
+    """Return the path that a person wrote, with "~" resolved. It never fails: the path may be of nothing."""
+    return Path(os.path.expanduser(given))
+
+
 def file_bytes(path: str | os.PathLike[str], max_bytes: int = MAX_LOG_BYTES) -> bytes:
     """Return what a regular file of at most `max_bytes` contains."""
     with open_file(path, max_bytes) as file:
@@ -95,16 +100,21 @@ def file_text(path: str | os.PathLike[str], errors: str = "strict", max_bytes: i
     return file_bytes(path, max_bytes).decode("utf-8", errors).removeprefix("\ufeff")
 
 
-def json_value(text: str | bytes, max_digits: int = MAX_DIGITS) -> Any:
-    """Return what JSON in UTF-8 says; a ValueError for anything that is not JSON or that goes beyond the limits."""
+def json_value(
+    text: str | bytes, max_digits: int = MAX_DIGITS, parse_constant: Callable[[str], Any] | None = None
+) -> Any:
+    """Return what JSON in UTF-8 says; a ValueError for anything that is not JSON or that goes beyond the limits.
+
+    `parse_constant`, as in `json.loads`, decides about NaN and Infinity.
+    """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     text = data.decode("utf-8", "surrogatepass")
     if _depth(data) > MAX_DEPTH:
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
     # Calling Python for each integer is slow, so only where long runs of digits are, which may be inside a string.
     if b"0" * (MAX_DIGITS + 1) not in data.translate(_SAME_DIGITS):
-        return json.loads(text)
-    return json.loads(text, parse_int=lambda digits: _parse_int(digits, max_digits))
+        return json.loads(text, parse_constant=parse_constant)
+    return json.loads(text, parse_constant=parse_constant, parse_int=lambda digits: _parse_int(digits, max_digits))
 
 
 def file_json(path: str | os.PathLike[str]) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from groupwise.base.harmless import printable
 from groupwise.cli.arguments import SCORING_OPTIONS, TASK, Options, argument, json_option, scoring_arguments, takes
 from groupwise.cli.printing import print_json, say
+from groupwise.config.build import require
 
 
 @takes(
@@ -35,6 +36,7 @@ def run(options: Options) -> int:
             print_json(result.to_json())
         elif result.score.is_error:
             say(printable(f"row {result.row}: {result.score.verdict}: {result.score.detail}"), to=sys.stderr)
+    require(bool(summary.verdicts), f"{options.file}: no rows; give a file that has some")
     if not options.json:
         say(str(summary))
     return 2 if summary.num_unread else 0

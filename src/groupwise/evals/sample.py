@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
+from groupwise.base.outside import local_path
 from groupwise.base.seeds import seed_of
 from groupwise.config import ConfigError, ModelConfig
 from groupwise.engines.engine import Request
@@ -89,7 +89,7 @@ def sample(
 
 def _open(model: str, checkpoint: str | None, seed: int) -> tuple[Policy, tuple[str, ...]]:
     """Return the policy, and the strings that end a completion of it."""
-    path = Path(model).expanduser()
+    path = local_path(model)
     if checkpoint is None and (not path.is_dir() or (path / "config.json").is_file()):
         return Policy(load_model(ModelConfig(path=model), seed), ema_decay=0.0), ()
     subject = open_subject(model, checkpoint)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from groupwise.base.outside import local_path
 from groupwise.config import ConfigError, ModelConfig, Recipe, make_recipe
 from groupwise.models.export import load_run
 from groupwise.models.load import LoadedModel, load_model
@@ -43,7 +44,7 @@ def open_subject(
 
     `template_options` are model.chat_template_options for a model that is not a run. A run has its own.
     """
-    path = Path(named).expanduser()
+    path = local_path(named)
     options = dict(template_options or {})
     if (path / layout.RECIPE).is_file():
         return _open_run(path, checkpoint or "best", options)
@@ -104,7 +105,7 @@ def _open_adapter(folder: Path, options: Mapping[str, Any]) -> Subject:
 
 def fingerprint_model(named: str, model: Any) -> str:
     """Return a fingerprint of the files; for a hub id, its name and commit; for a tiny model, name and config."""
-    path = Path(named).expanduser()
+    path = local_path(named)
     if path.exists():
         return fingerprint_path(path)
     commit = getattr(model.config, "_commit_hash", None)

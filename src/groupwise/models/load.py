@@ -37,6 +37,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 import groupwise
 from groupwise.base.hub import hub_or_cache, is_hub_name
+from groupwise.base.outside import local_path
 from groupwise.base.text_layout import first_line
 from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import ModelConfig
@@ -201,7 +202,7 @@ def _choose_dtype(name: str, device: torch.device) -> torch.dtype:
 
 
 def _load(config: ModelConfig, dtype: torch.dtype, seed: int) -> tuple[Any, Any]:
-    path = Path(config.path).expanduser()
+    path = local_path(config.path)
     if config.path in TINY_NAMES or (config.path.startswith("tiny-") and not path.exists()):
         return make_tiny(config.path, config.tiny, seed)
     if path.suffix.lower() == ".gguf":

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from groupwise.base.hub import hub_or_cache
+from groupwise.base.outside import local_path
 from groupwise.base.text_layout import first_line
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
 from groupwise.models.families import UNKNOWN, family_named, has_bias, head_size, num_kv_heads
@@ -104,7 +104,7 @@ def read_part(kind: Any, path: str, name: str, fix: str) -> Any:
     from groupwise.models.gguf_reading import has_tied_head, read_quickly
     from groupwise.models.model_files import check_files
 
-    file = Path(path).expanduser()
+    file = local_path(path)
     if file.is_dir():
         check_files(file, f"model.path = {path!r}")
     try:

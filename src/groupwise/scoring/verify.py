@@ -16,9 +16,10 @@ from typing import Any
 
 from groupwise.base.text_layout import percent
 from groupwise.config import ConfigError
+from groupwise.config.build import shown
 from groupwise.runs.records import score_to_json
 from groupwise.scoring.scorer import PooledScorer, ScoreFunction, delayed, failed_score
-from groupwise.tasks.rows import Row, as_row, parse_json
+from groupwise.tasks.rows import Row, as_row, numbered_lines, open_rows, parse_json
 from groupwise.tasks.task import RowScorer, Task
 from groupwise.types import Problem, Score, Verdict
 from groupwise.workers import Limits
@@ -56,28 +57,31 @@ class _Problems:
             try:
                 return self._task.bare_problem(row)
             except ConfigError as error:
-                if "id" not in row.values:
+                if row.values.get("id") is None:
                     raise
-                why_not_bare = str(error)
+                why_not_bare = str(error).removeprefix(f"{row.where}: ")
         identifier = row.get("id")
-        if not isinstance(identifier, (str, int)) or identifier not in self._known:
-            raise row.error(f"no problem of the task has id {identifier!r:.80}; and {why_not_bare}")
-        return self._known[identifier]
+        known, why_unknown = self._known
+        if not isinstance(identifier, str) or identifier not in known:
+            why = why_unknown or "no problem of the task has it"
+            raise row.error(f"{why_not_bare}; and its id {shown(identifier)} does not help: {why}")
+        return known[identifier]
 
     @cached_property
-    def _known(self) -> Mapping[Any, Problem]:
-        return {problem.id: problem for split in ("train", "held_out") for problem in self._task.problems(split)}
+    def _known(self) -> tuple[Mapping[str, Problem], str]:
+        """The task's problems by id, or why there are none."""
+        try:
+            splits = [self._task.problems(split) for split in ("train", "held_out")]
+        except ConfigError as error:
+            return {}, str(error)
+        return {problem.id: problem for problems in splits for problem in problems}, ""
 
 
 def verify_file(task: Task, path: Path, *, workers: int, limits: Limits, process: str = "") -> Iterator[RowResult]:
     """Yield the results of a .jsonl file as they arrive. A file that cannot be read raises before the first."""
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     problems = _Problems(task)
-    with file, PooledScorer(ScoreFunction(task, process), workers, limits) as scorer:
-        lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+    with open_rows(path, str(path)) as file, PooledScorer(ScoreFunction(task, process), workers, limits) as scorer:
+        lines = numbered_lines(file, str(path))
         submitted = ((number, *_submit(scorer, problems, line, f"{path}, row {number}")) for number, line in lines)
         for number, identifier, ticket in delayed(submitted, ROWS_AHEAD):
             if isinstance(ticket, ConfigError):

@@ -92,7 +92,7 @@ class CodeJsonl(DataTask, CodeTask):
         hint = f"Define {', '.join(unnamed)}.\n" if unnamed else ""
         system = (Message("system", self.system),) if self.system else ()
         messages = (*system, Message("user", f"{shown}\n{hint}{self.instruction}".strip()))
-        meta = {} if self.level_key is None else {"level": row.get(self.level_key)}
+        meta = {} if self.level_key is None else {"level": row.level(self.level_key)}
         return problem_from(row, stable_id("code", plain_text(prompt)), messages, spec, **meta)
 
 

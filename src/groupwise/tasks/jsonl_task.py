@@ -64,7 +64,7 @@ class Jsonl(DataTask):
         answer = self._answer(row) if needs_answer else ""
         meta: dict[str, Any] = {"row": dict(row.values)} if self.keep_row else {}
         if self.level_key is not None:
-            meta["level"] = row.get(self.level_key)
+            meta["level"] = row.level(self.level_key)
         if self.demonstration_key is not None:
             meta["demonstration"] = row.text(self.demonstration_key)
         system = (Message("system", self.system),) if self.system else ()

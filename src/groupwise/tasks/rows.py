@@ -8,17 +8,20 @@ counts those that a published data set is known to have.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from groupwise.base.hub import hub_or_cache, is_hub_name
-from groupwise.config.build import ConfigError, require
+from groupwise.base.outside import MAX_DIGITS, file_lines, json_value, local_path, open_file
+from groupwise.config.build import ConfigError, require, shown
 from groupwise.types import Message, Problem
 
 logger = logging.getLogger(__name__)
@@ -26,6 +29,9 @@ logger = logging.getLogger(__name__)
 MAX_SKIPPED = 4
 """Published data sets have a few rows that cannot be checked; more, and more than a share of all rows, mean a broken
 file."""
+
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class SkippedRow(Exception):
@@ -66,9 +72,19 @@ class Row:
 
     def answer(self, key: str) -> str:
         """Return a string that is not blank, or a number as text."""
+        return str(self._cell(key))
+
+    def level(self, key: str) -> str | int | float | None:
+        """Return a difficulty: a number or a string that is not blank; None for null."""
+        return None if self.get(key) is None else self._cell(key)
+
+    def _cell(self, key: str) -> str | int | float:
         value = self.get(key)
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return str(value) if is_number else self.text(key, "a string or a number")
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            return self.text(key, "a string or a number")
+        if not abs(value) < 10**MAX_DIGITS:
+            raise self.error(f"{key!r} is {shown(value)}, which is no number that can be compared")
+        return value
 
     def whole_number(self, key: str) -> int:
         """Return an integer, also from a string."""
@@ -97,8 +113,8 @@ def load_rows(source: str, split: str, name: str | None = None, *, key: str = "t
 
     `split` and `name` (the data set's configuration) apply to the hub only. `key` is the recipe's key for the source.
     """
-    path, where = Path(source).expanduser(), f"{key} = {source!r}"
-    is_file = path.exists() or not is_hub_name(source)
+    path, where = local_path(source), f"{key} = {source!r}"
+    is_file = os.path.exists(path) or not is_hub_name(source)
     numbered = _read_file(path, where) if is_file else enumerate(_read_hub(source, split, name, where), start=1)
     rows = [as_row(values, f"{key}: {source}, row {number}") for number, values in numbered]
     require(bool(rows), f"{where}: no rows; give a source that has some")
@@ -150,31 +166,49 @@ def plain_text(text: str) -> str:
 
 
 def _read_file(path: Path, where: str) -> Iterator[tuple[int, Any]]:
-    require(path.exists(), f"{where}: no such file ({path.absolute()}); correct the path or use a hub name")
-    is_known = path.is_file() and path.suffix in (".jsonl", ".json")
-    require(is_known, f"{where}: expected a .jsonl file, or a .json file with a list")
-    try:
-        content = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
-    except OSError as error:
-        raise ConfigError(f"{where}: cannot be read: {error.strerror}") from None
-    if path.suffix == ".json":
-        items = parse_json(content, where)
-        require(isinstance(items, list), f"{where}: expected a list of objects, got {_kind(items)}")
-        yield from enumerate(items, start=1)
-    else:
-        for number, line in enumerate(content.split(b"\n"), start=1):
-            if line.strip():
+    with open_rows(path, where) as file:
+        require(path.suffix in (".jsonl", ".json"), f"{where}: expected a .jsonl file, or a .json file with a list")
+        if path.suffix == ".json":
+            items = parse_json(file.read().removeprefix(codecs.BOM_UTF8), where)
+            require(isinstance(items, list), f"{where}: expected a list of objects, got {_kind(items)}")
+            yield from enumerate(items, start=1)
+        else:
+            for number, line in numbered_lines(file, where):
                 yield number, parse_json(line, f"{where}, row {number}")
 
 
-def parse_json(content: bytes, where: str) -> Any:
-    """Parse strict JSON: UTF-8, no NaN. Error messages begin with `where`."""
+def open_rows(path: Path, where: str) -> BinaryIO:
+    """Open a file of rows; error messages begin with `where`."""
     try:
-        return json.loads(content.decode("utf-8"), parse_constant=_refuse_constant)
-    except RecursionError:
-        raise ConfigError(f"{where}: nested too deeply") from None
-    except ValueError as error:  # also UnicodeDecodeError, and integers of thousands of digits
+        return open_file(path)
+    except FileNotFoundError:
+        raise ConfigError(f"{where}: no such file ({path.absolute()}); correct the path") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where}: cannot be read: {error}") from None
+
+
+def numbered_lines(file: BinaryIO, where: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not blank, with their numbers from 1."""
+    try:
+        for number, line in enumerate(file_lines(file), start=1):
+            if line := line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip():
+                yield number, line
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where}: cannot be read: {error}") from None
+
+
+def parse_json(content: bytes, where: str) -> Any:
+    """Parse strict JSON: UTF-8, no NaN, no half of a surrogate pair. Error messages begin with `where`."""
+    try:
+        value = json_value(content.decode("utf-8"), parse_constant=_refuse_constant)
+        if _SURROGATE.search(content):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        found = error.object[error.start]
+        raise ConfigError(f"{where}: {found!r} is half of a character; write the whole character") from None
+    except ValueError as error:  # also UnicodeDecodeError
         raise ConfigError(f"{where}: not valid JSON: {error}") from None
+    return value
 
 
 def _refuse_constant(name: str) -> NoReturn:

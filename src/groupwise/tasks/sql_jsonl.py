@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from groupwise.base.outside import local_path
 from groupwise.config.build import Count, require
 from groupwise.rewards.sql.score_sql import EmptyGoldError, GoldError, gold_results, score_sql
 from groupwise.rewards.sql.sqlite_reader import DatabaseError, QueryLimits, schema_text
@@ -73,8 +75,8 @@ class SqlJsonl(DataTask):
 
     def load(self, source: str, hub_split: str, key: str, is_held_out: bool) -> list[Problem]:
         rows = load_rows(source, hub_split, key=key)
-        path = Path(source).expanduser()
-        folder = path.parent if path.exists() else Path()
+        path = local_path(source)
+        folder = path.parent if os.path.exists(path) else Path()
         return read_distinct(source, rows, lambda row: self._problem(row, folder), MAX_EMPTY_SHARE)
 
     def _problem(self, row: Row, folder: Path) -> Problem:
@@ -101,9 +103,9 @@ class SqlJsonl(DataTask):
         own = row.values.get(database_key)
         if own is not None:
             names = _names(row, database_key, own)
-            databases = [str((folder / Path(name).expanduser()).absolute()) for name in names]
+            databases = [str((folder / local_path(name)).absolute()) for name in names]
         elif self.database:
-            names, databases = [], [str(Path(self.database).expanduser().absolute())]
+            names, databases = [], [str(local_path(self.database).absolute())]
         else:
             raise row.error(f"no key {database_key!r}; name a SQLite file there, or one for all rows in `database`")
         try:

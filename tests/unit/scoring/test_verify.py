@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -94,7 +95,7 @@ def test_rows_by_id(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     ]
     lines = verify(capsys, tmp_path, BY_ID, rows, "--seconds", "0.2")
     assert [line["verdict"] for line in lines] == ["correct", "wrong", "error", "timed_out", "correct", "error"]
-    assert "no problem of the task has id 'nobody'" in lines[2]["detail"]
+    assert "its id 'nobody' does not help: no problem of the task has it" in lines[2]["detail"]
     assert [line["id"] for line in lines] == [row["id"] for row in rows]
 
 
@@ -106,6 +107,21 @@ def test_many_rows_keep_their_order(
     lines = verify(capsys, tmp_path, "arithmetic", rows)
     assert [line["id"] for line in lines] == list(range(500))
     assert [line["verdict"] == "correct" for line in lines] == [n % 7 == n % 5 for n in range(500)]
+
+
+def test_an_id_hides_no_other_fault(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Not even where the task has no problems to look it up in."""
+    lines = verify(capsys, tmp_path, "jsonl", [{"completion": "x", "id": "a"}, {"completion": "x", "id": None}])
+    path = tmp_path / "rows.jsonl"
+    assert lines[0]["detail"].startswith(f"{path}, row 1: no key 'answer'; it has completion, id; and its id 'a' does")
+    assert lines[1]["detail"] == f"{path}, row 2: no key 'answer'; it has completion, id"
+
+
+@pytest.mark.parametrize("content", ["", "\n\n", "\ufeff"])
+def test_a_file_without_rows(capsys: pytest.CaptureFixture[str], tmp_path: Path, content: str) -> None:
+    (tmp_path / "rows.jsonl").write_text(content, encoding="utf-8")
+    assert main(["verify", "arithmetic", str(tmp_path / "rows.jsonl")]) == 2
+    assert "rows.jsonl: no rows" in capsys.readouterr().err
 
 
 def test_the_reasoning_is_scored_where_that_is_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -129,11 +145,12 @@ def test_a_summary_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["verify", "arithmetic", "nowhere.jsonl"], "nowhere.jsonl: cannot be read"),
+        (["verify", "arithmetic", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
         (["verify", "arithmetics", "nowhere.jsonl"], "did you mean 'arithmetic'?"),
         (["verify", "arithmetic", "nowhere.jsonl", "--set", "levls=[1]"], "did you mean 'levels'?"),
         (["verify", "arithmetic", "nowhere.jsonl", "--seconds", "0"], "seconds = 0.0: must be above 0"),
         (["verify", "arithmetic", "nowhere.jsonl", "--process", "magic"], "expected one of arithmetic"),
+        (["verify", "arithmetic", os.devnull], "is a device, not a regular file"),
         (["validate", BY_ID], "has neither gold_completion(problem) nor demonstrate(problem)"),
     ],
 )

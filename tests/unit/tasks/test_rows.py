@@ -1,4 +1,5 @@
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from groupwise.config.build import ConfigError
-from groupwise.tasks.rows import load_rows, plain_text, share_of, stable_id
+from groupwise.tasks.rows import Row, load_rows, plain_text, share_of, stable_id
 
 
 def test_jsonl_rows_know_their_line(tmp_path: Path) -> None:
@@ -38,8 +39,9 @@ def test_a_path_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("a.jsonl", b'{"a": 1}\nnull\n', "row 2: expected an object, got null"),
         ("a.jsonl", b'{"a": "\xff"}\n', "row 1: not valid JSON: .*utf-8"),
         ("a.jsonl", b'{"a": NaN}\n', "row 1: not valid JSON: NaN is not JSON"),
-        ("a.jsonl", b"[" * 100_000 + b"\n", "row 1: nested too deeply"),
-        ("a.jsonl", b'{"a": ' + b"9" * 5000 + b"}\n", "row 1: not valid JSON"),
+        ("a.jsonl", b"[" * 100_000 + b"\n", "row 1: not valid JSON: nested more than 100 deep"),
+        ("a.jsonl", b'{"a": ' + b"9" * 5000 + b"}\n", "row 1: not valid JSON: an integer of 5,000 digits"),
+        ("a.jsonl", b'{}\n{"a": "\\ud800"}\n', r"row 2: '\\ud800' is half of a character"),
         ("a.jsonl", b"", "no rows"),
         ("a.jsonl", b"\n \n", "no rows"),
         ("a.json", b"[]", "no rows"),
@@ -64,8 +66,29 @@ def test_a_path_that_does_not_exist(source: str) -> None:
 
 
 def test_a_folder_is_not_a_source(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"expected a \.jsonl file"):
-        load_rows(str(tmp_path), "train")
+    (tmp_path / "a.jsonl").mkdir()
+    for folder in (tmp_path, tmp_path / "a.jsonl"):
+        with pytest.raises(ConfigError, match=rf"{folder}': cannot be read: {folder} is a folder"):
+            load_rows(str(folder), "train")
+
+
+@pytest.mark.parametrize("source", ["a\0.jsonl", f"{5000 * 'a'}.jsonl", "~nobody-of-this-name/a.jsonl"])
+def test_a_path_that_no_file_can_have(source: str) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be read|no such file"):
+        load_rows(source, "train")
+
+
+@pytest.mark.timeout(10)
+def test_a_source_that_would_block_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    with pytest.raises(ConfigError, match=r"a\.jsonl is a FIFO, not a regular file"):
+        load_rows(str(tmp_path / "a.jsonl"), "train")
+
+
+def test_whole_pairs_of_surrogates_are_text(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(r'{"a": "\ud83d\ude00 \\ud800"}')
+    assert load_rows(str(path), "train")[0].text("a") == "\N{GRINNING FACE} \\ud800"
 
 
 def test_cells(tmp_path: Path) -> None:
@@ -80,6 +103,22 @@ def test_cells(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ConfigError, match=message):
             row.text(key)
+
+
+def test_numbers_and_levels(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"one": 1, "text": "hard", "none": null, "infinite": 1e999, "list": [1]}\n')
+    row = load_rows(str(path), "train")[0]
+    assert (row.answer("one"), row.level("one"), row.level("text"), row.level("none")) == ("1", 1, "hard", None)
+    for key, message in [
+        ("infinite", "row 1: 'infinite' is inf, which is no number that can be compared"),
+        ("list", "row 1: 'list' is a list, expected a string or a number"),
+    ]:
+        for read in (row.level, row.answer):
+            with pytest.raises(ConfigError, match=message):
+                read(key)
+    with pytest.raises(ConfigError, match="'a' is an integer of about 5,000 digits"):
+        Row({"a": 10**5000}, "row 1").answer("a")
 
 
 def test_hub_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
