@@ -357,6 +357,26 @@ def test_group_sizes(tables: ModuleType, tmp_path: Path) -> None:
     assert shown[-1] == "| it | −1.00 (−1.10 to −0.90) | −0.87 (−0.90 to −0.84) |"
 
 
+def test_attacks_are_counted_by_corpus() -> None:
+    module = script(ROOT / "benchmarks" / "attacks.py")
+    for functions in module.CORPORA.values():
+        for function in functions:
+            path, _, name = function.partition("::")
+            assert f"\ndef {name}(" in (ROOT / "tests" / "unit" / path).read_text(), function
+    programs, answers = "tests/unit/sandbox/test_attacks.py::test_attack", module.CORPORA["hostile queries"][0]
+    ends = [
+        (f"{programs}[namespaces-fork]", "skipped"),
+        (f"{programs}[landlock:1-fork]", "passed"),
+        (f"{programs}[landlock:1-landlock]", "failed"),
+        (f"tests/unit/{answers}[landlock-x]", "passed"),
+    ]
+    assert module.table(ends).splitlines()[2:] == [
+        "| hostile programs, namespaces | not offered by this machine |  |",
+        "| hostile programs, landlock:1 | 2 | 1 |",
+        "| hostile queries | 1 | 1 |",
+    ]
+
+
 def run_of(problem: int, text: str, verdict: Verdict, detail: str, query: str = "") -> ScoredGroup:
     prompt = Prompt(Problem(f"p{problem}", (Message("user", "Question?\nAnswer."),), query), (1,))
     group = Group(prompt, (Rollout((1, 2), (0.0, 0.0), text, Finish.STOP, 0),))

@@ -9,10 +9,17 @@ from collections.abc import Iterator
 
 import pytest
 
+from groupwise.sandbox.client import ISOLATIONS
 from tests.unit.sandbox.as_plain_user import CANNOT
 from tests.unit.sandbox.attacks import ATTACKS, Attack
-from tests.unit.sandbox.conftest import is_refusal
+from tests.unit.sandbox.conftest import is_refusal, skip_unless_offered
 from tests.unit.sandbox.world import ROOT, World
+
+
+@pytest.fixture(scope="module", params=[*ISOLATIONS, "landlock:1"])
+def isolation(request: pytest.FixtureRequest) -> str:
+    skip_unless_offered(request.param)
+    return str(request.param)
 
 
 @pytest.fixture(scope="module")
