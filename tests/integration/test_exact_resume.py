@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from groupwise.training.training import Training
 from groupwise.types import UpdateStats
 from tests.factories import GRPO, SFT, TINY_MODEL
 
-from .conftest import metrics_lines, whole_result
+from .conftest import metrics_lines, state_digest, whole_result
 
 NUM_UPDATES = 3 + 3 * 4
 
@@ -256,6 +257,65 @@ def test_a_run_that_lost_its_checkpoints_begins_again_only_when_told(
     assert whole_result(run_dir) == expected
     assert (run_dir / "old-1" / "metrics.jsonl").read_bytes() == metrics
     assert Run(run_dir / "old-1").recipe == Run(run_dir).recipe
+
+
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def remove_one(folder: Path) -> None:
+    min(folder.iterdir()).unlink()
+
+
+def lose_a_line(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:1] + lines[2:]))
+
+
+@pytest.mark.parametrize(
+    ("log", "damage"),
+    [
+        *(("metrics.jsonl", damage) for damage in (remove, lambda path: os.truncate(path, 0), lose_a_line)),
+        *(("events.jsonl", damage) for damage in (remove, lose_a_line)),
+        *(("rollouts", damage) for damage in (remove, remove_one)),
+        ("evals.jsonl", lose_a_line),
+    ],
+)
+@pytest.mark.parametrize("when", ["killed", "running"])
+def test_a_log_with_a_hole_is_refused_and_named_unless_accepted(
+    log: str,
+    damage: Callable[[Path], None],
+    when: str,
+    recipe_with: Callable[..., Recipe],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also one that was damaged while the run went on: a checkpoint notes what was written, not what is left of it."""
+    recipe, run_dir = recipe_with(checkpoints={"every_steps": 1}), tmp_path / "run"
+    if when == "running":
+        original = Training.after_step
+
+        def damaged(self: Training, *arguments: Any, **named: Any) -> None:
+            original(self, *arguments, **named)
+            if self.position.step == 4:
+                damage(run_dir / log)
+                (run_dir / "rollouts").mkdir(exist_ok=True)
+
+        monkeypatch.setattr(Training, "after_step", damaged)
+    run_until(monkeypatch, recipe, run_dir, 14)
+    monkeypatch.undo()
+    if when == "killed":
+        damage(run_dir / log)
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    assert main(["train", "--resume", str(run_dir)]) == 2
+    assert f"{run_dir / log} " in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path in before} == before
+    assert pipeline.resume(run_dir, accept_logs=True)
+    assert "logs_accepted" in (run_dir / "events.jsonl").read_text()
+    assert pipeline.resume(run_dir)
+    pipeline.train(recipe, tmp_path / "whole")
+    assert state_digest(run_dir) == state_digest(tmp_path / "whole")
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(

@@ -127,6 +127,7 @@ def resume(
     reward: Any = None,
     task: Any = None,
     accept_verifier: bool = False,
+    accept_logs: bool = False,
     start_over: bool = False,
     progress: bool = True,
     sinks: Sequence[Sink] = (),
@@ -134,7 +135,8 @@ def resume(
     """Resume a run from its newest valid checkpoint, and return it.
 
     Pass `reward` and `task` again where they were functions or a task of a notebook or script. Their source must be
-    unchanged, unless `accept_verifier`. `start_over` begins again at step 1 and moves what there is to RUN/old-N.
+    unchanged, unless `accept_verifier`. Logs that are missing or were changed are refused, unless `accept_logs`.
+    `start_over` begins again at step 1 and moves what there is to RUN/old-N.
     """
     from groupwise.training.setup import RunRequest, memory_limit_of, recipe_of
 
@@ -146,6 +148,7 @@ def resume(
         directory,
         is_resumed=True,
         accept_verifier=accept_verifier,
+        accept_logs=accept_logs,
         start_over=start_over,
         memory_gib=memory_limit_of(directory),
         rewards=rewards,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     argument("--run-dir", "directory of the run (default: runs/NAME-FINGERPRINT)", type=Path),
     set_option(),
     argument("--accept-verifier", "resume even if the verifier's version has changed", default=False),
+    argument("--accept-logs", "resume even if logs are missing or were changed", default=False),
     argument("--start-over", "with --resume: begin again at step 1; what there is moves to RUN/old-N", default=False),
     argument("--memory-gib", "limit this run's GPU memory, for runs that share a GPU", type=float, metavar="N"),
     argument("--ray", "train on a Ray cluster, with verifier workers on all its machines", default=False),
@@ -44,10 +45,10 @@ def run(options: Options) -> int:
         raise ConfigError("train: give either a recipe or --resume RUN")
     if is_resumed and (options.settings or options.run_dir):
         raise ConfigError("train --resume: a run keeps its recipe and its directory; drop --set and --run-dir")
-    if options.accept_verifier and not is_resumed:
-        raise ConfigError("train --accept-verifier: needs --resume; a new run uses the current verifier")
-    if options.start_over and not is_resumed:
-        raise ConfigError("train --start-over: needs --resume RUN, the run to begin again")
+    choices = {name: getattr(options, name) for name in ("accept_verifier", "accept_logs", "start_over")}
+    for name, is_chosen in choices.items():
+        if is_chosen and not is_resumed:
+            raise ConfigError(f"train --{name.replace('_', '-')}: needs --resume RUN; drop it for a new run")
     if options.ray and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("train --ray: starts the ranks itself; leave torchrun out")
     if not options.ray and (options.ray_ranks is not None or options.ray_address is not None):
@@ -62,7 +63,6 @@ def run(options: Options) -> int:
         recipe, run_dir, limit = setup.recipe_of(options.resume), options.resume, options.memory_gib
         # The limit that the run was started with, unless a new one is given.
         limit = setup.memory_limit_of(run_dir) if limit is None else limit
-        choices = {name: getattr(options, name) for name in ("accept_verifier", "start_over")}
         request = RunRequest(recipe, run_dir, is_resumed=True, memory_gib=limit, **choices)
     else:
         run_dir = options.run_dir or setup.default_run_dir(recipe)

@@ -17,6 +17,7 @@ from typing import Any
 
 from groupwise.runs import layout
 from groupwise.runs.catalogue import metric
+from groupwise.runs.extent import Extent
 from groupwise.runs.files import (
     TEMPORARY_SUFFIX,
     RunLogError,
@@ -44,6 +45,7 @@ class RunLog:
         self.run_dir = Path(run_dir)
         self.confirm_lock: Callable[[], None] = lock.confirm if lock else lambda: None
         self._sinks = tuple(sinks)
+        self._extents = {name: Extent() for name in (*LINES, *FOLDERS)}
         with writing(self.run_dir):
             self._make_folders()
             for name in LINES:
@@ -112,6 +114,34 @@ class RunLog:
                     if path.name.endswith(TEMPORARY_SUFFIX) or (number is not None and number > newest):
                         path.unlink()
 
+    def notes(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of each log, for `differences`."""
+        for name, extent in self._extents.items():
+            with writing(self.run_dir / name):
+                extent.read(self.run_dir / name)
+        return {name: extent.note() for name, extent in self._extents.items()}
+
+    def differences(self, notes: Mapping[str, Any]) -> list[str]:
+        """Return how the logs differ from the notes of a checkpoint, a sentence for each. What came later is ignored.
+
+        Earlier versions made no notes, and nothing differs from none.
+        """
+        found = []
+        for name in self._extents.keys() & notes.keys():
+            path, noted, extent = self.run_dir / name, notes[name], Extent()
+            try:
+                extent.read(path, noted["size_bytes"])
+            except OSError as error:
+                found.append(f"{path} cannot be read: {error}")
+                continue
+            if extent.note() == noted:
+                self._extents[name] = extent
+            elif extent.size_bytes < noted["size_bytes"]:
+                found.append(f"{path} has {extent.size_bytes:,} bytes of {noted['size_bytes']:,}: the rest is missing")
+            else:
+                found.append(f"{path} was changed after it was written, or a part is missing")
+        return sorted(found)
+
     def set_aside(self) -> None:
         """Move all logs and checkpoints to a new folder RUN/old-N, so that the run can start over.
 
@@ -128,6 +158,7 @@ class RunLog:
                 if (self.run_dir / name).exists():
                     shutil.copy(self.run_dir / name, folder)
             self._make_folders()
+        self._extents = {name: Extent() for name in self._extents}
         self.write_event("started_over", old=folder.name)
 
     def close(self) -> None:

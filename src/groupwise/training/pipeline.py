@@ -68,7 +68,7 @@ def _run(training: Training, request: RunRequest) -> bool:
     log = training.log
     try:
         if request.is_resumed and not request.start_over:
-            training.restore(accept_verifier=request.accept_verifier)
+            training.restore(accept_verifier=request.accept_verifier, accept_logs=request.accept_logs)
         else:
             if request.is_resumed:
                 log.set_aside()

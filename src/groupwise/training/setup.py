@@ -49,6 +49,8 @@ class RunRequest:
     is_resumed: bool = False
     accept_verifier: bool = False
     """Resume although the verifier's version has changed. The change is logged."""
+    accept_logs: bool = False
+    """Resume although logs are missing or were changed. What differs is logged."""
     start_over: bool = False
     """Begin a resumed run again at its first step. What it has written is moved to a folder inside it."""
     memory_gib: float | None = None

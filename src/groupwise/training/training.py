@@ -232,6 +232,7 @@ class Training:
             "batch": batch_to_json(batch) if batch else None,
             "identity": self.identity,
             "random": random_state(),
+            "logs": self.log.notes(),
         }
         is_stage_over = position.stage_step >= self.recipe.stages[position.stage_index].steps
         tensors = self.policy.state(is_stage_over=is_stage_over)
@@ -244,7 +245,7 @@ class Training:
         self.aside["time/checkpoint_s"] += self.save_s
         self.log.write_event("checkpoint", name=name, seconds=self.save_s)
 
-    def restore(self, *, accept_verifier: bool = False) -> None:
+    def restore(self, *, accept_verifier: bool = False, accept_logs: bool = False) -> None:
         """Load the newest valid checkpoint. A run that has saved none begins again, with the same numbers."""
         path = self.store.newest_valid()
         # Rank 0 chooses the checkpoint; the others only read.
@@ -259,8 +260,18 @@ class Training:
             logger.warning("%s continues from %s: the steps after it are repeated", self.run_dir, path.name)
         tensors, state = self.store.load(path, check=False)
         refuse_changes(self.identity, state["identity"], accept_verifier)
-        self.policy.world.gather(None)  # all ranks have loaded what the first one now moves
+        # Only rank 0 has logs, and it moves checkpoints only after all ranks have loaded theirs.
+        differences = self.policy.world.gather(self.log.differences(state.get("logs", {})))[0]
+        if differences and not accept_logs:
+            raise ConfigError(
+                f"the logs are not those that {path} was saved with:\n  "
+                + "\n  ".join(differences)
+                + "\nRestore them and resume again, or continue with those that are there: --accept-logs "
+                "(accept_logs=True)"
+            )
         self.store.rewind(path.name)
+        if differences:
+            self.log.write_event("logs_accepted", differences=differences)
         verifiers = [state["identity"]["verifier"], self.identity["verifier"]]
         if verifiers[0] != verifiers[1]:
             self.log.write_event("verifier_changed", step=state["position"]["step"], change=" → ".join(verifiers))
