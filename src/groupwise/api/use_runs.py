@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,7 +158,10 @@ def report(sources: Source | Iterable[Source], path: str | Path | None = None) -
     many = [sources] if isinstance(sources, (str, Path)) or not isinstance(sources, Iterable) else list(sources)
     folders = [Path(_path(source)) for source in many]
     page = folders[0] / PAGE if path is None else Path(path)
-    write_report(make_report(folders), page)
+    made = make_report(folders)
+    for error in made.errors:
+        warnings.warn(f"not in the report: {error}", stacklevel=2)
+    write_report(made, page)
     return page
 
 

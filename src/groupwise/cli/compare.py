@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from groupwise.base.harmless import printable
 from groupwise.base.text_layout import percent
 from groupwise.cli.arguments import Options, argument, json_option, takes
-from groupwise.cli.printing import print_json, say
+from groupwise.cli.printing import print_json, say, say_unread
 from groupwise.config import ConfigError
 
 if TYPE_CHECKING:
@@ -26,13 +26,14 @@ NUM_SHOWN = 5
     argument("sides", "a folder of `groupwise eval`, a run, or RUN@STEP", nargs="+", metavar="RESULT"),
     json_option("print JSON, with every problem whose score changed"),
 )
-def run(options: Options) -> None:
+def run(options: Options) -> int:
     from groupwise.evals.compare import compare, read_side
+    from groupwise.runs.reader import read_each
 
     if len(options.sides) < 2:
         raise ConfigError("compare: name at least two results; the others are compared with the first")
-    first, *others = [read_side(named) for named in options.sides]
-    comparisons = [compare(first, other) for other in others]
+    first = read_side(options.sides[0])
+    comparisons, errors = read_each(options.sides[1:], lambda named: compare(first, read_side(named)))
     for comparison in comparisons:
         if options.json:
             print_json(comparison.to_json())
@@ -40,6 +41,7 @@ def run(options: Options) -> None:
             _show(comparison)
     if len(comparisons) > 1 and not options.json:
         say(f"{len(comparisons)} comparisons: the more there are, the likelier one is to look clear by chance.")
+    return say_unread(errors)
 
 
 def _show(found: Comparison) -> None:

@@ -32,6 +32,14 @@ def _width(stream: TextIO) -> int:
     return shutil.get_terminal_size().columns if stream.isatty() else sys.maxsize
 
 
+def say_unread(errors: Iterable[str]) -> int:
+    """Print why some of what was asked for could not be read; return the exit status, 2 if there is anything."""
+    errors = list(errors)
+    for error in errors:
+        say(f"groupwise: {error}", to=sys.stderr)
+    return 2 if errors else 0
+
+
 def say_commands(*commands: str) -> None:
     """Print commands to copy: one per line, never wrapped."""
     print("\n".join(commands), flush=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from groupwise.base.text_layout import duration, percent
 from groupwise.cli.arguments import Options, argument, json_option, parse_numbers, takes
-from groupwise.cli.printing import print_json, print_table
+from groupwise.cli.printing import print_json, print_table, say_unread
 from groupwise.config import ConfigError
 
 
@@ -20,16 +20,16 @@ from groupwise.config import ConfigError
     argument("--scores", "held-out pass@1, from 0 to 1", required=True, metavar="0.3,0.4"),
     json_option(),
 )
-def run(options: Options) -> None:
+def run(options: Options) -> int:
     from groupwise.evals.reach import time_to_scores
 
     scores = parse_numbers(options.scores, "--scores", "0.3,0.4", float)
     if not all(0 < score <= 1 for score in scores):
         raise ConfigError(f"--scores {options.scores}: pass@1 is from 0 to 1, so 40 % is 0.4")
-    found = time_to_scores(options.runs, scores)
+    found, errors = time_to_scores(options.runs, scores)
     if options.json:
-        print_json({"rows": [row.to_json() for row in found]})
-        return
+        print_json({"rows": [row.to_json() for row in found], "errors": errors})
+        return say_unread(errors)
     rows = []
     for row in found:
         middle, low, high = row.seconds or (math.nan,) * 3
@@ -45,3 +45,4 @@ def run(options: Options) -> None:
             )
         )
     print_table(("recipe", "score", "reached by", "training time", "95 % interval", "tokens", "device"), [rows])
+    return say_unread(errors)

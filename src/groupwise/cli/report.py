@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from groupwise.cli.arguments import Options, argument, takes
-from groupwise.cli.printing import say
+from groupwise.cli.printing import say, say_unread
 from groupwise.config import ConfigError
 
 
@@ -20,7 +20,7 @@ from groupwise.config import ConfigError
     argument("--plots", "also write each chart as PNG and SVG, with CSV", type=Path, metavar="FOLDER"),
     argument("--csv", "also write the data of each chart as CSV", type=Path, metavar="FOLDER"),
 )
-def run(options: Options) -> None:
+def run(options: Options) -> int:
     from groupwise.web.report.report import PAGE, make_report, write_report
 
     path = options.paths[0] / PAGE if options.out is None else options.out
@@ -39,3 +39,4 @@ def run(options: Options) -> None:
         from groupwise.web.report.plots import write_csv_files
 
         say(f"{len(write_csv_files(report.charts, report.runs, options.csv))} files in {options.csv}")
+    return say_unread(report.errors)

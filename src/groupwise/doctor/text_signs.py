@@ -5,16 +5,15 @@ Linear time, no verifier, no tokenizer.
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from groupwise.audit.answers import MIN_WORDS_AFTER, after_answer, answer_marks
-from groupwise.base.outside import file_lines, json_value, open_file
 from groupwise.runs import Run, group_from_json, layout
-from groupwise.runs.files import reading
+from groupwise.runs.files import read_records
 from groupwise.types import ScoredGroup
 
 MAX_GROUPS = 16
@@ -63,14 +62,7 @@ class TextSigns:
 def read_signs(run: Run, step: int) -> TextSigns | None:
     """Read the first groups of a step, which are in random order; None when its rollouts were not kept."""
     path = run.path / layout.ROLLOUTS / layout.rollout_file(step)
-    with reading(path):
-        try:
-            file = open_file(path)
-        except FileNotFoundError:
-            return None
-        with file:
-            groups = [group_from_json(json_value(line)) for line in islice(file_lines(file), MAX_GROUPS)]
-    return signs_of(step, groups)
+    return signs_of(step, read_records(path, group_from_json, MAX_GROUPS)) if os.path.lexists(path) else None
 
 
 def signs_of(step: int, groups: Sequence[ScoredGroup]) -> TextSigns:

@@ -11,6 +11,7 @@ could not judge are left out and counted. The interval of the mean difference is
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from groupwise.base.json_values import plain
 from groupwise.base.stats import mcnemar_p, mean, paired_bootstrap_p, paired_interval
 from groupwise.base.text_layout import points, shortened
 from groupwise.config import ConfigError
-from groupwise.runs import layout
+from groupwise.runs import RunReadError, layout
 from groupwise.runs.reader import Run
 from groupwise.runs.results import Scores, is_result, read_groups, read_result
 from groupwise.types import Problem, ScoredGroup
@@ -107,7 +108,7 @@ def read_side(named: str) -> Side:
     folder, _, step = named.rpartition("@")
     if not path.is_dir() and folder and step.isdecimal():
         return _read_run(Path(folder), int(step))
-    if (path / layout.RECIPE).is_file():
+    if os.path.lexists(path / layout.RECIPE):
         return _read_run(path, None)
     raise ConfigError(f"{named}: neither a result of `groupwise eval` nor a run directory (or RUN@STEP)")
 
@@ -125,9 +126,11 @@ def _read_run(path: Path, step: int | None) -> Side:
         "temperature": evaluation.get("temperature", 0.0),
         "max_new_tokens": evaluation.get("max_new_tokens", 0),
     }
-    task = recipe["task"]
+    task = recipe.get("task", {})
     # A process score rates the reasoning; it does not decide what is correct.
-    verifier = str(run.info["verifier"]).partition(" + ")[0]
+    verifier = run.info.get("verifier", "").partition(" + ")[0]
+    if "name" not in task or not verifier:
+        raise RunReadError(f"{path}: {layout.RECIPE} names no task, or {layout.INFO} no verifier")
     groups = _by_id(run.eval_rollouts(chosen))
     return Side(f"{path}@{chosen}", task["name"], task.get("options", {}), verifier, None, sampling, groups, {})
 

@@ -11,7 +11,8 @@ little early. The table shows the number of problems.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from typing import Any
 from groupwise.base.json_values import plain
 from groupwise.base.stats import mean, student_interval
 from groupwise.runs import Run, RunReadError, layout
-from groupwise.runs.reader import by_experiment
+from groupwise.runs.reader import by_experiment, read_each
+from groupwise.types import EvalRecord, StepRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,42 +65,59 @@ class ReachRow:
         return dict(plain(self)) | {"num_reached": self.num_reached, "seconds": plain(self.seconds)}
 
 
-def time_to_scores(paths: Sequence[Path], scores: Sequence[float]) -> list[ReachRow]:
-    """Return a row for each recipe and score, in the given order."""
-    rows = by_experiment(Run(run_dir) for given in paths for run_dir in _runs_of(given))
+@dataclass(frozen=True, slots=True)
+class _TrainedRun:
+    path: Path
+    recipe: Mapping[str, Any]
+    device: str
+    steps: Sequence[StepRecord]
+    evals: Sequence[EvalRecord]
+
+
+def time_to_scores(paths: Sequence[Path], scores: Sequence[float]) -> tuple[list[ReachRow], list[str]]:
+    """Return a row for each recipe and score, in the given order, and the errors of runs that cannot be read."""
+    found, errors = read_each((run_dir for given in paths for run_dir in _runs_of(given)), _read_run)
+    rows = by_experiment(found)
     names = [str(runs[0].recipe.get("name", "?")) for runs in rows]
     labels = [
         f"{name} ({_place(runs)})" if names.count(name) > 1 else name for name, runs in zip(names, rows, strict=True)
     ]
-    return [_row(label, runs, score) for label, runs in zip(labels, rows, strict=True) for score in sorted(scores)]
+    shown = [_row(label, runs, score) for label, runs in zip(labels, rows, strict=True) for score in sorted(scores)]
+    return shown, errors
+
+
+def _read_run(path: Path) -> _TrainedRun:
+    run = Run(path)
+    device = run.info.get("machine", {}).get("device_name", "unknown")
+    return _TrainedRun(run.path, run.recipe, device, run.steps(), run.evals())
 
 
 def _runs_of(path: Path) -> list[Path]:
     """Return all runs of a sweep, or the run itself."""
-    if not (path / layout.SWEEP).is_file():
+    if not os.path.isfile(path / layout.SWEEP):
         return [path]
     return sorted(recipe.parent for recipe in path.glob(f"{layout.SWEEP_RUNS}/*/*/{layout.RECIPE}"))
 
 
-def _place(runs: Sequence[Run]) -> str:
+def _place(runs: Sequence[_TrainedRun]) -> str:
     """Return the folder that tells the runs from those of another recipe of the same name."""
     folders = {run.path.resolve().parent for run in runs}
-    return folders.pop().name if len(runs) > 1 and len(folders) == 1 else runs[0].name
+    return folders.pop().name if len(runs) > 1 and len(folders) == 1 else runs[0].path.resolve().name
 
 
-def _row(label: str, runs: Sequence[Run], score: float) -> ReachRow:
-    devices = {str(run.info.get("machine", {}).get("device_name", "unknown")) for run in runs}
+def _row(label: str, runs: Sequence[_TrainedRun], score: float) -> ReachRow:
+    devices = {run.device for run in runs}
     if len(devices) > 1:
         raise RunReadError(
             f"{label}: its runs are from {' and '.join(sorted(devices))}, whose seconds are not comparable"
         )
-    counts = {record.num_problems for run in runs for record in run.evals()}
+    counts = {record.num_problems for run in runs for record in run.evals}
     return ReachRow(label, devices.pop(), max(counts, default=0), score, tuple(_reached(run, score) for run in runs))
 
 
-def _reached(run: Run, score: float) -> Reached:
-    found = next((record.step for record in run.evals() if record.pass_at_1 >= score), None)
-    steps = [record for record in run.steps() if found is None or record.step <= found]
+def _reached(run: _TrainedRun, score: float) -> Reached:
+    found = next((record.step for record in run.evals if record.pass_at_1 >= score), None)
+    steps = [record for record in run.steps if found is None or record.step <= found]
 
     def total(*names: str) -> float:
         values = (record.metrics.get(name, 0.0) for record in steps for name in names)

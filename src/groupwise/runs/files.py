@@ -13,6 +13,7 @@ import errno
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -138,28 +139,26 @@ def repair_tail(path: Path) -> None:
         append_line(path, b"\n", fsync=False)
 
 
-def read_lines(path: Path) -> list[tuple[int, dict[str, Any]]]:
-    """Return the objects in `path` with their line numbers from 1; [] when there is no such file."""
-    objects = []
+def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the objects in `path` with their line numbers from 1; nothing when there is no such file."""
     with reading(path):
         try:
             file = open_file(path)
         except FileNotFoundError:
-            return []
+            return
         with file:
             for number, line in enumerate(file_lines(file), start=1):
                 value = parse_object(line)
                 if value is not None:
-                    objects.append((number, value))
+                    yield number, value
                 elif line.strip() and line.endswith(b"\n"):
                     raise RunReadError(f"{path}, line {number}: not a JSON object; delete that line to read the rest")
-    return objects
 
 
-def read_records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> list[T]:
-    """Return `make` of each object in `path`; an object that it cannot use is an error with file and line."""
+def read_records(path: Path, make: Callable[[Mapping[str, Any]], T], max_count: int | None = None) -> list[T]:
+    """Return `make` of the objects in `path`, or of the first; one that it cannot use is an error with its line."""
     records = []
-    for number, table in read_lines(path):
+    for number, table in islice(read_lines(path), max_count):
         try:
             records.append(make(table))
         except ValueError as error:

@@ -10,17 +10,18 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from groupwise.base.harmless import escape
 from groupwise.base.outside import file_text, json_value, toml_table
 from groupwise.base.text_layout import percent
+from groupwise.config import ConfigError
 from groupwise.runs import layout
 from groupwise.runs.files import RunReadError, read_records, reading
 from groupwise.runs.records import eval_from_json, event_from_json, group_from_json, step_from_json, trace_from_json
-from groupwise.runs.tables import InfoTable, RecipeTable
+from groupwise.runs.tables import INFO_KEYS, RECIPE_KEYS
 from groupwise.runs.typed import typed
 from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
 
@@ -39,6 +40,8 @@ class HasRecipe(Protocol):
 
 
 R = TypeVar("R", bound=HasRecipe)
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 def last_turn(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -68,15 +71,21 @@ class Run:
         """The recipe's table, as written."""
         with reading(self.path / layout.RECIPE):
             table = toml_table(self._text(layout.RECIPE))
-            typed(RecipeTable, table)
+            typed(RECIPE_KEYS, table)
             return table
 
     @property
     def info(self) -> dict[str, Any]:
         """The content of run.json: versions, machine, fingerprint …"""
         with reading(self.path / layout.INFO):
-            table: dict[str, Any] = typed(InfoTable, json_value(self._text(layout.INFO)))
+            table: dict[str, Any] = typed(INFO_KEYS, json_value(self._text(layout.INFO)))
             return table
+
+    @property
+    def recipe_text(self) -> str:
+        """The recipe's text; "" if the file is missing."""
+        with reading(self.path / layout.RECIPE):
+            return self._text(layout.RECIPE) if os.path.lexists(self.path / layout.RECIPE) else ""
 
     @property
     def recipe_if_any(self) -> dict[str, Any]:
@@ -181,6 +190,20 @@ class Run:
             return file_text(self.path / name)
         except FileNotFoundError:
             raise RunReadError(f"{self.path} has no {name}: is it a run directory?") from None
+
+
+def read_each(items: Iterable[T], read: Callable[[T], U]) -> tuple[list[U], list[str]]:
+    """Return what `read` makes of each item, and the errors of those that it refuses; raise one if it refuses all."""
+    found: list[U] = []
+    errors: list[RunReadError | ConfigError] = []
+    for item in items:
+        try:
+            found.append(read(item))
+        except (RunReadError, ConfigError) as error:
+            errors.append(error)
+    if errors and not found:
+        raise errors[0]
+    return found, list(map(str, errors))
 
 
 def by_experiment(runs: Iterable[R]) -> list[list[R]]:

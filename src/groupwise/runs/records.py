@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from groupwise.base.json_values import finite_or_name, finite_or_none, plain
-from groupwise.runs.tables import EventTable
+from groupwise.runs.tables import EVENT_KEYS
 from groupwise.runs.typed import typed
 from groupwise.types import (
     EvalRecord,
@@ -183,8 +183,8 @@ OLD_SEVERITIES = {"sick": "problem", "watch": "warning"}
 
 
 def event_from_json(table: Mapping[str, Any]) -> dict[str, Any]:
-    typed(EventTable, table)
-    if table["kind"] != "finding":
+    typed(EVENT_KEYS, table)
+    if table.get("kind") != "finding":
         return dict(table)
     severity, check = table.get("severity"), table.get("check", table.get("disease"))
     return {**table, "check": check, "severity": OLD_SEVERITIES.get(str(severity), severity)}

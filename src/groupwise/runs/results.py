@@ -10,19 +10,20 @@ A damaged file raises a `RunReadError` that names it.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
-import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from groupwise.base.json_values import plain
+from groupwise.base.outside import file_json
 from groupwise.base.text_layout import percent
-from groupwise.runs.files import RunReadError, append_line, encode_line, read_records, write_atomic, writing
+from groupwise.runs.files import RunReadError, append_line, encode_line, read_records, reading, write_atomic, writing
 from groupwise.runs.records import group_from_json, group_to_json
+from groupwise.runs.typed import typed
 from groupwise.types import Problem, ScoredGroup
 
 FORMAT = 1
@@ -99,7 +100,7 @@ class Result:
 
 
 def is_result(folder: Path) -> bool:
-    return (folder / RESULT).is_file()
+    return os.path.lexists(folder / RESULT)
 
 
 def write_result(folder: Path, result: Result) -> None:
@@ -116,23 +117,20 @@ def result_to_json(result: Result) -> dict[str, Any]:
 
 def read_result(folder: Path) -> Result:
     path = folder / RESULT
-    try:
-        table = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise RunReadError(f"{folder} has no {RESULT}: it is not a folder of `groupwise eval`") from None
-    except (OSError, ValueError) as error:
-        raise RunReadError(f"{path}: cannot be read as JSON ({error})") from error
-    if not isinstance(table, dict) or table.get("format") != FORMAT:
-        found = table.get("format") if isinstance(table, dict) else table
-        raise RunReadError(f"{path}: format {found!r:.40}, and this version reads {FORMAT}; evaluate again")
-    try:
-        known = {field.name: table[field.name] for field in dataclasses.fields(Result)}
-        known["scores"] = _scores_from_json(known["scores"])
-        for kind, parts in known["by"].items():
-            known["by"][kind] = {key: _scores_from_json(scores) for key, scores in parts.items()}
-        return Result(**known)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise RunReadError(f"{path}: damaged ({error!r}); evaluate again") from error
+    with reading(path):
+        try:
+            table = file_json(path)
+        except FileNotFoundError:
+            raise RunReadError(f"{folder} has no {RESULT}: it is not a folder of `groupwise eval`") from None
+        if not isinstance(table, dict) or table.get("format") != FORMAT:
+            found = table.get("format") if isinstance(table, dict) else table
+            raise ValueError(f"format {found!r:.40}, and this version reads {FORMAT}; evaluate again")
+        result: Result = typed(Result, table)
+        for part, key in (("model", "fingerprint"), ("task", "name"), ("task", "options"), ("data", "fingerprint")):
+            if key not in table[part]:
+                raise ValueError(f"{part} has no {key!r}; evaluate again")
+        typed({"options": Mapping[str, Any]}, result.task, "task")
+        return result
 
 
 def append_group(folder: Path, scored: ScoredGroup) -> None:
@@ -152,14 +150,3 @@ def data_fingerprint(problems: Sequence[Problem]) -> str:
         content = [problem.id, [[message.role, message.content] for message in problem.messages], problem.answer]
         digest.update(json.dumps(content).encode() + b"\n")
     return digest.hexdigest()[:16]
-
-
-def _scores_from_json(table: Mapping[str, Any]) -> dict[str, Estimate]:
-    known = {field.name for field in dataclasses.fields(Estimate)}
-    scores = {}
-    for name, entry in table.items():
-        values: dict[str, Any] = {
-            key: math.nan if value is None else value for key, value in entry.items() if key in known
-        }
-        scores[name] = Estimate(**values)
-    return scores

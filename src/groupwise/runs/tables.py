@@ -1,121 +1,52 @@
 """What readers use of tables that have more keys: a run's recipe, its run.json and its events.
 
-`typed` checks the types of these keys where they are set. A reader that uses another key adds it here.
+Contract: `typed` checks the types of these keys where they are set. A reader that uses another key adds it here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Required, TypedDict
+from typing import Any
 
-
-class _Named(TypedDict, total=False):
-    name: str
-    path: str
-    dtype: str
-    options: Mapping[str, Any]
-
-
-class _Sampling(TypedDict, total=False):
-    max_new_tokens: int
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
-    stop_strings: tuple[str, ...]
-
-
-class _Optimizer(TypedDict, total=False):
-    learning_rate: float
-    max_grad_norm: float
-
-
-class _Loss(TypedDict, total=False):
-    advantage: str
-    surrogate: str
-    weights: str
-    importance: str
-    clip_high: float
-
-
-class _Kl(TypedDict, total=False):
-    coefficient: float
-
-
-class _Reward(TypedDict, total=False):
-    part_weights: Mapping[str, float]
-    format_parts: tuple[str, ...]
-    overlong_buffer_share: float
-    overlong_penalty: float
-    length_cost: float
-    process_weight: float
-    min_reward: float
-    max_reward: float
-
-
-class _Curriculum(TypedDict, total=False):
-    kind: str
-
-
-class _Stage(TypedDict, total=False):
-    name: str
-    algorithm: str
-    steps: int
-    problems_per_step: int
-    problems_per_update: int
-    rollouts_per_problem: int
-    epochs_per_batch: int
-    sampling: _Sampling
-    optimizer: _Optimizer
-    loss: _Loss
-    kl: _Kl
-    reward: _Reward
-    curriculum: _Curriculum
-
-
-class _Evaluation(TypedDict, total=False):
-    every_steps: int
-    num_problems: int
-    rollouts_per_problem: int
-    max_new_tokens: int
-    temperature: float
-
-
-class _Verifier(TypedDict, total=False):
-    seconds: float
-    wall_seconds: float
-    memory_mb: float
-
-
-class RecipeTable(TypedDict, total=False):
-    name: str
-    model: _Named
-    task: _Named
-    stages: tuple[_Stage, ...]
-    evaluation: _Evaluation
-    verifier: _Verifier
-
-
-class _Machine(TypedDict, total=False):
-    device: str
-    device_name: str
-    num_cores: int
-    num_parameters: float
-
-
-class InfoTable(TypedDict, total=False):
-    fingerprint: str
-    verifier: str
-    machine: _Machine
-    versions: Mapping[str, Any]
-
-
-class EventTable(TypedDict, total=False):
-    kind: Required[str]
-    step: int
-    seconds: float
-    reason: str
-    action: str
-    broken: tuple[str, ...]
-    perplexity: float
-    format_share: float
+_STAGE: Mapping[str, Any] = {
+    **dict.fromkeys(("name", "algorithm"), str),
+    **dict.fromkeys(("steps", "problems_per_step", "problems_per_update", "rollouts_per_problem"), int),
+    "epochs_per_batch": int,
+    "sampling": {
+        **dict.fromkeys(("max_new_tokens", "top_k"), int),
+        **dict.fromkeys(("temperature", "top_p", "min_p"), float),
+        "stop_strings": tuple[str, ...],
+    },
+    "optimizer": dict.fromkeys(("learning_rate", "max_grad_norm"), float),
+    "loss": {**dict.fromkeys(("advantage", "surrogate", "weights", "importance"), str), "clip_high": float},
+    "kl": {"coefficient": float},
+    "reward": {
+        "part_weights": Mapping[str, float],
+        "format_parts": tuple[str, ...],
+        **dict.fromkeys(("overlong_buffer_share", "overlong_penalty", "length_cost", "process_weight"), float),
+        **dict.fromkeys(("min_reward", "max_reward"), float),
+    },
+    "curriculum": {"kind": str},
+}
+RECIPE_KEYS: Mapping[str, Any] = {
+    "name": str,
+    "model": dict.fromkeys(("path", "dtype"), str),
+    "task": {"name": str, "options": Mapping[str, Any]},
+    "stages": [_STAGE],
+    "evaluation": {
+        **dict.fromkeys(("every_steps", "num_problems", "rollouts_per_problem", "max_new_tokens"), int),
+        "temperature": float,
+    },
+    "verifier": dict.fromkeys(("seconds", "wall_seconds", "memory_mb"), float),
+}
+INFO_KEYS: Mapping[str, Any] = {
+    **dict.fromkeys(("fingerprint", "verifier"), str),
+    "machine": {**dict.fromkeys(("device", "device_name"), str), "num_cores": int, "num_parameters": float},
+    "versions": Mapping[str, Any],
+}
+EVENT_KEYS: Mapping[str, Any] = {
+    **dict.fromkeys(("kind", "reason", "action"), str),
+    "step": int,
+    **dict.fromkeys(("seconds", "perplexity", "format_share"), float),
+    "broken": tuple[str, ...],
+}

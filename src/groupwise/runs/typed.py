@@ -14,7 +14,7 @@ import sys
 import types
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 MAX_WHOLE = 2**53
 """Every integer up to here is a float too, in JavaScript as well."""
@@ -33,9 +33,18 @@ def typed(kind: Any, value: Any, name: str = "") -> Any:
     """Return `value`, which JSON said, as a `kind`.
 
     Kinds are dataclasses, enums, str, bool, int, float, `tuple[T, ...]`, `Mapping[str, T]`, unions of one of them with
-    None, and Any. A float may be given by its name, and null is NaN. A TypedDict is checked and returned as it is.
+    None, and Any. A float may be given by its name, and null is NaN. Of a table that has other keys too, a mapping of
+    keys to kinds says which are checked where they are set; `[kind]` is a list. Both are returned as they are.
     """
     if kind is Any:
+        return value
+    if isinstance(kind, Mapping):
+        _require(isinstance(value, Mapping), Mapping, value, name)
+        _fields(kind, value, name)
+        return value
+    if isinstance(kind, list):
+        _require(isinstance(value, list), tuple, value, name)
+        _items(kind[0], value, name)
         return value
     origin = get_origin(kind) or kind
     if origin in (Union, types.UnionType):
@@ -55,7 +64,10 @@ def typed(kind: Any, value: Any, name: str = "") -> Any:
     _require(isinstance(value, Mapping), Mapping, value, name)
     if origin is Mapping:
         return dict(zip(value, _items(get_args(kind)[1], list(value.values()), name), strict=True))
-    return _fields(kind, value, name)
+    optional, hints = _declared(kind)
+    missing = [key for key in hints if key not in value and key not in optional]
+    _require(not missing, Mapping, value, name, f" with {missing[0]!r}" if missing else "")
+    return kind(**_fields(hints, value, name))
 
 
 def _float(value: Any, name: str) -> float:
@@ -76,31 +88,20 @@ def _items(kind: Any, values: list[Any], name: str) -> tuple[Any, ...]:
     return tuple(typed(kind, value, f"{name}[{number}]") for number, value in enumerate(values))
 
 
-def _fields(kind: Any, table: Mapping[str, Any], name: str) -> Any:
-    optional, hints = _declared(kind)
+def _fields(hints: Mapping[str, Any], table: Mapping[str, Any], name: str) -> dict[str, Any]:
     prefix = f"{name}." if name else ""
-    missing = [key for key in hints if key not in table and key not in optional]
-    if missing:
-        raise ValueError(f"{prefix}{missing[0]} is missing")
-    values = {key: typed(hint, table[key], prefix + key) for key, hint in hints.items() if key in table}
-    return table if is_typeddict(kind) else kind(**values)
+    return {key: typed(hint, table[key], prefix + key) for key, hint in hints.items() if key in table}
 
 
 @cache
 def _declared(kind: Any) -> tuple[frozenset[str], dict[str, Any]]:
-    """The fields that may be missing, and the types of all."""
-    if is_typeddict(kind):
-        return kind.__optional_keys__, get_type_hints(kind)
-    no_default = dataclasses.MISSING
-    optional = [
-        field.name
-        for field in dataclasses.fields(kind)
-        if not (field.default is no_default and field.default_factory is no_default)
-    ]
-    return frozenset(optional), get_type_hints(kind)
+    """The fields of a dataclass that may be missing, and the types of all."""
+    fields = dataclasses.fields(kind)
+    required = {field.name for field in fields if field.default is field.default_factory is dataclasses.MISSING}
+    return frozenset({field.name for field in fields} - required), get_type_hints(kind)
 
 
-def _require(is_right: bool, kind: Any, value: Any, name: str) -> None:
+def _require(is_right: bool, kind: Any, value: Any, name: str, more: str = "") -> None:
     if not is_right:
         expected = _WORDS.get(kind) or f"one of {', '.join(map(str, kind))}"
-        raise ValueError(f"{name or 'the line'} is {reprlib.repr(value)}, expected {expected}")
+        raise ValueError(f"{name or 'it'} is {reprlib.repr(value)}, expected {expected}{more}")

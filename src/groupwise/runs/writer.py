@@ -170,7 +170,7 @@ class RunLog:
 
     def _rewind_lines(self, path: Path, step: int) -> None:
         repair_tail(path)
-        lines = read_lines(path)
+        lines = list(read_lines(path))
         kept = []
         for number, table in lines:
             if not isinstance(table.get("step"), int):

@@ -11,18 +11,19 @@ computes a score; see `arm_scores`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from groupwise.base.harmless import printable, visible
 from groupwise.base.json_values import dotted_items, finite_or_none
 from groupwise.config import ConfigError, Recipe, fingerprint, make_recipe, to_table
 from groupwise.runs import layout
-from groupwise.runs.files import RunReadError, append_line, encode_line, read_end, read_records, writing
+from groupwise.runs.files import RunReadError, append_line, encode_line, parse_object, read_end, read_records, writing
 from groupwise.runs.reader import Run, last_turn
 from groupwise.runs.typed import typed
 from groupwise.sweeps.sweep_records import BASE_ARM, Arm, Knob, RunStatus, SeedRun, Sweep, read_sweep, to_json
@@ -70,12 +71,10 @@ class SweepJob:
     @property
     def step(self) -> int:
         """The last logged step. Reads only the end of the file, because it is polled."""
-        lines = read_end(self.run_dir / layout.METRICS, _END_BYTES).split(b"\n")
-        for line in reversed(lines[:-1]):
-            try:
-                return int(json.loads(line)["step"])
-            except (ValueError, KeyError, TypeError):
-                continue
+        with contextlib.suppress(OSError):
+            lines = read_end(self.run_dir / layout.METRICS, _END_BYTES).split(b"\n")
+            steps = (table.get("step") for line in reversed(lines[:-1]) if (table := parse_object(line)))
+            return next((step for step in steps if isinstance(step, int)), 0)
         return 0
 
     @property
@@ -250,19 +249,13 @@ def _for_people(knob: Knob, runs: Mapping[str, tuple[SeedRun, ...]]) -> Knob:
     return replace(knob, name=visible(knob.title or knob.name), arms=tuple(arms))
 
 
-class _FailureTable(TypedDict):
-    arm: str
-    seed: int
-
-
 def _failure(entry: Mapping[str, Any]) -> tuple[tuple[str, int], str]:
     """Return arm and seed, and the reason."""
-    typed(_FailureTable, entry)
     lines = entry.get("last_lines") or ""
     text = lines if isinstance(lines, str) else "\n".join(map(str, lines))
     code = entry.get("exit_code")
     reason = text.strip() or ("" if code is None else f"exit code {code}")
-    return (entry["arm"], entry["seed"]), reason[-MAX_REASON_CHARS:]
+    return (typed(str, entry.get("arm"), "arm"), typed(int, entry.get("seed"), "seed")), reason[-MAX_REASON_CHARS:]
 
 
 def _read_run(path: Path, seed: int, failure: str | None) -> SeedRun:

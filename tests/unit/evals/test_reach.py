@@ -35,7 +35,7 @@ def make_run(
 
 def test_seconds_until_the_first_evaluation_that_is_good_enough(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {0: 0.1, 5: 0.4, 10: 0.35})
-    low, high = time_to_scores([run], [0.5, 0.4])
+    (low, high), _ = time_to_scores([run], [0.5, 0.4])
     (reached,) = low.runs
     assert (low.score, reached.step, reached.train_s, reached.aside_s, reached.tokens) == (0.4, 5, 10.0, 3.75, 500.0)
     assert (low.num_problems, low.device) == (50, "a GPU")
@@ -49,7 +49,9 @@ def test_seconds_until_the_first_evaluation_that_is_good_enough(tmp_path: Path) 
 def test_runs_that_differ_in_their_seed_are_one_row_with_an_interval(tmp_path: Path) -> None:
     paths = [make_run(tmp_path / f"seed-{seed}", {0: 0.1, 4 + seed: 0.6}, seed=seed, seconds=1.0) for seed in range(3)]
     other = make_run(tmp_path / "other", {0: 0.1, 2: 0.6}, rate=1e-5)
-    rows = time_to_scores([*paths, other], [0.6])
+    (tmp_path / "broken").mkdir()
+    rows, errors = time_to_scores([tmp_path / "broken", *paths, other], [0.6])
+    assert ["broken has no" in error for error in errors] == [True]
     assert [len(row.runs) for row in rows] == [3, 1]
     assert rows[0].label != rows[1].label
     assert rows[0].seconds is not None
@@ -64,7 +66,7 @@ def test_a_sweep_stands_for_its_runs(tmp_path: Path) -> None:
             make_run(tmp_path / "runs" / arm / f"seed-{seed}", {0: 0.1, 4: 0.6}, seed=seed, rate=rate)
         (tmp_path / "runs" / arm / "seed-0.log").touch()
     (tmp_path / "sweep.json").write_text("{}")
-    rows = time_to_scores([tmp_path], [0.6])
+    rows, _ = time_to_scores([tmp_path], [0.6])
     assert [(row.label, row.num_reached) for row in rows] == [("countdown (fast)", 2), ("countdown (slow)", 2)]
 
 

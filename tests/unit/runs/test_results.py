@@ -64,10 +64,10 @@ def test_what_could_not_be_judged_is_null_in_the_file_and_nan_when_read(tmp_path
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "cannot be read as JSON"),
+        ("{", "Expecting property name"),
         ('{"format": 99}', "format 99"),
         ("[1]", "format"),
-        ('{"format": 1}', "KeyError"),
+        ('{"format": 1}', "expected an object with 'model'"),
     ],
 )
 def test_a_damaged_result_is_named(tmp_path: Path, text: str, message: str) -> None:

@@ -287,10 +287,10 @@ def test_sinks_get_each_record_after_it_is_on_disk(tmp_path: Path, sample: Any) 
 
     class Listener:
         def write(self, record: Any) -> None:
-            heard.append(("step", len(read_lines(tmp_path / "metrics.jsonl"))))
+            heard.append(("step", len(list(read_lines(tmp_path / "metrics.jsonl")))))
 
         def write_eval(self, record: Any) -> None:
-            heard.append(("eval", len(read_lines(tmp_path / "evals.jsonl"))))
+            heard.append(("eval", len(list(read_lines(tmp_path / "evals.jsonl")))))
 
         def close(self) -> None:
             heard.append(("close", 0))

@@ -1,12 +1,13 @@
 """The inputs of a report: run directories and the result folders of `groupwise eval`, read once.
 
 Contract: reads files, writes nothing, never loads a model. A run that is unfinished, saved no rollouts or has no
-evaluation is not an error: `RunSource.gaps` says what is missing. A damaged file is a `RunReadError` that names file
-and line.
+evaluation is not an error: `RunSource.gaps` says what is missing. A run with a damaged file is left out, and
+`Sources.errors` names file and line.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from groupwise.runs import layout
 from groupwise.runs.files import RunReadError
-from groupwise.runs.reader import Run, last_turn
+from groupwise.runs.reader import Run, last_turn, read_each
 from groupwise.runs.records import by_stage
 from groupwise.runs.results import RESULT, Result, is_result, read_groups, read_result
 from groupwise.types import EvalRecord, ScoredGroup, StepRecord
@@ -87,14 +88,19 @@ class ResultSource:
 class Sources:
     runs: tuple[RunSource, ...]
     results: tuple[ResultSource, ...]
+    errors: tuple[str, ...] = ()
+    """Of runs and results that cannot be read and are left out."""
 
 
 def read_sources(paths: Sequence[Path]) -> Sources:
     """Read runs and results in the given order. Folders with the same name get distinct labels."""
-    labelled = list(zip(paths, _labels(paths), strict=True))
-    runs = tuple(_read_run(path, label) for path, label in labelled if not is_result(path))
-    results = tuple(_read_result(path, label) for path, label in labelled if is_result(path))
-    return Sources(runs, results)
+
+    def read(labelled: tuple[Path, str]) -> RunSource | ResultSource:
+        return _read_result(*labelled) if is_result(labelled[0]) else _read_run(*labelled)
+
+    found, errors = read_each(zip(paths, _labels(paths), strict=True), read)
+    runs = tuple(source for source in found if isinstance(source, RunSource))
+    return Sources(runs, tuple(source for source in found if isinstance(source, ResultSource)), tuple(errors))
 
 
 def stage_spans(steps: Iterable[StepRecord]) -> tuple[tuple[str, int, int], ...]:
@@ -112,13 +118,13 @@ def _labels(paths: Sequence[Path]) -> list[str]:
 def _read_run(path: Path, label: str) -> RunSource:
     run = Run(path)
     files = (layout.RECIPE, layout.METRICS, layout.EVALS)
-    if not any((path / name).is_file() for name in files):
+    if not any(os.path.lexists(path / name) for name in files):
         raise RunReadError(f"{path} is neither a run (no {', no '.join(files)}) nor an evaluation result (no {RESULT})")
     source = RunSource(
         label=label,
         path=path,
         recipe=run.recipe_if_any,
-        recipe_text=(path / layout.RECIPE).read_text(encoding="utf-8") if (path / layout.RECIPE).is_file() else "",
+        recipe_text=run.recipe_text,
         info=run.info_if_any,
         steps=tuple(run.steps()),
         evals=tuple(run.evals()),
@@ -149,7 +155,7 @@ def _gaps(source: RunSource, run: Run) -> tuple[str, ...]:
         gaps.append(f"The run is not marked as finished: {done:,}{of} steps are recorded.")
     if not source.recipe_text:
         gaps.append("recipe.toml is missing: the recipe is not shown.")
-    if not (run.path / layout.INFO).is_file():
+    if not source.info:
         gaps.append("run.json is missing: machine, versions and fingerprint are not shown.")
     if not source.evals:
         gaps.append("There is no held-out evaluation, so it is unknown whether the model got better.")

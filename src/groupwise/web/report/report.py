@@ -17,7 +17,7 @@ from groupwise.web.report.charts import Chart
 from groupwise.web.report.inputs import RunSource, Sources, read_sources
 from groupwise.web.report.page import Content, Material, render_page
 from groupwise.web.report.sections.chart_grid import render_behaviours, render_curves, render_lengths
-from groupwise.web.report.sections.facts import render_cost, render_recipe
+from groupwise.web.report.sections.facts import render_cost, render_recipe, render_unread
 from groupwise.web.report.sections.health import has_problem, render_guards, render_health
 from groupwise.web.report.sections.shown_completions import render_examples, render_pills
 from groupwise.web.report.sections.summary import render_before_after, render_summary
@@ -26,6 +26,7 @@ FORMAT = "groupwise-report/1"
 PAGE = "report.html"
 
 SECTIONS: dict[str, tuple[str, Callable[[Material], Content | None]]] = {
+    "unread": ("Not read", render_unread),
     "summary": ("Summary", render_summary),
     "curves": ("Training", render_curves),
     "health": ("Health", render_health),
@@ -50,6 +51,8 @@ class Report:
     charts: tuple[Chart, ...]
     runs: tuple[RunSource, ...]
     """The runs that the charts' lines refer to by index."""
+    errors: tuple[str, ...] = ()
+    """Of runs and results that could not be read."""
 
 
 def make_report(paths: Sequence[Path]) -> Report:
@@ -74,7 +77,7 @@ def make_report(paths: Sequence[Path]) -> Report:
     }
     charts = tuple(chart for content in contents.values() for chart in content.charts)
     html = render_page(_title(sources), _subtitle(sources), sections, twin)
-    return Report(html, twin, charts, sources.runs)
+    return Report(html, twin, charts, sources.runs, sources.errors)
 
 
 def write_report(report: Report, path: Path) -> Path:

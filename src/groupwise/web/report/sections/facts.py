@@ -8,7 +8,7 @@ from typing import Any
 
 from groupwise.base.text_layout import duration, percent
 from groupwise.web.report.inputs import ResultSource, RunSource
-from groupwise.web.report.markup import bar, definitions, folded, paragraph, table, text_slot
+from groupwise.web.report.markup import bar, definitions, folded, notes, paragraph, table, text_slot
 from groupwise.web.report.page import Content, Material
 
 TIME_PARTS = {
@@ -17,6 +17,11 @@ TIME_PARTS = {
     "time/logprobs_s": "logprobs",
     "time/update_s": "updates",
 }
+
+
+def render_unread(material: Material) -> Content | None:
+    errors = list(material.sources.errors)
+    return Content({"errors": errors}, notes(errors)) if errors else None
 
 
 def render_cost(material: Material) -> Content | None:
