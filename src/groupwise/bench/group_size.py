@@ -135,8 +135,7 @@ def bench_groups(work: GroupsWork) -> GroupsResult:
     subject = open_subject(work.model)
     policy, engine = subject.policy, make_engine(subject)
     task = make_task(work.task, task_options(work.task, [work.task], work.options, subject.recipe))
-    prompts = Prompts(policy.tokenizer)
-    asked = [prompts[problem] for problem in task.problems("train")[: work.problems]]
+    asked = Prompts(policy.tokenizer).of(task.problems("train")[: work.problems])
     sampling = SamplingParams(max_new_tokens=work.max_new_tokens, temperature=work.temperature)
     scorer = make_scorer(task, VerifierConfig())
     try:

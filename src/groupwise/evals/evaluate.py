@@ -188,8 +188,7 @@ def check(subject: Subject, questions: Questions, task: Task) -> tuple[list[Prom
         raise ConfigError(f"eval --task {questions.task}: the {questions.split} split has no problems")
     if len({problem.id for problem in asked}) < len(asked):
         raise ConfigError(f"eval --task {questions.task}: two problems have the same id; make the ids unique")
-    known = Prompts(policy.tokenizer)
-    prompts = [known[problem] for problem in asked]
+    prompts = Prompts(policy.tokenizer).of(asked)
     sampling = questions.sampling(recipe)
     check_fits(prompts, sampling.max_new_tokens, policy.context_tokens)
     is_general = isinstance(task, GeneralFormat)

@@ -35,9 +35,7 @@ def check_guards_fit(config: GuardsConfig, prompts: Prompts, context_tokens: int
     if not config.max_format_drop:
         return
     try:
-        check_fits(
-            [prompts[problem] for problem in GeneralFormat().problems("held_out")], FORMAT_TOKENS, context_tokens
-        )
+        check_fits(prompts.of(GeneralFormat().problems("held_out")), FORMAT_TOKENS, context_tokens)
     except ConfigError as error:
         raise ConfigError(f"guards: {error}, or set guards.max_format_drop = 0") from None
 
@@ -99,7 +97,7 @@ def _exp(nats: float) -> float:
 def _format_share(policy: Policy, engine: Engine) -> float:
     """Return the share of followed requests. Greedy, so readings of the same weights are equal."""
     task, prompts = GeneralFormat(), Prompts(policy.tokenizer)
-    requests = make_requests([prompts[problem] for problem in task.problems("held_out")], 1, 0)
+    requests = make_requests(prompts.of(task.problems("held_out")), 1, 0)
     scorer = LocalScorer(ScoreFunction(task))
     sampling = SamplingParams(max_new_tokens=FORMAT_TOKENS, temperature=0.0)
     shares = [scored.pass_rate for scored in scored_groups(engine, scorer, requests, sampling, policy)]

@@ -13,7 +13,7 @@ from groupwise.config import ConfigError, ModelConfig
 from groupwise.engines.engine import Request
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.evals.subject import open_subject
-from groupwise.models.chat import check_fits, encode_prompt
+from groupwise.models.chat import Prompts, check_fits
 from groupwise.models.load import load_model
 from groupwise.models.policy import Policy
 from groupwise.rewards.extract import AnswerMark, final_answer
@@ -76,7 +76,7 @@ def sample(
     if n < 1:
         raise ConfigError(f"--n {n}: must be at least 1")
     policy, stop_strings = _open(model, checkpoint, seed)
-    prompt = encode_prompt(policy.tokenizer, Problem("question", (Message("user", question),), ""))
+    prompt = Prompts(policy.tokenizer)[Problem("question", (Message("user", question),), "")]
     if max_new_tokens is None:
         max_new_tokens = max(1, min(MAX_NEW_TOKENS, policy.context_tokens - len(prompt.token_ids)))
     check_fits([prompt], max_new_tokens, policy.context_tokens)

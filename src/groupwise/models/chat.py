@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from groupwise.config.build import ConfigError
+from groupwise.models.templates import Conversation, template_of
 from groupwise.types import Problem, Prompt
 
 _INCOMPLETE = "\ufffd"
@@ -35,25 +36,33 @@ def set_template_options(tokenizer: Any, options: Mapping[str, Any], path: str) 
     tokenizer.chat_template = changed if isinstance(given, dict) else changed["default"]
 
 
-def encode_prompt(tokenizer: Any, problem: Problem) -> Prompt:
-    """Encode a problem's messages with the chat template, up to the start of the assistant's turn."""
-    messages = [{"role": message.role, "content": message.content} for message in problem.messages]
-    # Without return_dict=False, transformers 5 returns a BatchEncoding instead of ids.
-    token_ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
-    return Prompt(problem=problem, token_ids=tuple(int(token_id) for token_id in token_ids))
-
-
 class Prompts:
-    """A cache of encoded prompts."""
+    """Encoded prompts: each problem's messages with the chat template, up to the start of the assistant's turn."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
+        self._template = template_of(tokenizer)
         self._by_id: dict[str, Prompt] = {}
 
     def __getitem__(self, problem: Problem) -> Prompt:
-        if problem.id not in self._by_id:
-            self._by_id[problem.id] = encode_prompt(self._tokenizer, problem)
-        return self._by_id[problem.id]
+        return self.of([problem])[0]
+
+    def of(self, problems: Sequence[Problem]) -> list[Prompt]:
+        """Return the prompts of many problems, which is faster than one after the other."""
+        new = list({problem.id: problem for problem in problems if problem.id not in self._by_id}.values())
+        conversations = [
+            Conversation([{"role": message.role, "content": message.content} for message in problem.messages])
+            for problem in new
+        ]
+        for problem, answer in zip(new, self._template.render(conversations), strict=True):
+            text = self._template.text_of(answer, f"the messages of problem {problem.id!r}", problem.messages)
+            self._by_id[problem.id] = Prompt(problem=problem, token_ids=encode_rendered(self._tokenizer, text))
+        return [self._by_id[problem.id] for problem in problems]
+
+
+def encode_rendered(tokenizer: Any, text: str) -> tuple[int, ...]:
+    """Encode what a chat template has written, which spells out the special tokens."""
+    return tuple(int(token_id) for token_id in tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
 def encode_completion(tokenizer: Any, text: str, stop_id: int) -> tuple[int, ...]:

@@ -25,7 +25,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-import jinja2
 import torch
 import transformers
 from huggingface_hub import hf_hub_download
@@ -41,20 +40,14 @@ from groupwise.base.outside import local_path
 from groupwise.base.text_layout import first_line
 from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import ModelConfig
-from groupwise.models.chat import set_template_options
+from groupwise.models.chat import encode_rendered, set_template_options
 from groupwise.models.gguf_reading import TIED_DISTANCE, read_quickly
 from groupwise.models.model_files import INDEX, check_files, check_index, read_json
 from groupwise.models.quantized import quantize
+from groupwise.models.templates import FALLBACK_TEMPLATE, probe, template_of
 from groupwise.models.tiny import TINY_NAMES, make_tiny
 
 logger = logging.getLogger(__name__)
-
-FALLBACK_CHAT_TEMPLATE = (
-    "{{ bos_token if bos_token else '' }}"
-    "{% for message in messages %}{{ message['role'] | capitalize + ': ' + message['content'] + '\n\n' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
-)
-"""Used if a tokenizer has no chat template, as with base models: `User: …`, a blank line, `Assistant:`."""
 
 _STOP_NAMES = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
@@ -93,11 +86,13 @@ def load_model(config: ModelConfig, seed: int) -> LoadedModel:
 
 
 def prepare_template(tokenizer: Any, config: ModelConfig) -> None:
-    """Set a fallback chat template where there is none, and the recipe's template options."""
+    """Set a fallback chat template where there is none, and the recipe's template options; check the result."""
+    tokenizer.name_or_path = config.path
     if tokenizer.chat_template is None:
         logger.warning("%s: the tokenizer has no chat template; prompts are written as `User: …`", config.path)
-        tokenizer.chat_template = FALLBACK_CHAT_TEMPLATE
+        tokenizer.chat_template = FALLBACK_TEMPLATE
     set_template_options(tokenizer, config.chat_template_options, config.path)
+    template_of(tokenizer).check()
 
 
 def recompute_activations(model: Any, which: Literal[False, True, "mlp"]) -> None:
@@ -165,13 +160,11 @@ def _turn_end(tokenizer: Any, stops: list[int]) -> int | None:
     """Return the last stop token that the template writes after an assistant's message."""
     if tokenizer.chat_template is None:
         return None
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    try:
-        opening = tokenizer.apply_chat_template(messages[:1], add_generation_prompt=True, return_dict=False)
-        whole = tokenizer.apply_chat_template(messages, return_dict=False)
-    except jinja2.TemplateError:
+    opening, _, whole = (answer.value for answer in probe(template_of(tokenizer)))
+    if opening is None or whole is None:
         return None
-    return next((token_id for token_id in reversed(whole[len(opening) :]) if token_id in stops), None)
+    length = len(encode_rendered(tokenizer, opening))
+    return next((token for token in reversed(encode_rendered(tokenizer, whole)[length:]) if token in stops), None)
 
 
 def _choose_device(name: str) -> torch.device:

@@ -25,6 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from groupwise.config.build import ConfigError, nearest
+from groupwise.models.templates import TINY_TEMPLATE
 
 _ARCHITECTURES = {
     "tiny-llama": (LlamaConfig, LlamaForCausalLM, {"tie_word_embeddings": False}),
@@ -44,17 +45,6 @@ DEFAULT_SIZES: Mapping[str, int] = {
 MARKUP_TOKENS = ("<think>", "</think>", "<answer>", "</answer>")
 PAD_TOKEN, START_TOKEN, STOP_TOKEN = "<|pad|>", "<|im_start|>", "<|im_end|>"
 ROLE_TOKENS = ("<|system|>", "<|user|>", "<|assistant|>")
-
-CHAT_TEMPLATE = (
-    "{{ '<|im_start|>' }}"
-    "{% for message in messages %}"
-    "{% if message['role'] not in ['system', 'user', 'assistant'] %}"
-    "{{ raise_exception('role ' + message['role'] + ': must be system, user or assistant') }}"
-    "{% endif %}"
-    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|im_end|>' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
-)
 
 
 def make_tiny(name: str, sizes: Mapping[str, int], seed: int) -> tuple[Any, Any]:
@@ -112,7 +102,7 @@ def make_tokenizer() -> Any:
         pad_token=PAD_TOKEN,
         clean_up_tokenization_spaces=False,
     )
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.chat_template = TINY_TEMPLATE
     return tokenizer
 
 

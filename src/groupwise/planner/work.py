@@ -121,7 +121,7 @@ def mean_prompt_tokens(recipe: Recipe) -> int:
     """Encode problems of the recipe's task with its model's tokenizer, and return their mean length."""
     from transformers import AutoTokenizer
 
-    from groupwise.models.chat import encode_prompt
+    from groupwise.models.chat import Prompts
     from groupwise.models.load import prepare_template
     from groupwise.models.tiny import TINY_NAMES, make_tokenizer
     from groupwise.tasks.functions import task_of
@@ -135,4 +135,4 @@ def mean_prompt_tokens(recipe: Recipe) -> int:
     else:
         tokenizer = read_part(AutoTokenizer, path, "tokenizer", "give --prompt-tokens a number instead")
     prepare_template(tokenizer, recipe.model)
-    return round(sum(len(encode_prompt(tokenizer, problem).token_ids) for problem in problems) / len(problems))
+    return round(sum(len(prompt.token_ids) for prompt in Prompts(tokenizer).of(problems)) / len(problems))

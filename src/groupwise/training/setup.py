@@ -119,10 +119,10 @@ def set_up(request: RunRequest, folder: Path, lock: RunLock | None = None) -> Tr
             check_source(stage, task, held_out)
     policy = load_policy(recipe, world)
     prompts = Prompts(policy.tokenizer)
-    evaluated = [prompts[problem] for problem in held_out[: recipe.evaluation.num_problems or None]]
+    evaluated = prompts.of(held_out[: recipe.evaluation.num_problems or None])
     for stage in recipe.stages:
         if isinstance(stage, RlStage):
-            trained_on = [prompts[problem] for problem in train_problems]
+            trained_on = prompts.of(train_problems)
             check_fits(trained_on, stage.sampling.max_new_tokens, policy.context_tokens)
     check_fits(evaluated, eval_max_new_tokens(recipe), policy.context_tokens)
     if recipe.guards is not None:

@@ -51,8 +51,10 @@ def make_examples(training: Training, stage: SftStage) -> list[Example]:
     tokenizer, limit = training.policy.tokenizer, training.policy.context_tokens
     stop_id = training.policy.stop_token_ids[0]
     examples = []
-    for demonstration in load_demonstrations(stage, training):
-        prompt_ids = training.prompts[demonstration.problem].token_ids
+    demonstrations = load_demonstrations(stage, training)
+    prompts = training.prompts.of([demonstration.problem for demonstration in demonstrations])
+    for demonstration, prompt in zip(demonstrations, prompts, strict=True):
+        prompt_ids = prompt.token_ids
         completion_ids = demonstration.token_ids or encode_completion(tokenizer, demonstration.completion, stop_id)
         length = len(prompt_ids) + len(completion_ids)
         if length > limit:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from groupwise.config import ConfigError
-from groupwise.models.chat import Pieces, check_fits, encode_completion, encode_prompt, set_template_options
+from groupwise.models.chat import Pieces, Prompts, check_fits, encode_completion, set_template_options
 from groupwise.models.tiny import make_tokenizer
 from groupwise.types import Message, Problem, Prompt
 
@@ -18,7 +18,7 @@ def make_problem(content: str, problem_id: str = "p") -> Problem:
 
 def test_prompt_ends_where_the_assistant_begins() -> None:
     problem = make_problem("1 + 1 = ?")
-    prompt = encode_prompt(TOKENIZER, problem)
+    prompt = Prompts(TOKENIZER)[problem]
     assert prompt.problem is problem
     assert all(type(token_id) is int for token_id in prompt.token_ids)
     assert TOKENIZER.decode(list(prompt.token_ids)) == "<|im_start|><|user|>1 + 1 = ?<|im_end|><|assistant|>"
@@ -42,7 +42,7 @@ def test_options_of_a_template_are_written_into_it(options: dict[str, Any], expe
     for template in (THINKING, {"default": THINKING, "other": "nothing"}):
         tokenizer.chat_template = template
         set_template_options(tokenizer, options, "a model")
-        prompt = encode_prompt(tokenizer, make_problem("1 + 1 = ?"))
+        prompt = Prompts(tokenizer)[make_problem("1 + 1 = ?")]
         assert tokenizer.decode(list(prompt.token_ids)) == expected
 
 
@@ -64,7 +64,7 @@ def test_a_completion_decodes_to_its_text_and_ends_with_the_stop_token() -> None
 
 
 def test_prompt_and_completion_together_are_the_template_of_the_whole_conversation() -> None:
-    prompt = encode_prompt(TOKENIZER, make_problem("1 + 1 = ?"))
+    prompt = Prompts(TOKENIZER)[make_problem("1 + 1 = ?")]
     completion = encode_completion(TOKENIZER, "2", TOKENIZER.eos_token_id)
     messages = [{"role": "user", "content": "1 + 1 = ?"}, {"role": "assistant", "content": "2"}]
     assert [*prompt.token_ids, *completion] == TOKENIZER.apply_chat_template(messages, return_dict=False)

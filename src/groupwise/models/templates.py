@@ -1,0 +1,144 @@
+"""Rendering of chat templates. They come with a model and are programs, so they are not trusted.
+
+Contract: a conversation is rendered as by `apply_chat_template` of transformers, in a process with limits on time and
+memory. A template that does not end, asks for gigabytes or raises is an answer without a text. Only the templates
+below are rendered in this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from groupwise.base.text_layout import shortened
+from groupwise.config.build import ConfigError
+from groupwise.types import Message
+from groupwise.workers import Answer, Limits, Outcome, WorkerPool
+
+FALLBACK_TEMPLATE = (
+    "{{ bos_token if bos_token else '' }}"
+    "{% for message in messages %}{{ message['role'] | capitalize + ': ' + message['content'] + '\n\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+"""Used if a tokenizer has no chat template, as with base models: `User: …`, a blank line, `Assistant:`."""
+TINY_TEMPLATE = (
+    "{{ '<|im_start|>' }}"
+    "{% for message in messages %}"
+    "{% if message['role'] not in ['system', 'user', 'assistant'] %}"
+    "{{ raise_exception('role ' + message['role'] + ': must be system, user or assistant') }}"
+    "{% endif %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|im_end|>' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+"""That of the tiny models."""
+
+LIMITS = Limits(seconds=1.0, wall_seconds=10.0, memory_mb=1024)
+"""For one conversation. Usual templates take less than a millisecond."""
+TOTAL_S = 300.0
+"""CPU time for all conversations."""
+
+
+_MEND = (
+    "mend it in the model's folder (chat_template.jinja, or chat_template in tokenizer_config.json), or remove it: "
+    "prompts are then written as `User: …`"
+)
+
+
+@dataclass(frozen=True)
+class Conversation:
+    messages: Sequence[Mapping[str, str]]
+    is_open: bool = True
+    """It ends at the start of the assistant's turn."""
+
+
+@dataclass(frozen=True)
+class Template:
+    text: str
+    names: tuple[tuple[str, str], ...]
+    """The special tokens, which a template knows by name."""
+    path: str
+    """The model's, for messages."""
+
+    def render(self, conversations: Sequence[Conversation]) -> Iterator[Answer]:
+        """Yield the text of each conversation, or the reason why there is none."""
+        if not conversations or self.text in (FALLBACK_TEMPLATE, TINY_TEMPLATE):
+            yield from (_render_here(self, conversation) for conversation in conversations)
+            return
+        with WorkerPool(_render, 1, LIMITS) as pool:
+            seconds = 0.0
+            for job in pool.submit(self, conversations):
+                for answer in pool.answers((job,)):  # the caller stops at an error
+                    yield answer
+                    seconds += answer.seconds
+                    if seconds > TOTAL_S:
+                        raise ConfigError(f"{self._where} takes more than {TOTAL_S:g} s for all prompts; {_MEND}")
+
+    def check(self) -> None:
+        """Refuse a template that is none, that goes beyond the limits, or that ignores the messages."""
+        one, other, _ = probe(self)
+        for answer in (one, other):
+            if answer.outcome is not Outcome.RAISED or answer.detail.startswith((*_SYNTAX_ERRORS, *_TOO_MUCH)):
+                self.text_of(answer)
+        if one.outcome is Outcome.DONE and one.value == other.value:
+            raise ConfigError(f"{self._where} ignores the messages: it writes the same for different ones; {_MEND}")
+
+    def text_of(self, answer: Answer, of: str = "a message", messages: Sequence[Message] = ()) -> str:
+        """Return the rendered text. Without one, raise a ConfigError that says why: `messages` were those `of` what."""
+        if answer.outcome is Outcome.DONE:
+            return str(answer.value)
+        detail = shortened(answer.detail, 200)
+        if detail.startswith(_SYNTAX_ERRORS):
+            raise ConfigError(f"{self._where} has a syntax error ({detail}); {_MEND}")
+        if answer.outcome is not Outcome.RAISED or detail.startswith(_TOO_MUCH):
+            raise ConfigError(f"{self._where} goes beyond its limits of time and memory ({detail}); {_MEND}")
+        fix = "write messages with the roles that it knows"
+        if any(message.role == "system" for message in messages):
+            fix = "if it knows no system role, leave task.options.system empty and put that text into the prompts"
+        raise ConfigError(f"{self._where} refuses {of} ({detail}); {fix}")
+
+    @property
+    def _where(self) -> str:
+        return f"model.path = {self.path!r}: the model's chat template"
+
+
+_SYNTAX_ERRORS = ("TemplateSyntaxError", "TemplateAssertionError")
+_TOO_MUCH = ("MemoryError", "OverflowError", "RecursionError", "returned ")
+
+
+def template_of(tokenizer: Any) -> Template:
+    try:
+        text = tokenizer.get_chat_template()
+    except ValueError as error:
+        raise ConfigError(f"model.path = {tokenizer.name_or_path!r}: no chat template to use: {error}") from None
+    return Template(text, tuple(tokenizer.special_tokens_map.items()), tokenizer.name_or_path)
+
+
+@lru_cache
+def probe(template: Template) -> tuple[Answer, ...]:
+    """Render two different openings, and the first of them with the assistant's answer."""
+    asked, other = ({"role": "user", "content": content} for content in "ab")
+    answered = Conversation([asked, {"role": "assistant", "content": "b"}], is_open=False)
+    return tuple(template.render([Conversation([asked]), Conversation([other]), answered]))
+
+
+def _render(template: Template, conversation: Conversation) -> str:
+    texts, _ = render_jinja_template(
+        [conversation.messages],
+        chat_template=template.text,
+        add_generation_prompt=conversation.is_open,
+        **dict(template.names),
+    )
+    return str(texts[0])
+
+
+def _render_here(template: Template, conversation: Conversation) -> Answer:
+    try:
+        return Answer(Outcome.DONE, _render(template, conversation), "", 0.0)
+    except jinja2.TemplateError as error:
+        return Answer(Outcome.RAISED, None, f"{type(error).__name__}: {error}", 0.0)
