@@ -2,25 +2,38 @@
 
     python benchmarks/math_bench.py --data DIR             # DIR has gsm8k/ and math/ with train.jsonl and test.jsonl
     python benchmarks/math_bench.py --data DIR --agreement 3000
+    python benchmarks/math_bench.py --data DIR --library 1000     # without --data: the shipped answers
 
 Prints checks per second of `Task.score` in one process, by class of completion, cold (no answer seen before) and again
 with the caches filled; the same for a set of wrong LaTeX answers that are all distinct; and a table of the stages that
 decided, with every case in which math-verify says otherwise. The set depends on the data and `--seed` alone.
+
+`--library` replaces the last stage, our reading of LaTeX, by math-verify, behind the same stages of text, numbers and
+lists. Both judge the answers that reach it, and both say whether the label is right: wrong and respelled answers, the
+verdicts of others in `tests/data`, the lists of `tests/unit/rewards/math/test_equality.py`. The answers that are meant
+to take long are judged in a process each, which is killed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import logging
+import multiprocessing
 import random
 import re
+import runpy
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 from math_verify import parse, verify  # type: ignore[import-untyped]
 
+from groupwise.rewards.extract import last_boxed
 from groupwise.rewards.math import equality, score_math
 from groupwise.rewards.math.normalize import normalize
 from groupwise.rewards.numbers import gold_number, parse_number
@@ -220,13 +233,136 @@ def check(cases: Sequence[Case]) -> list[str]:
     return problems
 
 
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+DEADLINE_S = 5
+"""As `verifier.seconds` of a recipe."""
+
+
+class Pair(NamedTuple):
+    gold: str
+    answer: str
+    is_right: bool
+    kind: str
+
+
+def labelled_pairs(problems: Sequence[tuple[Task, Problem]], limit: int, seed: int) -> list[Pair]:
+    """Pairs whose label is known: made from data, from the verdicts of others, and those of our tests."""
+    cases = [case for case in mixed_cases(problems, seed) if case.kind == "respelled"]
+    cases = [*cases[:limit], *wrong_latex_cases(problems, seed)[:limit]]
+    pairs = [Pair(case.problem.answer, case.answer, case.kind == "respelled", case.kind) for case in cases]
+    for line in (TESTS / "data/third_party_verdicts.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        found = last_boxed(row["completion"])
+        if row["form"] == "bare" or found:
+            answer = row["completion"] if row["form"] == "bare" else found.readings[-1] if found else ""
+            pairs.append(Pair(row["gold"], answer, row["verdict"], row["source"]))
+    lists = _lists_of_tests()
+    for name, is_right in (("SAME_BOTH_WAYS", True), ("SAME_ONE_WAY", True), ("DIFFERENT", False), ("UNDONE", False)):
+        pairs += [Pair(gold, answer, is_right, f"tests: {name.lower()}") for gold, answer in lists[name]]
+    return [pair for pair in dict.fromkeys(pairs) if reaches_last_stage(pair)]
+
+
+def shipped_problems() -> list[tuple[Task, Problem]]:
+    task = make_task("math", {"train": "unused", "held_out": "unused"})
+    rows = (TESTS / "data/math_answers.jsonl").read_text(encoding="utf-8").splitlines()
+    return [(task, Problem(row, (), json.loads(row)["answer"], {"solution": ""})) for row in rows]
+
+
+def _lists_of_tests() -> dict[str, list[tuple[str, str]]]:
+    return runpy.run_path(str(TESTS / "unit/rewards/math/test_equality.py"))
+
+
+def reaches_last_stage(pair: Pair) -> bool:
+    last = mock.Mock(return_value=equality.Judgement(False, "points"))
+    clear_caches()
+    with mock.patch.object(equality, "_judge_trees", last):
+        equality.judge(pair.gold, pair.answer)
+    clear_caches()
+    return bool(last.called)
+
+
+def judge_by_library(gold: str, answer: str) -> bool:
+    texts = [parse(f"$\\boxed{{{text}}}$", parsing_timeout=DEADLINE_S) for text in (gold, answer)]
+    return bool(verify(*texts, timeout_seconds=DEADLINE_S))
+
+
+def judge_by_trees(gold: str, answer: str) -> bool:
+    return equality._judge_trees(gold, answer).is_same
+
+
+LAST_STAGES = {"ours": judge_by_trees, "library": judge_by_library}
+
+
+def report_library(pairs: Sequence[Pair]) -> None:
+    verdicts: dict[str, list[bool]] = {}
+    seconds: dict[str, list[float]] = {}
+    for name, judge in LAST_STAGES.items():
+        verdicts[name], seconds[name] = [], []
+        clear_caches()
+        for pair in pairs:
+            started = time.process_time()
+            verdicts[name].append(judge(pair.gold, pair.answer))
+            seconds[name].append(time.process_time() - started)
+    print(f"\n{len(pairs)} answers that reach the last stage")
+    print(f"{'kind':<24}{'answers':>8}{'ours right':>12}{'library':>9}{'ours /s':>10}{'library /s':>12}{'ratio':>7}")
+    kinds = sorted({pair.kind for pair in pairs})
+    groups = {kind: [i for i, pair in enumerate(pairs) if pair.kind == kind] for kind in kinds}
+    groups["all labelled wrong"] = [i for i, pair in enumerate(pairs) if not pair.is_right]
+    groups["all labelled right"] = [i for i, pair in enumerate(pairs) if pair.is_right]
+    for kind, places in groups.items():
+        right = [sum(verdicts[name][i] == pairs[i].is_right for i in places) for name in LAST_STAGES]
+        rates = [len(places) / sum(seconds[name][i] for i in places) for name in LAST_STAGES]
+        ratio = rates[0] / rates[1]
+        print(f"{kind:<24}{len(places):>8}{right[0]:>12}{right[1]:>9}{rates[0]:>10.0f}{rates[1]:>12.0f}{ratio:>7.0f}")
+    slowest = {name: max(times) for name, times in seconds.items()}
+    print(f"slowest answer: {slowest['ours']:.2f} s, library {slowest['library']:.2f} s")
+    for title, winner in (("only ours has the label", "ours"), ("only the library has the label", "library")):
+        other = next(name for name in LAST_STAGES if name != winner)
+        of_winner = [
+            pair
+            for i, pair in enumerate(pairs)
+            if verdicts[winner][i] == pair.is_right and verdicts[other][i] != pair.is_right
+        ]
+        print(f"\n{len(of_winner)}: {title} (kind, label, gold | answer)")
+        for pair in of_winner:
+            print(f"  {pair.kind:<22}{'right' if pair.is_right else 'wrong':<7}{pair.gold!r} | {pair.answer!r}")
+
+
+def report_bombs(golds: Sequence[str] = (r"\sqrt2", "x^2+1")) -> None:
+    """How many of the answers that are meant to take long are judged in time."""
+    context = multiprocessing.get_context("fork")
+    pairs = [(gold, bomb) for gold in golds for bomb in _lists_of_tests()["BOMBS"]]
+    for name, judge in LAST_STAGES.items():
+        late = []
+        for gold, bomb in pairs:
+            process = context.Process(target=judge, args=(gold, bomb), daemon=True)
+            process.start()
+            process.join(DEADLINE_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+                late.append(bomb)
+        print(f"\n{name}: {len(late)} of {len(pairs)} hostile answers take more than {DEADLINE_S} s")
+        print(*(f"  {str(bomb)[:60]!r}" for bomb in dict.fromkeys(late)), sep="\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--data", type=Path, required=True, help="folder with gsm8k/ and math/")
+    parser.add_argument("--data", type=Path, help="folder with gsm8k/ and math/; needed without --library")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--agreement", type=int, default=0, help="compare this many decisions with math-verify (slow)")
+    parser.add_argument(
+        "--library", type=int, default=0, help="compare this many answers of each kind with math-verify"
+    )
     arguments = parser.parse_args()
-    problems = load_problems(arguments.data)
+    problems = load_problems(arguments.data) if arguments.data else shipped_problems()
+    if arguments.library:
+        logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it prints each answer that it cannot read
+        report_library(labelled_pairs(problems, arguments.library, arguments.seed))
+        report_bombs()
+        return
+    if not arguments.data:
+        parser.error("--data is missing: name a folder with gsm8k/ and math/")
     mixed, wrong = mixed_cases(problems, arguments.seed), wrong_latex_cases(problems, arguments.seed)
     report_speed("mixed GSM8K and MATH", mixed)
     report_speed("wrong LaTeX, all distinct", wrong)
