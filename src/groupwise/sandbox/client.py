@@ -151,7 +151,7 @@ class Sandbox:
                 self._break("it did not answer in time")
             elif awaited.awaited_s >= awaited.look_at:
                 awaited.look_at = awaited.awaited_s + LOOK_SECONDS
-                self._link.send(wire.KILL.pack(b"C", awaited.number))
+                self._link.send(wire.REQUEST.pack(b"C", awaited.number))
             for job in self._jobs.values():
                 job.exchange(is_listening=for_message and job is awaited)
             if control in ready:
@@ -179,7 +179,7 @@ class Sandbox:
         """Request the program's end; the report arrives later."""
         if self._link is not None and not job.is_over and not job.is_kill_sent:
             job.is_kill_sent = True
-            self._link.send(wire.KILL.pack(b"K", job.number))
+            self._link.send(wire.REQUEST.pack(b"K", job.number))
 
     def _break(self, why: str) -> str:
         """Kill the zygote with all its programs; return the reason in words."""

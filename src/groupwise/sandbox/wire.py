@@ -18,8 +18,8 @@ READY = b"ready"
 START = struct.Struct("!cQddQ")
 """b"S", job, CPU seconds, wall seconds, bytes of memory. Its descriptors: source, stdin, stdout, stderr and, for a
 session, the channel."""
-KILL = struct.Struct("!cQ")
-"""b"K", job. CLOCK is the same with b"C"."""
+REQUEST = struct.Struct("!cQ")
+"""b"K" for KILL or b"C" for CLOCK, job."""
 REPORT = struct.Struct("!QidiQ")
 """Job, wait status, CPU seconds, a Cause, highest resident memory in bytes."""
 

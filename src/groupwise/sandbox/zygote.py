@@ -95,7 +95,7 @@ class _Zygote:
         if not data:
             return False
         if data[:1] != b"S":
-            kind, number = wire.KILL.unpack(data)
+            kind, number = wire.REQUEST.unpack(data)
             job = self._jobs.get(number)
             if job is not None and kind == b"K":
                 self._kill(job, wire.Cause.OWNER)

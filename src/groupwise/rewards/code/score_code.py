@@ -252,8 +252,8 @@ def _judged_failures(
     """Run the judge and relay its calls. A test fails if the program gave an unfit answer, whatever the test says."""
     failures: list[Failure] = []
     no_answer = end = ""
-    # The judge waits while the program runs, so its wall-clock limit includes the program's time.
-    own = dataclasses.replace(limits, wall_seconds=2 * limits.wall)
+    # The judge waits while the program runs, so its wall-clock limit includes the program's time. A test may sleep.
+    own = dataclasses.replace(limits, wall_seconds=2 * limits.wall, sleep_seconds=limits.wall)
     with sandbox.open(_BOOT.format(main="serve_judge"), limits=own) as judge:
         try:
             judge.send(_bundle())
