@@ -54,6 +54,24 @@ TORCH_FREE_IN_THEM = (
 )
 STANDARD_LIBRARY_ONLY = ("types", "config", "base.seeds", "base.outside", "base.stats", "base.signals", "base.harmless")
 
+READS_ON_ITS_OWN = {
+    # What others may have written is read through base.outside, which refuses what would block or exhaust; these are:
+    "base.outside": "the place itself",
+    "web.bundle cli.recipes": "files of this package",
+    "sandbox.zygote workers.supervisor": "/proc",
+    "sandbox.program": "the program's own pipes",
+    "workers.pool rewards.code.harness rewards.code.plain_values": "a pipe to a worker, with limits of its own",
+    "engines.vllm.vllm_server": "answers of a server that we started",
+    "rewards.code.unit_tests": "tests that a task wrote as JSON, with integers of any length",
+    "rewards.json.score_json": "completions, with limits of its own",
+    "web.dashboard.group_outline": "pieces of a line; any that is odd is read again through base.outside",
+    "cli.sandbox": "files that a person names, which may be pipes",
+    "evals.subject": "weights of any size, to take a digest",
+    "runs.files": "nothing: a folder is opened to force its names to the disk",
+    # being converted
+    "models.merge models.checkpoint_store models.load": "",
+}
+"""Modules that read files or JSON without base.outside, and what."""
 MAX_LOOP_LINES = 300
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 80
@@ -151,6 +169,28 @@ def test_the_bottom_is_made_of_the_standard_library_alone(part: str) -> None:
         if name == f"groupwise.{part}" or name.startswith(f"groupwise.{part}."):
             foreign = {found.split(".")[0] for found in imported_modules(path)} - {"groupwise"}
             assert foreign <= set(sys.stdlib_module_names), name
+
+
+def reads_on_its_own(node: ast.AST) -> bool:
+    """Whether this is a way to read a file, or JSON or TOML, without base.outside."""
+    if isinstance(node, ast.Attribute):
+        owner = node.value.id if isinstance(node.value, ast.Name) else ""
+        parsers = {"json": {"load", "loads", "JSONDecoder"}, "tomllib": {"load", "loads"}, "os": {"O_RDONLY", "fdopen"}}
+        return node.attr in {"read_text", "read_bytes"} | parsers.get(owner, set())
+    if not isinstance(node, ast.Call):
+        return False
+    is_builtin = isinstance(node.func, ast.Name) and node.func.id == "open"
+    is_of_path = isinstance(node.func, ast.Attribute) and node.func.attr == "open"
+    modes = [*node.args[is_builtin : is_builtin + 1], *(each.value for each in node.keywords if each.arg == "mode")]
+    mode = ast.literal_eval(modes[0]) if modes and isinstance(modes[0], ast.Constant) else None if modes else "r"
+    return (is_builtin or is_of_path) and mode is not None and not set(mode) & set("wax")
+
+
+def test_what_others_may_have_written_is_read_in_one_place() -> None:
+    reading = {
+        name for name, path in NAMES.items() if any(map(reads_on_its_own, ast.walk(ast.parse(path.read_text()))))
+    }
+    assert reading == {f"groupwise.{name}" for names in READS_ON_ITS_OWN for name in names.split()}
 
 
 def test_the_loop_fits_on_a_few_screens() -> None:

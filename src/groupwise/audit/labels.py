@@ -12,7 +12,6 @@ one. A label whose chain the run no longer has, or has with other text, is skipp
 from __future__ import annotations
 
 import datetime
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from groupwise.audit.survey import Chain, Source, groups_at, make_chain
+from groupwise.base.outside import file_bytes, json_value
 from groupwise.base.stats import wilson_interval
 from groupwise.runs.files import append_line, encode_line, read_lines, repair_tail, writing
 from groupwise.runs.reader import Run
@@ -99,15 +99,11 @@ def _read_all(run_dir: Path) -> dict[str, Label]:
 
 def _read_export(file: Path, run_name: str) -> list[Label]:
     try:
-        if file.stat().st_size > MAX_FILE_BYTES:
-            raise LabelError(f"{file} has more than {MAX_FILE_BYTES} bytes: export the labels again from the page")
-        table = json.loads(file.read_text(encoding="utf-8"))
+        table = json_value(file_bytes(file, MAX_FILE_BYTES))
     except OSError as error:
         why = error.strerror or error
         raise LabelError(f"could not read {file}: {why}; give the file that the page exported") from error
-    except LabelError:
-        raise
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise LabelError(f"{file} is not JSON ({error}): export the labels again from the page") from error
     found = table if isinstance(table, dict) else {}
     for key, expected in (("format", FORMAT), ("run", run_name)):

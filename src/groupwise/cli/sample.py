@@ -8,6 +8,7 @@ Examples:
 from __future__ import annotations
 
 from groupwise.base.harmless import printable
+from groupwise.base.outside import json_value
 from groupwise.cli.arguments import TASK, Options, argument, json_option, takes
 from groupwise.cli.printing import print_json, say
 from groupwise.config import ConfigError
@@ -27,13 +28,11 @@ from groupwise.config import ConfigError
     json_option("print a JSON line per completion, and one for the choice"),
 )
 def run(options: Options) -> None:
-    import json
-
     from groupwise.evals.sample import choose, judge, sample
     from groupwise.tasks import make_task
 
     try:
-        fields = json.loads(options.fields)
+        fields = json_value(options.fields)
     except ValueError as error:
         raise ConfigError(f"--fields {options.fields!r}: not JSON: {error}") from None
     if not isinstance(fields, dict):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from groupwise.base.outside import json_value
 from groupwise.rewards.extract import last_fenced
 from groupwise.rewards.format import excerpt
 from groupwise.types import Message, Problem, Score, Verdict
@@ -86,8 +87,8 @@ def _is_numbered(text: str, count: int) -> bool:
 def _json(text: str) -> Any:
     fenced = last_fenced(text, ("json",)) if text.startswith("```") and text.endswith("```") else None
     try:
-        return json.loads(text if fenced is None else fenced)
-    except (ValueError, RecursionError):
+        return json_value(text if fenced is None else fenced)
+    except ValueError:
         return None
 
 
@@ -145,7 +146,7 @@ class GeneralFormat:
         ]  # fmt: skip
 
     def score(self, problem: Problem, completion: str) -> Score:
-        rule, argument = json.loads(problem.answer)
+        rule, argument = json_value(problem.answer)
         is_right = is_followed(rule, argument, completion)
         verdict = Verdict.CORRECT if is_right else Verdict.WRONG
         return Score(float(is_right), verdict, {}, self.verifier, f"{rule}: {excerpt(completion)}")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.base.json_values import plain
+from groupwise.base.outside import file_json, file_text, json_value
 from groupwise.base.text_layout import aligned, percent
 from groupwise.config import ConfigError, make_recipe
 from groupwise.planner.gpus import Gpu, find_gpu, gpu_of_device, this_gpu
@@ -150,7 +151,7 @@ def _calibrations() -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        table: dict[str, Any] = file_json(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read ({error}); delete it and run again with --measure") from None
     return table
@@ -192,8 +193,8 @@ def read_measured(path: Path) -> dict[str, Any]:
     """Read the last line of a file that `bench step --json` wrote."""
     fix = "create it with `groupwise bench step RECIPE --json`"
     try:
-        lines = path.read_text(encoding="utf-8").strip().splitlines()
-        measured: dict[str, Any] = json.loads(lines[-1] if lines else "")
+        lines = file_text(path).strip().splitlines()
+        measured: dict[str, Any] = json_value(lines[-1] if lines else "")
     except (OSError, ValueError) as error:
         raise ConfigError(f"--against {path}: cannot be read: {error}; {fix}") from None
     for key in ("stage", "device", "step_s", "phases_s", "mean_tokens", "peak_bytes"):

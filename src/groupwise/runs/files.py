@@ -57,7 +57,8 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as error:
         raise RunReadError(f"{path}: cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise RunReadError(f"{path}: {error}") from error
+        what = f"not JSON ({error})" if isinstance(error, json.JSONDecodeError) else error
+        raise RunReadError(f"{path}: {what}") from error
 
 
 def encode_line(value: Mapping[str, Any]) -> bytes:

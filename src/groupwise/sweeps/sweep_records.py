@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from groupwise.base.json_values import plain
+from groupwise.base.outside import file_json
 from groupwise.config import ConfigError, Recipe, parse_recipe
 from groupwise.config.recipe import dump_value, parse_override
 from groupwise.runs import layout
-from groupwise.runs.files import RunReadError
+from groupwise.runs.files import RunReadError, reading
 from groupwise.sweeps.spec import BASE
 from groupwise.types import EvalRecord, StepRecord
 
@@ -171,12 +172,11 @@ def _arm_to_json(arm: Arm) -> dict[str, Any]:
 
 def read_sweep(sweep_dir: Path) -> Sweep:
     path = sweep_dir / layout.SWEEP
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RunReadError(f"{sweep_dir} is not a sweep: {path.name} cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
-        raise RunReadError(f"{path}: not JSON ({error})") from error
+    with reading(path):
+        try:
+            table = file_json(path)
+        except FileNotFoundError:
+            raise RunReadError(f"{sweep_dir} is not a sweep: it has no {path.name}") from None
     if not isinstance(table, dict):
         raise RunReadError(f"{path}: expected a JSON object, got a {type(table).__name__}")
     if table.get("format") != FORMAT:

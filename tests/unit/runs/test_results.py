@@ -64,7 +64,7 @@ def test_what_could_not_be_judged_is_null_in_the_file_and_nan_when_read(tmp_path
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "Expecting property name"),
+        ("{", "not JSON"),
         ('{"format": 99}', "format 99"),
         ("[1]", "format"),
         ('{"format": 1}', "expected an object with 'model'"),

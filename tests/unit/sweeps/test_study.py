@@ -155,7 +155,7 @@ def test_answers_of_the_last_evaluation_are_read_where_all_were_kept(sweep: Path
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (None, "is not a sweep: sweep.json cannot be read"),
+        (None, "is not a sweep: it has no sweep.json"),
         ("{", "not JSON"),
         ("[]", "expected a JSON object, got a list"),
         ('{"format": 9}', "format is 9, and this version of groupwise reads 1"),

@@ -6,12 +6,12 @@ completions. "Examples" shows a few of them, selected by rules that the page pri
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from groupwise.audit.answers import answer_marks
 from groupwise.base.harmless import escape, visible
+from groupwise.base.outside import json_value
 from groupwise.base.text_layout import shortened
 from groupwise.types import Rollout, Score, ScoredGroup, Verdict
 from groupwise.web.report.digest import RULES
@@ -138,7 +138,7 @@ def _problem(key: str, panels: Sequence[CompletionPanel], texts: Texts) -> dict[
 def gold_text(answer: str) -> str:
     """Return the answer; a JSON object, as in tasks with tests, as a list of named values."""
     try:
-        found = json.loads(answer)
+        found = json_value(answer)
     except ValueError:
         return answer
     if not isinstance(found, dict):
