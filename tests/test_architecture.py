@@ -45,6 +45,7 @@ IN_THE_ROOT = {"__init__", "__main__", "types"}
 WITH_TORCH = ["algo", "bench", "data", "distributed", "engines", "evals", "kernels", "models", "scoring", "training"]
 """The parts that may import torch. All others, and every command's module, import without it."""
 TORCH_FREE_IN_THEM = (
+    "distributed.launch",
     "scoring.scorer",
     "scoring.validate",
     "scoring.verify",

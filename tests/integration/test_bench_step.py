@@ -120,7 +120,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     ("arguments", "message"),
     [
         (["demo", "--steps", "4"], "--steps 4, --warmup 4: no step is left after the warm-up"),
-        (["demo", "--warmup", "-1"], "--warmup -1: must not be negative"),
+        (["demo", "--warmup", "-1"], "--warmup = -1: must be from 0"),
         (["demmo"], "did you mean 'demo'?"),
         (["demo", "--set", "stages.grpo.stepps=3"], "unknown key"),
     ],

@@ -151,14 +151,14 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     ("more", "message"),
     [
         (["--model", "qwen9"], "expected one of qwen2.5-1.5b, smollm2-135m"),
-        (["--sequences", "0"], "--sequences 0: must be at least 1"),
-        (["--updates", "1"], "--updates 1: must be at least 2"),
-        (["--prompt-tokens", "0"], "--prompt-tokens 0: must be at least 1"),
-        (["--microbatch-tokens", "0"], "--microbatch-tokens 0: must be at least 1"),
+        (["--sequences", "0"], "--sequences = 0: must be from 1"),
+        (["--updates", "1"], "--updates = 1: must be from 2"),
+        (["--prompt-tokens", "0"], "--prompt-tokens = 0: must be from 1"),
+        (["--microbatch-tokens", "0"], "--microbatch-tokens = 0: must be from 1"),
         (["--longest", "8"], "--longest 8: includes the prompt; must be above --prompt-tokens 8"),
         (["--longest", "513"], "--longest 513: tiny-qwen3 has only 512 positions"),
-        (["--lora", "0"], "--lora 0: must be at least 1"),
-        (["--peak-tflops", "0"], "--peak-tflops 0: must be above 0"),
+        (["--lora", "0"], "--lora = 0: must be from 1"),
+        (["--peak-tflops", "0"], "--peak-tflops = 0.0: must be above 0"),
     ],
 )
 def test_bad_input_is_refused(more: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,12 +54,8 @@ class GroupsWork:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.problems < 2:
-            raise ConfigError(f"--problems {self.problems}: must be at least 2, because intervals are over problems")
-        if len(self.sizes) < 2 or min(self.sizes) < 2 or len(set(self.sizes)) < len(self.sizes):
-            raise ConfigError(
-                f"--sizes {','.join(map(str, self.sizes))}: give at least two different sizes, each at least 2"
-            )
+        if len(self.sizes) < 2 or len(set(self.sizes)) < len(self.sizes):
+            raise ConfigError(f"--sizes {','.join(map(str, self.sizes))}: give at least two different sizes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,8 +96,6 @@ def bench_step(
     recipe: Recipe, *, steps: int = 12, warmup_steps: int = 4, memory_gib: float | None = None
 ) -> StepTiming:
     """Run `steps` steps and measure those after the first `warmup_steps`. `memory_gib`: pretend the GPU has less."""
-    if warmup_steps < 0:
-        raise ConfigError(f"--warmup {warmup_steps}: must not be negative")
     if steps <= warmup_steps:
         raise ConfigError(f"--steps {steps}, --warmup {warmup_steps}: no step is left after the warm-up; raise --steps")
     index = next((index for index, stage in enumerate(recipe.stages) if isinstance(stage, RlStage)), None)

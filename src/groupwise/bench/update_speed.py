@@ -61,10 +61,6 @@ class UpdateWork:
     """Peak that MFU refers to. None: PEAK_TFLOPS on a GPU, no MFU on a CPU."""
 
     def __post_init__(self) -> None:
-        lowest = {"sequences": 1, "prompt_tokens": 1, "group": 1, "microbatch_tokens": 1, "updates": 2}
-        for name, least in lowest.items():
-            given = getattr(self, name)
-            require(given >= least, f"--{name.replace('_', '-')} {given}: must be at least {least}")
         require(
             self.longest > self.prompt_tokens,
             f"--longest {self.longest}: includes the prompt; must be above --prompt-tokens {self.prompt_tokens}",
@@ -72,10 +68,6 @@ class UpdateWork:
         is_known = self.checkpointing in (False, True, "mlp")
         fix = "give no value, for whole layers, or mlp, for feed-forward parts"
         require(is_known, f"--checkpointing {self.checkpointing}: {fix}")
-        if self.lora is not None:
-            require(self.lora >= 1, f"--lora {self.lora}: must be at least 1; leave it out to train all weights")
-        if self.peak_tflops is not None:
-            require(self.peak_tflops > 0, f"--peak-tflops {self.peak_tflops:g}: must be above 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Flushing the rest of the buffer at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        # Of a file or folder that somebody named; any other needs its traceback.
+        if error.filename is None:
+            raise
+        say(f"groupwise: {error.filename}: {error.strerror}", to=sys.stderr)
+        return 2
     except (ValueError, RuntimeError) as error:
         # Our own errors say what happened and what to do; any other needs its traceback.
         if not type(error).__module__.startswith("groupwise."):

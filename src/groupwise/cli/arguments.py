@@ -3,44 +3,79 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from groupwise.config import ConfigError, VerifierConfig, apply_override, nearest
+from groupwise.config import ConfigError, apply_override, nearest
+from groupwise.config.build import MAX_SEED, Within, shown
 
 Options = argparse.Namespace
 """The values of a command's arguments."""
-Argument = tuple[str, dict[str, Any]]
 Command = Callable[[Options], int | None]
 Number = TypeVar("Number", int, float)
 
 RECIPE = "a TOML file, or a name from `groupwise recipes`"
+SEEDS = f"[0, {MAX_SEED}]"
 TASK = "a name from `groupwise tasks`, or module:Class"
+
+
+class Argument(NamedTuple):
+    """An argument of a command: its name, what argparse is told, and the values that a number may have."""
+
+    name: str
+    settings: dict[str, Any]
+    limits: Within | None
+
+    def check(self, options: Options) -> None:
+        value = getattr(options, self.name.lstrip("-").replace("-", "_"), None)
+        if self.limits is not None:
+            for number in value if isinstance(value, list) else [value]:
+                if number is not None:
+                    self.limits.check(self.name, number)
 
 
 def takes(*arguments: Argument) -> Callable[[Command], Command]:
     """Declare the arguments of the command that the decorated function runs."""
 
     def declare(command: Command) -> Command:
-        command.arguments = arguments  # type: ignore[attr-defined]
-        return command
+        @functools.wraps(command)
+        def checked(options: Options) -> int | None:
+            for one in arguments:
+                one.check(options)
+            return command(options)
+
+        checked.arguments = arguments  # type: ignore[attr-defined]
+        return checked
 
     return declare
 
 
-def argument(name: str, meaning: str, *, default: Any = None, **settings: Any) -> Argument:
+def argument(name: str, meaning: str, *, default: Any = None, within: str = "", **settings: Any) -> Argument:
     """Describe an argument. Its default says what it takes: False makes a flag, [] lets it be given several times, and
-    a number or path is parsed as one. Other settings are those of `argparse.ArgumentParser.add_argument`."""
+    a number or path is parsed as one. A number needs an interval, `within`, as for `groupwise.config.build.Within`.
+    Other settings are those of `argparse.ArgumentParser.add_argument`."""
     if default is False:
         settings.setdefault("action", "store_true")
     elif default == []:
         settings["action"] = "append"
     elif default is not None:
         settings["type"] = Path if isinstance(default, Path) else type(default)
-    return name, settings | {"help": meaning, "default": default}
+    kind = settings.get("type")
+    if (kind in (int, float)) != bool(within):
+        raise TypeError(f"{name}: a number needs an interval, and only a number has one")
+    if kind is Path:
+        settings["type"] = _path
+    return Argument(name, settings | {"help": meaning, "default": default}, Within(within) if within else None)
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; give a path")
+    return Path(text)
 
 
 def json_option(meaning: str = "print JSON instead of text") -> Argument:
@@ -57,9 +92,9 @@ def task_option(meaning: str = "set a task option; repeatable") -> Argument:
 
 SCORING_OPTIONS = (
     task_option(),
-    argument("--workers", "number of scoring processes", default=2),
-    argument("--seconds", "CPU time limit per completion", default=5.0),
-    argument("--memory-mb", "memory limit per completion, in MB", default=4096),
+    argument("--workers", "number of scoring processes", default=2, within="[1, 256]"),
+    argument("--seconds", "CPU time limit per completion", default=5.0, within="(0, 1e6]"),
+    argument("--memory-mb", "memory limit per completion, in MB", default=4096, within="[64, 1e8]"),
 )
 """Arguments of `validate` and `verify`: the task's options, and limits for its verifier."""
 
@@ -69,10 +104,7 @@ def scoring_arguments(options: Options) -> tuple[Any, dict[str, Any]]:
     from groupwise.tasks import make_task
     from groupwise.workers import Limits
 
-    # The recipe's own config checks the values.
-    given = {key: getattr(options, key) for key in ("workers", "seconds", "memory_mb")}
-    config = VerifierConfig(**given, wall_seconds=max(60.0, 2 * options.seconds))
-    limits = Limits(config.seconds, config.wall_seconds, config.memory_mb)
+    limits = Limits(options.seconds, max(60.0, 2 * options.seconds), options.memory_mb)
     return make_task(options.task, table_of(options.settings)), {"workers": options.workers, "limits": limits}
 
 
@@ -84,12 +116,15 @@ def table_of(settings: Iterable[str]) -> dict[str, Any]:
     return table
 
 
-def parse_numbers(text: str, option: str, example: str, kind: Callable[[str], Number]) -> list[Number]:
-    """Parse comma-separated numbers."""
+def parse_numbers(text: str, option: str, example: str, kind: Callable[[str], Number], within: str) -> list[Number]:
+    """Parse comma-separated numbers of an interval."""
     try:
-        return [kind(part) for part in text.split(",")]
+        numbers = [kind(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"{option} {text!r}: expected numbers, as in {example}") from None
+        raise ConfigError(f"{option} {shown(text)}: expected numbers, as in {example}") from None
+    for number in numbers:
+        Within(within, f"as in {example}").check(option, number)
+    return numbers
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -130,8 +165,8 @@ class CommandParser(argparse.ArgumentParser):
                 continue
             run = getattr(command, "run", command)
             parser.set_defaults(run=run)
-            for option, settings in getattr(run, "arguments", ()):
-                parser.add_argument(option, **settings)
+            for one in getattr(run, "arguments", ()):
+                parser.add_argument(one.name, **one.settings)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from groupwise.cli.arguments import Options, argument, json_option, takes
+from groupwise.cli.arguments import SEEDS, Options, argument, json_option, takes
 from groupwise.cli.printing import counted, print_json, say
 
 
@@ -17,8 +17,8 @@ from groupwise.cli.printing import counted, print_json, say
     argument("run_dir", "a run directory", type=Path, metavar="RUN"),
     json_option("print the findings as JSON"),
     argument("--held-out", "audit the newest evaluation instead of training rollouts", default=False),
-    argument("--sample", "number of completions on the page", default=30, metavar="N"),
-    argument("--seed", "seed of that sample", default=0),
+    argument("--sample", "number of completions on the page", default=30, metavar="N", within="[1, 1e5]"),
+    argument("--seed", "seed of that sample", default=0, within=SEEDS),
     argument("--labels", "store the labels that the page exported, and compare them", type=Path, metavar="FILE"),
 )
 def run(options: Options) -> None:

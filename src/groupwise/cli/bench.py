@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from groupwise.base.json_values import plain
 from groupwise.cli.arguments import (
     RECIPE,
+    SEEDS,
     TASK,
     Options,
     argument,
@@ -35,10 +36,10 @@ Work = TypeVar("Work")
     argument("--model", SHAPE, default="smollm2-135m"),
     argument("--sequences", "numbers of rollouts to sample together", default="64,256"),
     argument("--engines", "native, reference, generate; comma-separated", default="native"),
-    argument("--prompt-tokens", "tokens per prompt", default=128),
-    argument("--new-tokens", "tokens per completion", default=256),
+    argument("--prompt-tokens", "tokens per prompt", default=128, within="[1, 1e7]"),
+    argument("--new-tokens", "tokens per completion", default=256, within="[1, 1e7]"),
     argument("--mixed", "sample completions of different lengths", default=False),
-    argument("--at-once", "rollouts decoded at once, while others wait; 0: all", default=0),
+    argument("--at-once", "rollouts decoded at once, while others wait; 0: all", default=0, within="[0, 1e6]"),
     json_option(),
 )
 def run_engine(options: Options) -> None:
@@ -49,7 +50,7 @@ def run_engine(options: Options) -> None:
     """
     from groupwise.bench.engine_speed import TABLE_HEADING, bench_engine
 
-    counts = parse_numbers(options.sequences, "--sequences", "64,256", int)
+    counts = parse_numbers(options.sequences, "--sequences", "64,256", int, "[1, 1e6]")
     if not options.json:
         print(TABLE_HEADING)
     work = {key: getattr(options, key) for key in ("prompt_tokens", "new_tokens", "mixed", "at_once")}
@@ -61,9 +62,9 @@ def run_engine(options: Options) -> None:
 @takes(
     argument("recipe", f"{RECIPE}; its first RL stage is measured"),
     set_option(),
-    argument("--steps", "number of steps", default=12),
-    argument("--warmup", "number of first steps that do not count", default=4),
-    argument("--memory-gib", "pretend the GPU has this much memory", type=float),
+    argument("--steps", "number of steps", default=12, within="[1, 1e7]"),
+    argument("--warmup", "number of first steps that do not count", default=4, within="[0, 1e7]"),
+    argument("--memory-gib", "pretend the GPU has this much memory", type=float, within="(0, 1e6]"),
     json_option(),
 )
 def run_step(options: Options) -> None:
@@ -83,11 +84,11 @@ def run_step(options: Options) -> None:
 
 @takes(
     argument("--model", SHAPE, default="smollm2-135m"),
-    argument("--sequences", "number of sequences", default=64),
-    argument("--longest", "tokens of the longest sequence, with its prompt", default=1024),
-    argument("--prompt-tokens", "tokens per prompt", default=128),
-    argument("--group", "number of sequences that share a prompt", default=1),
-    argument("--microbatch-tokens", "tokens per microbatch", default=16384),
+    argument("--sequences", "number of sequences", default=64, within="[1, 1e6]"),
+    argument("--longest", "tokens of the longest sequence, with its prompt", default=1024, within="[2, 1e7]"),
+    argument("--prompt-tokens", "tokens per prompt", default=128, within="[1, 1e7]"),
+    argument("--group", "number of sequences that share a prompt", default=1, within="[1, 1e6]"),
+    argument("--microbatch-tokens", "tokens per microbatch", default=16384, within="[1, 1e8]"),
     argument(
         "--checkpointing",
         "recompute activations to save memory: of whole layers, or of their feed-forward parts (mlp)",
@@ -97,9 +98,11 @@ def run_step(options: Options) -> None:
         choices=("mlp",),
         action="store",
     ),
-    argument("--lora", "train adapters instead of all weights", type=int, metavar="RANK"),
-    argument("--updates", "number of updates; the first is timed separately", default=3),
-    argument("--peak-tflops", "peak speed, for the MFU (default: 790 on a GPU, none on a CPU)", type=float),
+    argument("--lora", "train adapters instead of all weights", type=int, metavar="RANK", within="[1, 65536]"),
+    argument("--updates", "number of updates; the first is timed separately", default=3, within="[2, 1e6]"),
+    argument(
+        "--peak-tflops", "peak speed, for the MFU (default: 790 on a GPU, none on a CPU)", type=float, within="(0, 1e9]"
+    ),
     json_option(),
 )
 def run_update(options: Options) -> None:
@@ -117,12 +120,12 @@ def run_update(options: Options) -> None:
     argument("model", "a model, as for `groupwise eval`"),
     argument("--task", TASK, required=True),
     task_option(),
-    argument("--problems", "number of training problems", default=16),
+    argument("--problems", "number of training problems", default=16, within="[2, 1e6]"),
     argument("--sizes", "group sizes; twice the largest is sampled", default="4,8,16,32,64"),
-    argument("--temperature", "sampling temperature", default=1.0),
-    argument("--max-new-tokens", "tokens per completion", default=256),
-    argument("--microbatch-tokens", "tokens per microbatch", default=16384),
-    argument("--seed", "sampling seed", default=0),
+    argument("--temperature", "sampling temperature", default=1.0, within="(0, 100]"),
+    argument("--max-new-tokens", "tokens per completion", default=256, within="[1, 1e7]"),
+    argument("--microbatch-tokens", "tokens per microbatch", default=16384, within="[1, 1e8]"),
+    argument("--seed", "sampling seed", default=0, within=SEEDS),
     json_option(),
 )
 def run_groups(options: Options) -> None:
@@ -133,7 +136,7 @@ def run_groups(options: Options) -> None:
     """
     from groupwise.bench.group_size import GroupsWork, bench_groups
 
-    options.sizes = tuple(parse_numbers(options.sizes, "--sizes", "4,8,16", int))
+    options.sizes = tuple(parse_numbers(options.sizes, "--sizes", "4,8,16", int, "[2, 1e5]"))
     options.options = tuple(options.settings)
     _print_timing(bench_groups(_work(GroupsWork, options)), options)
 

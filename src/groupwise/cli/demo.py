@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from groupwise.cli.arguments import Options, argument, takes
+from groupwise.cli.arguments import SEEDS, Options, argument, takes
 from groupwise.cli.printing import say
 from groupwise.config import find_recipe, load_recipe
 
 
 @takes(
-    argument("--seed", "seed of the run", default=0),
+    argument("--seed", "seed of the run", default=0, within=SEEDS),
     argument("--run-dir", "directory of the run (default: a new one in runs/)", type=Path),
 )
 def run(options: Options) -> int:

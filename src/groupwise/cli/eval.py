@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from groupwise.base.signals import StopControl
-from groupwise.cli.arguments import TASK, Options, argument, json_option, parse_numbers, table_of, takes, task_option
+from groupwise.cli.arguments import (
+    SEEDS,
+    TASK,
+    Options,
+    argument,
+    json_option,
+    parse_numbers,
+    table_of,
+    takes,
+    task_option,
+)
 from groupwise.cli.printing import print_json, print_table, say
 from groupwise.config import ConfigError
 
@@ -29,15 +39,26 @@ if TYPE_CHECKING:
     argument(
         "--task", f"{TASK}, or math500, sql, general; repeatable (default: the run's own task)", default=[], metavar="T"
     ),
-    argument("--n", "completions per problem (default: the largest --k)", type=int),
+    argument("--n", "completions per problem (default: the largest --k)", type=int, within="[1, 1e6]"),
     argument("--k", "report pass@k and maj@k for these k (default: 1)", default="", metavar="1,4,8"),
     argument("--checkpoint", "of a run: best, last, or a name (default: best)"),
-    argument("--limit", "use only the first N problems; 0: all", default=0, metavar="N"),
+    argument("--limit", "use only the first N problems; 0: all", default=0, metavar="N", within="[0, 1e9]"),
     argument("--split", "which problems to use", default="held_out", choices=("held_out", "train")),
-    argument("--temperature", "0 is greedy (default: 0 for one completion per problem, else 1)", type=float),
+    argument(
+        "--temperature",
+        "0 is greedy (default: 0 for one completion per problem, else 1)",
+        type=float,
+        within="[0, 100]",
+    ),
     argument("--greedy", "also evaluate one greedy completion per problem, as a second result", default=False),
-    argument("--max-new-tokens", "tokens per completion (default: the run's or 1024)", default=0, metavar="N"),
-    argument("--seed", "sampling seed", default=0),
+    argument(
+        "--max-new-tokens",
+        "tokens per completion (default: the run's or 1024)",
+        default=0,
+        metavar="N",
+        within="[0, 1e7]",
+    ),
+    argument("--seed", "sampling seed", default=0, within=SEEDS),
     task_option("set a task option; TASK.key=value for one of several tasks; repeatable"),
     argument(
         "--chat-template-option",
@@ -54,7 +75,7 @@ def run(options: Options) -> int:
     from groupwise.runs.results import result_to_json
 
     # Checked before a model is loaded, so that a typo is reported at once.
-    ks = tuple(sorted(set(parse_numbers(options.k or "1", "--k", "1,4,8", int))))
+    ks = tuple(sorted(set(parse_numbers(options.k or "1", "--k", "1,4,8", int, "[1, 1e6]"))))
     for task in options.task:
         check_task(task)
     subject = open_subject(options.model, options.checkpoint, _template_options(options.chat_template_option))

@@ -14,7 +14,9 @@ from groupwise.cli.printing import say
 
 @takes(
     argument("folders", "folders with models of the same architecture", type=Path, nargs="+"),
-    argument("--weights", "one per folder; they must sum to 1", type=float, nargs="+", required=True),
+    argument(
+        "--weights", "one per folder; they must sum to 1", type=float, nargs="+", required=True, within="[-1e6, 1e6]"
+    ),
     argument("--out", "the folder to write: a new or an empty one", default=Path("merged")),
 )
 def run(options: Options) -> None:

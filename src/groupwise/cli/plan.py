@@ -12,9 +12,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groupwise.cli.arguments import RECIPE, Options, argument, json_option, set_option, takes
+from groupwise.cli.arguments import RECIPE, Options, argument, json_option, parse_numbers, set_option, takes
 from groupwise.cli.printing import print_json, say
 from groupwise.config import ConfigError, Recipe, find_recipe, load_recipe
+from groupwise.config.build import require
 
 if TYPE_CHECKING:
     from groupwise.planner.make_plan import Plan
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
     argument("recipe", RECIPE),
     set_option(),
     argument("--gpu", "as in a100-40, 4090, h100, h200; this: the GPU of this machine", default="this"),
-    argument("--memory-gib", "pretend the GPU has this much memory", type=float),
-    argument("--ranks", "number of GPUs", default=1),
+    argument("--memory-gib", "pretend the GPU has this much memory", type=float, within="(0, 1e6]"),
+    argument("--ranks", "number of GPUs", default=1, within="[1, 1e5]"),
     argument("--prompt-tokens", "mean prompt tokens; task: measure the recipe's task (default: 128)", metavar="N"),
-    argument("--mean-tokens", "mean tokens per completion (default: half max_new_tokens)", type=float),
+    argument(
+        "--mean-tokens", "mean tokens per completion (default: half max_new_tokens)", type=float, within="[1, 1e7]"
+    ),
     argument("--measure", "measure this GPU first, for about a minute; later plans reuse it", default=False),
     argument("--against", "compare with what `groupwise bench step RECIPE --json` printed", type=Path, metavar="FILE"),
     json_option(),
@@ -68,9 +71,9 @@ def _prompt_tokens(given: str | None, recipe: Recipe) -> int | None:
         return None
     if given == "task":
         return mean_prompt_tokens(recipe)
-    if not given.isdecimal():
-        raise ConfigError(f"--prompt-tokens {given!r}: expected a number, or task")
-    return int(given)
+    numbers = parse_numbers(given, "--prompt-tokens", "128", int, "[1, 1e7]")
+    require(len(numbers) == 1, f"--prompt-tokens {given}: expected one number, or task")
+    return numbers[0]
 
 
 def _print_comparison(plan: Plan, measured: dict[str, object], options: Options) -> int:

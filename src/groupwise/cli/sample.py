@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from groupwise.base.harmless import printable
 from groupwise.base.outside import json_value
-from groupwise.cli.arguments import TASK, Options, argument, json_option, takes
+from groupwise.cli.arguments import SEEDS, TASK, Options, argument, json_option, takes
 from groupwise.cli.printing import print_json, say
 from groupwise.config import ConfigError
 
@@ -17,14 +17,20 @@ from groupwise.config import ConfigError
 @takes(
     argument("model", "a run directory, a hub id, a model folder, a .gguf file, or tiny-qwen3"),
     argument("question", "the user's message"),
-    argument("--n", "number of completions", default=4),
+    argument("--n", "number of completions", default=4, within="[1, 1e6]"),
     argument("--best-of", "how to pick", default="none", choices=("none", "majority", "verifier")),
     argument("--task", f"the task whose verifier judges the completions: {TASK}"),
     argument("--fields", 'what the verifier needs, as in {"answer": 18} (default: {})', default="{}", metavar="JSON"),
     argument("--checkpoint", "of a run: best, last, or a name (default: best)"),
-    argument("--temperature", "sampling temperature; 0: greedy", default=1.0),
-    argument("--max-new-tokens", "tokens per completion (default: 512, or what fits)", type=int, metavar="N"),
-    argument("--seed", "sampling seed; for tiny-… also the seed of the weights", default=0),
+    argument("--temperature", "sampling temperature; 0: greedy", default=1.0, within="[0, 100]"),
+    argument(
+        "--max-new-tokens",
+        "tokens per completion (default: 512, or what fits)",
+        type=int,
+        metavar="N",
+        within="[1, 1e7]",
+    ),
+    argument("--seed", "sampling seed; for tiny-… also the seed of the weights", default=0, within=SEEDS),
     json_option("print a JSON line per completion, and one for the choice"),
 )
 def run(options: Options) -> None:

@@ -18,8 +18,8 @@ from groupwise.config import ConfigError
 @takes(
     argument("file", "a Python program", type=Path),
     json_option("print JSON: status, stdout, stderr, seconds, …"),
-    argument("--seconds", "CPU time limit", default=2.0),
-    argument("--memory-mb", "memory limit, in MB", default=256),
+    argument("--seconds", "CPU time limit", default=2.0, within="[0.001, 86400]"),
+    argument("--memory-mb", "memory limit, in MB", default=256, within="[1, 1048576]"),
     argument("--stdin", "what the program reads from stdin", type=Path, metavar="FILE"),
     argument("--isolation", "auto, namespaces or landlock", default="auto"),
 )

@@ -8,6 +8,7 @@ Examples:
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,13 @@ if TYPE_CHECKING:
     argument("--jobs", "runs at once; auto: as many as fit (default: as the file says, else 1)", metavar="N"),
     set_option("override a key in all arms; repeatable"),
     argument("--arms", "run only these arms", nargs="+", metavar="NAME"),
-    argument("--max-minutes", "stop and save after this time; the same command resumes", type=float, metavar="M"),
+    argument(
+        "--max-minutes",
+        "stop and save after this time; the same command resumes",
+        type=float,
+        metavar="M",
+        within="(0, 1e7]",
+    ),
     argument("--dry-run", "only show the arms, with planned time and memory where known", default=False),
     argument("--gpu", "with --dry-run: the GPU to plan for, as in h200", default="this"),
     argument("--analyse-only", "write the report of existing runs; run nothing", default=False),
@@ -53,11 +60,9 @@ def run(options: Options) -> int:
     folder = options.dir or Path("sweeps") / spec.name
     if options.analyse_only:
         return _analyse(folder, options)
-    if options.max_minutes is not None and not options.max_minutes > 0:
-        raise ConfigError(f"--max-minutes {options.max_minutes:g}: must be above 0")
     jobs: int | str = spec.jobs
     if options.jobs is not None:
-        jobs = int(options.jobs) if options.jobs.isdecimal() else options.jobs
+        jobs = int(options.jobs) if re.fullmatch("[0-9]{1,9}", options.jobs) else options.jobs
         check_jobs(jobs, "--jobs")
     sweep = resolve(spec, path.parent, options.settings)
     arms = _chosen(sweep, options.arms, spec)

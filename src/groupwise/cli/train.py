@@ -8,7 +8,6 @@ Examples:
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from groupwise.cli.arguments import RECIPE, Options, argument, set_option, takes
 from groupwise.cli.printing import say, say_commands
 from groupwise.config import ConfigError, find_recipe, load_recipe
+from groupwise.distributed.launch import launched_ranks
 
 if TYPE_CHECKING:
     from groupwise.training.setup import RunRequest
@@ -34,9 +34,15 @@ if TYPE_CHECKING:
     argument("--accept-verifier", "resume even if the verifier's version has changed", default=False),
     argument("--accept-logs", "resume even if logs are missing or were changed", default=False),
     argument("--start-over", "with --resume: begin again at step 1; what there is moves to RUN/old-N", default=False),
-    argument("--memory-gib", "limit this run's GPU memory, for runs that share a GPU", type=float, metavar="N"),
+    argument(
+        "--memory-gib",
+        "limit this run's GPU memory, for runs that share a GPU",
+        type=float,
+        metavar="N",
+        within="(0, 1e6]",
+    ),
     argument("--ray", "train on a Ray cluster, with verifier workers on all its machines", default=False),
-    argument("--ray-ranks", "number of ranks (default: one per GPU)", type=int, metavar="N"),
+    argument("--ray-ranks", "number of ranks (default: one per GPU)", type=int, metavar="N", within="[1, 1e5]"),
     argument("--ray-address", "the cluster (default: RAY_ADDRESS, or a new one here)", metavar="HOST:PORT"),
 )
 def run(options: Options) -> int:
@@ -49,7 +55,8 @@ def run(options: Options) -> int:
     for name, is_chosen in choices.items():
         if is_chosen and not is_resumed:
             raise ConfigError(f"train --{name.replace('_', '-')}: needs --resume RUN; drop it for a new run")
-    if options.ray and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    _, num_ranks = launched_ranks()
+    if options.ray and num_ranks > 1:
         raise ConfigError("train --ray: starts the ranks itself; leave torchrun out")
     if not options.ray and (options.ray_ranks is not None or options.ray_address is not None):
         raise ConfigError("train --ray-ranks, --ray-address: need --ray")
@@ -79,7 +86,8 @@ def train_here(request: RunRequest) -> int:
     from groupwise.api.train_runs import carry_out_watched
 
     is_finished = carry_out_watched(request)
-    if int(os.environ.get("RANK", "0")) > 0:
+    rank, _ = launched_ranks()
+    if rank > 0:
         return 0 if is_finished else 1
     return _finish(request, is_finished)
 

@@ -18,7 +18,7 @@ NUM_SHOWN = 50
 @takes(
     argument("task", TASK),
     *SCORING_OPTIONS,
-    argument("--limit", "use the first N problems per split; 0: all", default=0, metavar="N"),
+    argument("--limit", "use the first N problems per split; 0: all", default=0, metavar="N", within="[0, 1e9]"),
     json_option(),
 )
 def run(options: Options) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @takes(
     argument("runs", "run directories, or folders with runs (default: runs)", type=Path, nargs="*", metavar="RUNS"),
-    argument("--port", "local port; 0: any free one", default=8470, metavar="N"),
+    argument("--port", "local port; 0: any free one", default=8470, metavar="N", within="[0, 65535]"),
     argument("--follow-links", "also read what links in RUNS lead to outside of them", default=False),
     argument("--open", "open the browser", default=False, action=argparse.BooleanOptionalAction),
     json_option("print the address and the runs found as one line of JSON"),
@@ -31,8 +31,6 @@ def run(options: Options) -> None:
     from groupwise.web.dashboard.library import Library
     from groupwise.web.dashboard.loopback_server import DashboardServer
 
-    if not 0 <= options.port <= 65535:
-        raise ConfigError(f"--port {options.port}: choose a port from 1 to 65535, or 0 for any free one")
     for path in options.runs:
         if not path.is_dir():
             raise ConfigError(f"no folder at {path}; name a run directory, or a folder with runs")

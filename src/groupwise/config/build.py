@@ -90,12 +90,14 @@ class NotEmpty:
         require(value != "", f"{key} = '': {self.why}")
 
 
+MAX_SEED = 2**53
+"""Integers up to this are exact in any JSON."""
 Amount = Annotated[float, Within("[-1e6, 1e6]")]
 Share = Annotated[float, Within("[0, 1]")]
 Seconds = Annotated[float, Within("(0, 1e7]")]
 Count = Annotated[int, Within("[1, 1e9]")]
 CountOrZero = Annotated[int, Within("[0, 1e9]")]
-Seed = Annotated[int, Within(f"[0, {2**53}]")]  # integers up to this are exact in any JSON
+Seed = Annotated[int, Within(f"[0, {MAX_SEED}]")]
 Name = Annotated[str, SafeName()]
 
 

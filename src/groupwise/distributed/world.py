@@ -7,7 +7,6 @@ For how the weights are split, see shards.py.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import torch.distributed
 from torch import Tensor
 
 from groupwise.base.text_layout import first_line
+from groupwise.distributed.launch import FIX, launch_number, launched_ranks
 
 T = TypeVar("T")
 SECONDS_TO_LET_GO = 0.25
@@ -82,8 +82,11 @@ class Ranks(World):
     def __init__(self) -> None:
         """Join the ranks that `torchrun` describes in the environment."""
         if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-        torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+            torch.cuda.set_device(launch_number("LOCAL_RANK", 0, f"[0, {torch.cuda.device_count() - 1}]"))
+        try:
+            torch.distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
+        except torch.distributed.DistError as error:
+            raise RankLost(f"the ranks did not find each other ({first_line(error)}); {FIX}") from error
         self.rank = torch.distributed.get_rank()
         self.size = torch.distributed.get_world_size()
 
@@ -120,5 +123,5 @@ def join_world() -> World:
 
     A single rank that `torchrun` started still shards its weights, into one part: it runs the code of many ranks.
     """
-    is_launched = torch.distributed.is_torchelastic_launched() or int(os.environ.get("WORLD_SIZE", "1")) > 1
-    return Ranks() if is_launched else World()
+    _, size = launched_ranks()
+    return Ranks() if size > 1 or torch.distributed.is_torchelastic_launched() else World()

@@ -12,7 +12,6 @@ Workers import this module, so nothing here imports torch.
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 from groupwise.config import VerifierConfig
 from groupwise.config.build import require
 from groupwise.config.named_code import is_function, load_named
+from groupwise.distributed.launch import launch_number
 from groupwise.rewards.process.score_process import ProcessScorer, arithmetic_score, split_steps
 from groupwise.runs.records import score_from_json, score_to_json
 from groupwise.tasks.task import Task
@@ -130,7 +130,7 @@ def make_scorer(task: Task, config: VerifierConfig, make_pool: PoolMaker = Worke
     function = ScoreFunction(task, config.process)
     if config.workers == 0:
         return LocalScorer(function)
-    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # set by torchrun
+    ranks_here = launch_number("LOCAL_WORLD_SIZE", 1, "[1, 1e6]")
     num_workers = usual_workers(num_cores(), ranks_here) if config.workers == "auto" else config.workers
     limits = Limits(config.seconds, config.wall_seconds, config.memory_mb)
     return PooledScorer(function, num_workers, limits, make_pool).start()

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from groupwise.base.json_values import dotted_items
 from groupwise.config import RECIPES, ConfigError, build
-from groupwise.config.build import Config, Name, Seed, Within, require
+from groupwise.config.build import Config, Name, Seed, Within, require, shown
 from groupwise.config.recipe import find_shipped, parse_toml, read_text
 
 SWEEPS = RECIPES / "sweeps"
@@ -169,8 +169,8 @@ def check_unique(names: list[str], where: str) -> None:
 
 
 def check_jobs(jobs: int | str, where: str) -> None:
-    is_count = isinstance(jobs, int) and jobs >= 1
-    require(is_count or jobs == "auto", f'{where} = {jobs!r}: expected a number of at least 1, or "auto"')
+    is_count = isinstance(jobs, int) and 1 <= jobs <= MAX_ARMS
+    require(is_count or jobs == "auto", f'{where} = {shown(jobs)}: expected a number from 1 to {MAX_ARMS:,}, or "auto"')
 
 
 def find_sweep(given: str) -> Path:

@@ -14,7 +14,6 @@ from groupwise.bench import group_size as bench
 from groupwise.bench.group_noise import Noise, bought, common_signal, measure_noise, signal_to_noise, slope
 from groupwise.bench.group_size import SKETCH, GroupsWork, Sketcher
 from groupwise.cli import main
-from groupwise.config import ConfigError
 from groupwise.evals.subject import open_subject
 from groupwise.models import placement
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, ScoredGroup, Verdict
@@ -187,8 +186,8 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "group_mean, 2 to 4: unknown: at 2 the signal is statistically indistinguishable" in capsys.readouterr().out
     assert main([*asked, "--sizes", "4"]) == 2
     assert "--sizes 4: give at least two" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="--problems 1"):
-        GroupsWork(model="tiny-qwen3", task=TASK, problems=1)
+    assert main([*asked, "--problems", "1"]) == 2
+    assert "--problems = 1: must be from 2" in capsys.readouterr().err
 
 
 def test_rewards_that_are_all_the_same_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,9 +76,9 @@ def test_prompts_as_the_task_has_them(recipe: str, capsys: pytest.CaptureFixture
         (["--gpu", "h2000"], "--gpu 'h2000': unknown"),
         (["--gpu", "h200", "--measure"], "drop --gpu h200"),
         (["--gpu", "h200", "--memory-gib", "0"], "must be above 0"),
-        (["--gpu", "h200", "--ranks", "0"], "--ranks 0"),
+        (["--gpu", "h200", "--ranks", "0"], "--ranks = 0"),
         (["--gpu", "h200", "--prompt-tokens", "many"], "--prompt-tokens 'many'"),
-        (["--gpu", "h200", "--prompt-tokens", "0"], "--prompt-tokens 0"),
+        (["--gpu", "h200", "--prompt-tokens", "0"], "--prompt-tokens = 0"),
         (["--gpu", "h200", "--against", "nowhere.json"], "--against nowhere.json"),
     ],
 )

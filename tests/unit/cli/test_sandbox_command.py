@@ -14,8 +14,8 @@ from groupwise.cli import main
     [
         ("--isolation", "bogus", "isolation = 'bogus': give one of 'auto', 'namespaces', 'landlock'"),
         ("--isolation", "landlock:0", "isolation = 'landlock:0': give one of"),
-        *[("--seconds", value, "seconds = {}: give a number from 0.001") for value in ("nan", "inf", "-1.0", "0.0")],
-        *[("--memory-mb", value, "memory_mb = {}: give a number from 1") for value in ("-5", "0", "1048577")],
+        *[("--seconds", value, "--seconds = {}: must be from 0.001") for value in ("nan", "inf", "-1.0", "0.0")],
+        *[("--memory-mb", value, "--memory-mb = {}: must be from 1") for value in ("-5", "0", "1048577")],
     ],
 )
 def test_options_out_of_range(

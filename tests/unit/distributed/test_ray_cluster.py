@@ -94,7 +94,8 @@ def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.Monkey
 def test_options_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "demo", "--ray-ranks", "2"]) == 2
     assert "need --ray" in capsys.readouterr().err
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name, value in rank_environment(1, 2, "localhost", 29500, has_gpu=False).items():
+        monkeypatch.setenv(name, value)
     assert main(["train", "demo", "--ray"]) == 2
     assert "leave torchrun out" in capsys.readouterr().err
 

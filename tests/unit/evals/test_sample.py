@@ -58,7 +58,7 @@ def test_a_question_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> N
         (["--best-of", "verifier"], "--task"),
         (["--fields", "{"], "not JSON"),
         (["--fields", "[1]"], "expected an object"),
-        (["--n", "0"], "must be at least 1"),
+        (["--n", "0"], "--n = 0: must be from 1"),
         (["--max-new-tokens", "100000"], "tokens of context"),
         (["--task", "countdown"], "no key 'numbers'"),
     ],

@@ -148,7 +148,7 @@ def test_a_summary_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path
         (["verify", "arithmetic", "nowhere.jsonl"], "nowhere.jsonl: no such file"),
         (["verify", "arithmetics", "nowhere.jsonl"], "did you mean 'arithmetic'?"),
         (["verify", "arithmetic", "nowhere.jsonl", "--set", "levls=[1]"], "did you mean 'levels'?"),
-        (["verify", "arithmetic", "nowhere.jsonl", "--seconds", "0"], "seconds = 0.0: must be above 0"),
+        (["verify", "arithmetic", "nowhere.jsonl", "--seconds", "0"], "--seconds = 0.0: must be above 0"),
         (["verify", "arithmetic", "nowhere.jsonl", "--process", "magic"], "expected one of arithmetic"),
         (["verify", "arithmetic", os.devnull], "is a device, not a regular file"),
         (["validate", BY_ID], "has neither gold_completion(problem) nor demonstrate(problem)"),

@@ -114,7 +114,7 @@ def test_an_edited_recipe_is_refused(file: str, capsys: pytest.CaptureFixture[st
         (["--arms", "epochs-3"], "--arms epochs-3: no such arm; did you mean 'epochs-2'"),
         (["--jobs", "0"], "--jobs = 0"),
         (["--jobs", "some"], "--jobs = 'some'"),
-        (["--max-minutes", "0"], "--max-minutes 0: must be above 0"),
+        (["--max-minutes", "0"], "--max-minutes = 0.0: must be above 0"),
         (["--set", "stages.grpo.stesp=1"], "stages.1.stesp: unknown key; did you mean 'steps'"),
         (["--set", "seed=1"], "list the seeds in `seeds`"),
         (["--dry-run", "--analyse-only"], "do not go together"),

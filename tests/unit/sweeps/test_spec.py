@@ -31,7 +31,7 @@ SEARCH = '[search]\ntrials = 3\n[[search.ranges]]\nname = "rate"\nkey = "stages.
         (TOP + "seeds = []\n" + KNOB, "seeds = \\[\\]: give at least one"),
         (TOP + "seeds = [1, 1]\n" + KNOB, "one is given twice"),
         (TOP + "seeds = [-1]\n" + KNOB, "seeds.0 = -1: must be from 0 to"),
-        (TOP + "jobs = 0\n" + KNOB, 'jobs = 0: expected a number of at least 1, or "auto"'),
+        (TOP + "jobs = 0\n" + KNOB, 'jobs = 0: expected a number from 1 to 10,000, or "auto"'),
         (TOP + 'jobs = "many"\n' + KNOB, "jobs = 'many'"),
         (TOP.replace("small", "../out") + KNOB, "name = '../out': use 1 to 48 letters"),
         (TOP + KNOB.replace('"kl"', '"a b"'), "knobs.0: name = 'a b'"),

@@ -48,7 +48,7 @@ def test_a_taken_port_and_a_missing_folder(
     assert cli.main(["watch", str(tmp_path / "nothing")]) == 2
     assert "no folder at" in capsys.readouterr().err
     assert cli.main(["watch", str(tmp_path), "--port", "65536"]) == 2
-    assert "--port 65536" in capsys.readouterr().err
+    assert "--port = 65536: must be from 0 to 65,535" in capsys.readouterr().err
 
 
 def test_it_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
