@@ -73,16 +73,15 @@ def _refuse_standard_library(module_name: str, where: str) -> None:
 
 def _import(module_name: str, where: str) -> ModuleType:
     top = module_name.partition(".")[0]
-    spec = importlib.util.find_spec(top)
     here = os.getcwd()
-    if spec is None and (spec := PathFinder.find_spec(top, [here])) is not None:
-        _refuse_run_dir(spec, where)
-        # Console scripts lack the current folder on their path. It stays there: the module may import more.
-        sys.path.append(here)
-        importlib.invalidate_caches()
+    spec = importlib.util.find_spec(top) or PathFinder.find_spec(top, [here])
     if spec is not None and top != "groupwise":
         _refuse_run_dir(spec, where)
         logger.warning("%s", printable(f"{where}: importing {module_name} from {_place(spec)}"))
+        if importlib.util.find_spec(top) is None:
+            # Console scripts lack the current folder on their path. It stays there: the module may import more.
+            sys.path.append(here)
+            importlib.invalidate_caches()
     return importlib.import_module(module_name)
 
 

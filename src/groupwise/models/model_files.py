@@ -18,17 +18,7 @@ from groupwise.config.build import ConfigError, require
 WEIGHTS = "*.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_LAYERS = 10_000
-_JSON = (
-    "added_tokens.json",
-    "chat_template.json",
-    "config.json",
-    "generation_config.json",
-    "special_tokens_map.json",
-    "tekken.json",
-    "tokenizer*.json",
-    "vocab.json",
-    "*.safetensors.index.json",
-)
+_JSON = ("*config.json", "*token*.json", "chat_template.json", "vocab.json", "tekken.json", "*.safetensors.index.json")
 _OTHER = ("*.jinja", "additional_chat_templates/*.jinja", "*.model", "*.txt")
 
 
@@ -45,7 +35,7 @@ def check_files(folder: Path, where: str) -> None:
             table = read_json(file, where)
             if file.name == "config.json":
                 _check_config(table, f"{where}: {file.name}")
-            if file.name.endswith(".index.json"):
+            elif file.name.endswith(".index.json"):
                 check_index(table, f"{where}: {file.name}")
 
 

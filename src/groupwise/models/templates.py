@@ -38,12 +38,13 @@ TINY_TEMPLATE = (
 )
 """That of the tiny models."""
 
-LIMITS = Limits(seconds=1.0, wall_seconds=10.0, memory_mb=1024)
+LIMITS = Limits(seconds=1.0, memory_mb=1024)
 """For one conversation. Usual templates take less than a millisecond."""
 TOTAL_S = 300.0
 """CPU time for all conversations."""
 
-
+_SYNTAX_ERRORS = ("TemplateSyntaxError", "TemplateAssertionError")
+_TOO_MUCH = ("MemoryError", "OverflowError", "RecursionError", "returned ")
 _MEND = (
     "mend it in the model's folder (chat_template.jinja, or chat_template in tokenizer_config.json), or remove it: "
     "prompts are then written as `User: …`"
@@ -107,15 +108,15 @@ class Template:
         return f"model.path = {self.path!r}: the model's chat template"
 
 
-_SYNTAX_ERRORS = ("TemplateSyntaxError", "TemplateAssertionError")
-_TOO_MUCH = ("MemoryError", "OverflowError", "RecursionError", "returned ")
-
-
 def template_of(tokenizer: Any) -> Template:
     try:
         text = tokenizer.get_chat_template()
     except ValueError as error:
         raise ConfigError(f"model.path = {tokenizer.name_or_path!r}: no chat template to use: {error}") from None
+    if not isinstance(text, str):
+        raise ConfigError(
+            f"model.path = {tokenizer.name_or_path!r}: the model's chat template is {text!r:.80}, no text"
+        )
     return Template(text, tuple(tokenizer.special_tokens_map.items()), tokenizer.name_or_path)
 
 
@@ -134,11 +135,13 @@ def _render(template: Template, conversation: Conversation) -> str:
         add_generation_prompt=conversation.is_open,
         **dict(template.names),
     )
-    return str(texts[0])
+    text = str(texts[0])
+    text.encode()  # raises for lone surrogates, which no tokenizer takes
+    return text
 
 
 def _render_here(template: Template, conversation: Conversation) -> Answer:
     try:
         return Answer(Outcome.DONE, _render(template, conversation), "", 0.0)
-    except jinja2.TemplateError as error:
+    except (jinja2.TemplateError, UnicodeEncodeError) as error:
         return Answer(Outcome.RAISED, None, f"{type(error).__name__}: {error}", 0.0)

@@ -26,12 +26,9 @@ MAX_RESTARTS = 3
 """Number of supervisors that may die without an answer in between before the pool gives up."""
 MIN_USUAL, MAX_USUAL = 2, 16
 _PACKAGES = str(Path(__file__).resolve().parents[2])
-_BOOT = """
-import sys
-sys.path.append(sys.argv[1])
-from groupwise.workers.supervisor import main
-main(int(sys.argv[2]))
-"""
+_BOOT = (
+    "import sys; sys.path.append(sys.argv[1]); from groupwise.workers.supervisor import main; main(int(sys.argv[2]))"
+)
 
 
 class PoolFailed(RuntimeError):
