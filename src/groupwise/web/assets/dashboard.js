@@ -14,6 +14,7 @@ import { visible } from "./visible.js";
 import { showCharts, showTools } from "./watched-curves.js";
 
 const POLL_MS = 1000;
+const MAX_WARNINGS = 8;
 const VIEWS = ["overview", "groups", "recipe"];
 
 // Show the state in the address.
@@ -146,7 +147,8 @@ const showWarnings = () => {
   const ofRuns = chosenRuns().flatMap((id) => [...runOf(id).errors, ...dataOf(id).warnings]);
   const texts = [...new Set([...watched.warnings, ...ofRuns])];
   byId("warnings").hidden = texts.length === 0;
-  setText(byId("warnings"), visible(texts.slice(0, 5).join("\n")));
+  const more = texts.length > MAX_WARNINGS ? [`… and ${texts.length - MAX_WARNINGS} more`] : [];
+  setText(byId("warnings"), visible([...texts.slice(0, MAX_WARNINGS), ...more].join("\n")));
 };
 
 listen("curves grew", showCharts);

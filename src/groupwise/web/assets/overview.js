@@ -76,7 +76,8 @@ const showSigns = (found) => {
   setText(byId("signs-title"), isUsual ? "The loss is 0. Is it training?" : "Is it training?");
   if (!stage) {
     const isLearning = found && found.stages.length;
-    byId("signs").replaceChildren(make("p", "dim", !found ? "Reading the run …" : isLearning
+    byId("signs").replaceChildren(make("p", "dim", !found ? "Reading the run …" : found.error
+      ? "The run cannot be examined; the reason is below." : isLearning
       ? "This stage has no rewards: its loss is a negative log-likelihood and should fall. See SFT loss below."
       : "No step has been recorded yet."));
     return;

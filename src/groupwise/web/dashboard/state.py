@@ -65,7 +65,7 @@ def read_summary(run_dir: Path) -> RunSummary:
     def read_last(name: str, make: Callable[[Mapping[str, Any]], T], max_bytes: int) -> tuple[T, ...]:
         records, is_damaged = read(lambda: last_records(run_dir / name, make, max_bytes)) or ((), False)
         if is_damaged:
-            errors.append(f"{name} has damaged lines, which were left out")
+            errors.append(f"{run_dir / name} has damaged lines, which were left out")
         return records
 
     recipe = read(lambda: Run(run_dir).recipe_if_any) or {}
