@@ -24,7 +24,7 @@ from groupwise.config.named_code import is_function, load_named
 from groupwise.distributed.launch import launch_number
 from groupwise.rewards.process.score_process import ProcessScorer, arithmetic_score, split_steps
 from groupwise.runs.records import score_from_json, score_to_json
-from groupwise.tasks.task import Task
+from groupwise.tasks.task import ProgramRunner, Task
 from groupwise.types import Group, Problem, Score, Verdict
 from groupwise.workers import Answer, Limits, Outcome, Pool, WorkerPool, num_cores, usual_workers
 
@@ -91,6 +91,8 @@ class PooledScorer:
         self, function: ScoreFunction, num_workers: int, limits: Limits, make_pool: PoolMaker = WorkerPool
     ) -> None:
         self._verifier = function.task.verifier
+        if isinstance(function.task, ProgramRunner):
+            limits = replace(limits, wall_seconds=max(limits.wall_seconds, function.task.max_wall_seconds))
         self._pool = make_pool(function, num_workers, limits)
 
     def start(self) -> PooledScorer:

@@ -15,6 +15,9 @@ from groupwise.tasks.rows import Row, plain_text, stable_id
 from groupwise.tasks.task import DataTask, ShareBelowOne
 from groupwise.types import Message, Problem, Score
 
+MAX_WALLS = 3
+"""A program's wall-clock limit, and twice that for the judge of its answers."""
+
 
 @dataclass(frozen=True)
 class CodeTask(Config):
@@ -33,9 +36,16 @@ class CodeTask(Config):
     def check(self) -> None:
         check_options(self.seconds, self.memory_mb, self.isolation)
 
+    @property
+    def limits(self) -> ProgramLimits:
+        return ProgramLimits(seconds=self.seconds, memory_mb=self.memory_mb)
+
+    @property
+    def max_wall_seconds(self) -> float:
+        return MAX_WALLS * self.limits.wall
+
     def score(self, problem: Problem, completion: str) -> Score:
-        limits = ProgramLimits(seconds=self.seconds, memory_mb=self.memory_mb)
-        return score_code(problem.answer, completion, self.verifier, limits, shared_sandbox(self.isolation))
+        return score_code(problem.answer, completion, self.verifier, self.limits, shared_sandbox(self.isolation))
 
     def demonstrate(self, problem: Problem) -> str:
         """Return the data set's own solution."""

@@ -63,6 +63,15 @@ class GoldWriter(Protocol):
         """Return a completion that must be judged correct; None for a problem without a gold answer."""
 
 
+@runtime_checkable
+class ProgramRunner(Protocol):
+    """A task that runs programs within limits of its own, whose verdict on a slow program is `wrong`."""
+
+    @property
+    def max_wall_seconds(self) -> float:
+        """Longest wall-clock time of one completion; the scorer waits at least as long."""
+
+
 @dataclass(frozen=True)
 class GeneratedTask(Config):
     """Generated problems: the same seed gives the same problems, and the splits share none.
