@@ -9,23 +9,15 @@ status 1 if an attack was not held. It takes about two minutes.
 
 from __future__ import annotations
 
-import argparse
-import datetime
 import os
 import platform
 import re
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterable
-from pathlib import Path
 
-import pytest
+from corpora import run_corpora
 
 from groupwise.sandbox import probe
-from groupwise.workers import num_cores
 
-ROOT = Path(__file__).resolve().parent.parent
 CORPORA = {
     "hostile programs": ("sandbox/test_attacks.py::test_attack",),
     "programs that cheat their tests": (
@@ -50,17 +42,6 @@ CORPORA = {
 """Tests below tests/unit; each of their cases is one attack."""
 
 
-class Record:
-    """A pytest plugin that keeps how each test ended."""
-
-    def __init__(self) -> None:
-        self.ends: dict[str, str] = {}
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" or not report.passed:
-            self.ends[report.nodeid] = report.outcome
-
-
 def corpus_of(test: str) -> str:
     """Return the corpus of a test, with its isolation where it has one."""
     function, _, case = test.removeprefix("tests/unit/").partition("[")
@@ -69,44 +50,19 @@ def corpus_of(test: str) -> str:
     return f"{corpus}, {isolation[0]}" if isolation else corpus
 
 
-def table(ends: Iterable[tuple[str, str]]) -> str:
-    """Return the table of tests and their ends. What this machine does not offer was not tried."""
-    counts = Counter((corpus_of(test), end) for test, end in ends)
-    lines = ["| corpus | tried | held |", "|---|---|---|"]
-    for corpus in dict.fromkeys(name for name, _ in counts):
-        held, failed = counts[corpus, "passed"], counts[corpus, "failed"]
-        row = f"{held + failed} | {held}" if held + failed else "not offered by this machine | "
-        lines.append(f"| {corpus} | {row} |")
-    return "\n".join(lines)
-
-
-def page(found: str, seconds: float) -> str:
-    """Return the table as a page of benchmarks/results."""
+def page(seconds: float) -> str:
     offers = probe()
     return (
-        f"# Attacks, {num_cores()} CPU cores, {datetime.date.today()}\n\n"
         f"`python benchmarks/attacks.py`: {offers['system']}, landlock version {offers['landlock version']}, "
         f"Python {platform.python_version()}, user {os.geteuid()}; {seconds:.0f} s.\n\n"
         "Each attack is a case of a test below tests/unit and is judged there. Held: nothing reached, changed or left\n"
-        "behind, no reward, an answer in time.\n\n"
-        f"{found}\n"
+        "behind, no reward, an answer in time."
     )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, help="write the table as a page, too")
-    options = parser.parse_args()
-    output = options.output and options.output.resolve()
-    os.chdir(ROOT)
-    record, start = Record(), time.monotonic()
-    tests = [f"tests/unit/{function}" for functions in CORPORA.values() for function in functions]
-    status = pytest.main(["-p", "no:cacheprovider", "-n0", "--no-header", "--tb=short", *tests], plugins=[record])
-    found = table(record.ends.items())
-    print(found)
-    if output:
-        output.write_text(page(found, time.monotonic() - start), encoding="utf-8")
-    return int(status)
+    tests = [f"unit/{function}" for functions in CORPORA.values() for function in functions]
+    return run_corpora(__doc__, "Attacks", page, tests, corpus_of, {})
 
 
 if __name__ == "__main__":

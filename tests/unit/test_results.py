@@ -35,6 +35,7 @@ ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "benchmarks" / "results_pages.py"
 FIGURE_SCRIPT = ROOT / "benchmarks" / "results_figure.py"
 ARCHIVES_SCRIPT = ROOT / "benchmarks" / "archives.py"
+CORPORA_SCRIPT = ROOT / "benchmarks" / "corpora.py"
 
 
 def script(path: Path) -> ModuleType:
@@ -47,10 +48,10 @@ def script(path: Path) -> ModuleType:
     return module
 
 
-def reader(path: Path) -> ModuleType:
-    """A script that imports benchmarks/archives.py."""
-    if "archives" not in sys.modules:
-        script(ARCHIVES_SCRIPT)
+def reader(path: Path, imported: Path = ARCHIVES_SCRIPT) -> ModuleType:
+    """A script that imports another script."""
+    if imported.stem not in sys.modules:
+        script(imported)
     return script(path)
 
 
@@ -357,12 +358,16 @@ def test_group_sizes(tables: ModuleType, tmp_path: Path) -> None:
     assert shown[-1] == "| it | −1.00 (−1.10 to −0.90) | −0.87 (−0.90 to −0.84) |"
 
 
-def test_attacks_are_counted_by_corpus() -> None:
-    module = script(ROOT / "benchmarks" / "attacks.py")
-    for functions in module.CORPORA.values():
+@pytest.mark.parametrize(("file", "tests"), [("attacks.py", "tests/unit"), ("faults.py", "tests")])
+def test_corpora_are_tests(file: str, tests: str) -> None:
+    for functions in reader(ROOT / "benchmarks" / file, CORPORA_SCRIPT).CORPORA.values():
         for function in functions:
             path, _, name = function.partition("::")
-            assert f"\ndef {name}(" in (ROOT / "tests" / "unit" / path).read_text(), function
+            assert f"\ndef {name}(" in (ROOT / tests / path).read_text(), function
+
+
+def test_attacks_are_counted_by_corpus() -> None:
+    module = reader(ROOT / "benchmarks" / "attacks.py", CORPORA_SCRIPT)
     programs, answers = "tests/unit/sandbox/test_attacks.py::test_attack", module.CORPORA["hostile queries"][0]
     ends = [
         (f"{programs}[namespaces-fork]", "skipped"),
@@ -370,10 +375,11 @@ def test_attacks_are_counted_by_corpus() -> None:
         (f"{programs}[landlock:1-landlock]", "failed"),
         (f"tests/unit/{answers}[landlock-x]", "passed"),
     ]
-    assert module.table(ends).splitlines()[2:] == [
+    shown = script(CORPORA_SCRIPT).table(ends, module.corpus_of, {answers.partition("::")[2] + "[landlock-x]": 7})
+    assert shown.splitlines()[2:] == [
         "| hostile programs, namespaces | not offered by this machine |  |",
         "| hostile programs, landlock:1 | 2 | 1 |",
-        "| hostile queries | 1 | 1 |",
+        "| hostile queries | 7 | 7 |",
     ]
 
 

@@ -46,9 +46,9 @@ class RunLog:
         self.confirm_lock: Callable[[], None] = lock.confirm if lock else lambda: None
         self._sinks = tuple(sinks)
         self._extents = {name: Extent() for name in (*LINES, *FOLDERS)}
-        with writing(self.run_dir):
-            self._make_folders()
-            for name in LINES:
+        self._make_folders()
+        for name in LINES:
+            with writing(self.run_dir / name):
                 repair_tail(self.run_dir / name)
         for watcher in self._watchers():
             watcher.watch(self)
@@ -165,8 +165,9 @@ class RunLog:
         self._tell(lambda sink: sink.close())
 
     def _make_folders(self) -> None:
-        for folder in FOLDERS:
-            (self.run_dir / folder).mkdir(parents=True, exist_ok=True)
+        for name in FOLDERS:
+            with writing(self.run_dir / name):
+                (self.run_dir / name).mkdir(parents=True, exist_ok=True)
 
     def _rewind_lines(self, path: Path, step: int) -> None:
         repair_tail(path)

@@ -87,7 +87,10 @@ def recipe_of(run_dir: Path) -> Recipe:
     if not (run_dir / layout.RECIPE).exists():
         raise ConfigError(f"{run_dir} has no run to resume: there is no {layout.RECIPE} in it")
     run = Run(run_dir)
-    recipe, info = make_recipe(run.recipe), run.info_if_any
+    try:
+        recipe, info = make_recipe(run.recipe), run.info_if_any
+    except ConfigError as error:
+        raise ConfigError(f"{run_dir / layout.RECIPE}: {error}") from None
     # A run that was killed at its start has no info.
     if "fingerprint" in info:
         refuse_changes({"fingerprint": fingerprint(recipe)}, info)
@@ -103,8 +106,11 @@ def memory_limit_of(run_dir: Path) -> float | None:
 
     Sizes of packs and chunks depend on it, and so do the last bits of every sum.
     """
-    # A run that was killed at its start has no info.
-    limit = Run(run_dir).info_if_any.get("machine", {}).get("memory_limit_gib")
+    info = Run(run_dir).info_if_any
+    if not info:  # as in a run that was killed at its start
+        path = run_dir / layout.INFO
+        logger.warning("%s is missing: if the run had a limit on GPU memory, give it with --memory-gib", path)
+    limit = info.get("machine", {}).get("memory_limit_gib")
     return None if limit is None else float(limit)
 
 
