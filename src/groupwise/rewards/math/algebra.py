@@ -22,6 +22,7 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 from math_verify import verify  # type: ignore[import-untyped]
+from sympy.core.function import AppliedUndef  # type: ignore[import-untyped]
 
 from groupwise.rewards.math.latex import Node
 from groupwise.rewards.math.latex_values import POSITIVE_POINTS, variable_at
@@ -42,14 +43,22 @@ def is_same_by_algebra(gold: Node, answer: Node) -> bool:
 
 
 def _agrees_at(ours: Any, theirs: Any, point: int) -> bool:
-    values = []
-    for expression in (ours, theirs):
-        names = {symbol: _rational(symbol.name, point) for symbol in expression.free_symbols}
-        values.append(sympy.N(expression.subs(names), NUM_DIGITS + 100))
-    if not all(value.is_number for value in values):
-        return True  # an unknown function has no value: leave the decision to math-verify
-    size = max(abs(values[0]), abs(values[1]))
-    return bool(abs(values[0] - values[1]) <= size * sympy.Float(10) ** -NUM_DIGITS)
+    one, other = (_value(expression, point) for expression in (ours, theirs))
+    if not (one.is_number and other.is_number) or one.has(sympy.nan, sympy.zoo) or other.has(sympy.nan, sympy.zoo):
+        return False
+    return bool(abs(one - other) <= max(abs(one), abs(other)) * sympy.Float(10) ** -NUM_DIGITS)
+
+
+def _value(expression: Any, point: int) -> Any:
+    expression = expression.replace(lambda part: isinstance(part, AppliedUndef), _as_sine)
+    names = {symbol: _rational(symbol.name, point) for symbol in expression.free_symbols}
+    return sympy.N(expression, NUM_DIGITS + 100, subs=names)  # substituting first would be exact, and may be huge
+
+
+def _as_sine(call: Any) -> Any:
+    """Give an unknown function the values that it has in `latex_values`."""
+    slope, shift = (_rational(f"{call.func.__name__}()", point) for point in (0, 1))
+    return sympy.sin(slope * call.args[0] + shift)
 
 
 def _rational(name: str, point: int) -> Any:

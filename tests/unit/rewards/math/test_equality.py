@@ -218,6 +218,7 @@ DIFFERENT = [
         )
     ),
     (r"\sqrt2", r"\sqrt2(1+10^{-12})"),
+    (r"f(x) + \sqrt2", r"f(x) + \sqrt2 + 10^{-50}"),
     (r"y = x\sqrt2", r"y = x\sqrt2+10^{-12}"),
 ]
 UNDONE = [
@@ -371,6 +372,7 @@ def test_bombs_never_reach_algebra(monkeypatch: pytest.MonkeyPatch, bomb: str) -
         (r"\sqrt{2}", r"\frac{1855077841}{1311738121}", False, "algebra"),
         (r"\sqrt{2}\pi", r"\frac{1855077841}{1311738121}\pi", False, "algebra"),
         (r"\ln x^2", r"2\ln x", False, "algebra"),
+        (r"\sin x", r"\sin x \cdot \frac{\sin(\pi)}{\sin(\pi)}", False, "algebra"),
         (r"\ln(x^2)", r"2\ln|x|", True, "points"),
         (r"\sqrt[3]{x^3}", "x", True, "points"),
     ],
