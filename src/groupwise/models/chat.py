@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from groupwise.config.build import ConfigError
-from groupwise.models.templates import Conversation, template_of
+from groupwise.models.templates import template_of
 from groupwise.types import Problem, Prompt
 
 _INCOMPLETE = "\ufffd"
@@ -51,7 +51,7 @@ class Prompts:
         """Return the prompts of many problems, which is faster than one after the other."""
         new = list({problem.id: problem for problem in problems if problem.id not in self._by_id}.values())
         conversations = [
-            Conversation([{"role": message.role, "content": message.content} for message in problem.messages])
+            ([{"role": message.role, "content": message.content} for message in problem.messages], True)
             for problem in new
         ]
         for problem, answer in zip(new, self._template.render(conversations), strict=True):

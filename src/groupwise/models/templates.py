@@ -16,7 +16,7 @@ import jinja2
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from groupwise.base.text_layout import shortened
-from groupwise.config.build import ConfigError
+from groupwise.config.build import ConfigError, require
 from groupwise.types import Message
 from groupwise.workers import Answer, Limits, Outcome, WorkerPool
 
@@ -51,11 +51,8 @@ _MEND = (
 )
 
 
-@dataclass(frozen=True)
-class Conversation:
-    messages: Sequence[Mapping[str, str]]
-    is_open: bool = True
-    """It ends at the start of the assistant's turn."""
+Conversation = tuple[Sequence[Mapping[str, str]], bool]
+"""Messages, and whether they are followed by the start of the assistant's turn."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +60,8 @@ class Template:
     text: str
     names: tuple[tuple[str, str], ...]
     """The special tokens, which a template knows by name."""
-    path: str
-    """The model's, for messages."""
+    where: str
+    """Begins the messages of errors."""
 
     def render(self, conversations: Sequence[Conversation]) -> Iterator[Answer]:
         """Yield the text of each conversation, or the reason why there is none."""
@@ -78,7 +75,7 @@ class Template:
                     yield answer
                     seconds += answer.seconds
                     if seconds > TOTAL_S:
-                        raise ConfigError(f"{self._where} takes more than {TOTAL_S:g} s for all prompts; {_MEND}")
+                        raise ConfigError(f"{self.where} takes more than {TOTAL_S:g} s for all prompts; {_MEND}")
 
     def check(self) -> None:
         """Refuse a template that is none, that goes beyond the limits, or that ignores the messages."""
@@ -87,7 +84,7 @@ class Template:
             if answer.outcome is not Outcome.RAISED or answer.detail.startswith((*_SYNTAX_ERRORS, *_TOO_MUCH)):
                 self.text_of(answer)
         if one.outcome is Outcome.DONE and one.value == other.value:
-            raise ConfigError(f"{self._where} ignores the messages: it writes the same for different ones; {_MEND}")
+            raise ConfigError(f"{self.where} ignores the messages: it writes the same for different ones; {_MEND}")
 
     def text_of(self, answer: Answer, of: str = "a message", messages: Sequence[Message] = ()) -> str:
         """Return the rendered text. Without one, raise a ConfigError that says why: `messages` were those `of` what."""
@@ -95,49 +92,41 @@ class Template:
             return str(answer.value)
         detail = shortened(answer.detail, 200)
         if detail.startswith(_SYNTAX_ERRORS):
-            raise ConfigError(f"{self._where} has a syntax error ({detail}); {_MEND}")
+            raise ConfigError(f"{self.where} has a syntax error ({detail}); {_MEND}")
         if answer.outcome is not Outcome.RAISED or detail.startswith(_TOO_MUCH):
-            raise ConfigError(f"{self._where} goes beyond its limits of time and memory ({detail}); {_MEND}")
+            raise ConfigError(f"{self.where} goes beyond its limits of time and memory ({detail}); {_MEND}")
         fix = "write messages with the roles that it knows"
         if any(message.role == "system" for message in messages):
             fix = "if it knows no system role, leave task.options.system empty and put that text into the prompts"
-        raise ConfigError(f"{self._where} refuses {of} ({detail}); {fix}")
-
-    @property
-    def _where(self) -> str:
-        return f"model.path = {self.path!r}: the model's chat template"
+        raise ConfigError(f"{self.where} refuses {of} ({detail}); {fix}")
 
 
 def template_of(tokenizer: Any) -> Template:
+    where = f"model.path = {tokenizer.name_or_path!r}: the model's chat template"
     try:
         text = tokenizer.get_chat_template()
     except ValueError as error:
-        raise ConfigError(f"model.path = {tokenizer.name_or_path!r}: no chat template to use: {error}") from None
-    if not isinstance(text, str):
-        raise ConfigError(
-            f"model.path = {tokenizer.name_or_path!r}: the model's chat template is {text!r:.80}, no text"
-        )
-    return Template(text, tuple(tokenizer.special_tokens_map.items()), tokenizer.name_or_path)
+        raise ConfigError(f"{where} is missing: {error}") from None
+    require(isinstance(text, str), f"{where} is {text!r:.80}, which is no text; {_MEND}")
+    return Template(text, tuple(tokenizer.special_tokens_map.items()), where)
 
 
 @lru_cache
 def probe(template: Template) -> tuple[Answer, ...]:
     """Render two different openings, and the first of them with the assistant's answer."""
     asked, other = ({"role": "user", "content": content} for content in "ab")
-    answered = Conversation([asked, {"role": "assistant", "content": "b"}], is_open=False)
-    return tuple(template.render([Conversation([asked]), Conversation([other]), answered]))
+    answer = {"role": "assistant", "content": "b"}
+    return tuple(template.render([([asked], True), ([other], True), ([asked, answer], False)]))
 
 
 def _render(template: Template, conversation: Conversation) -> str:
-    texts, _ = render_jinja_template(
-        [conversation.messages],
-        chat_template=template.text,
-        add_generation_prompt=conversation.is_open,
-        **dict(template.names),
+    messages, is_open = conversation
+    names = dict(template.names)
+    ((text,), _) = render_jinja_template(
+        [messages], chat_template=template.text, add_generation_prompt=is_open, **names
     )
-    text = str(texts[0])
     text.encode()  # raises for lone surrogates, which no tokenizer takes
-    return text
+    return str(text)
 
 
 def _render_here(template: Template, conversation: Conversation) -> Answer:

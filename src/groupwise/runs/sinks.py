@@ -72,11 +72,9 @@ def make_sink(name: str, run_dir: Path, run_name: str, recipe_table: Mapping[str
         f"logging.sinks: unknown sink {name!r} (your own is written 'module:Class'); {nearest(name, SINKS)}",
     )
     found = load_named(target, f"logging.sinks: {name!r}")
-    lacking = [method for method in ("write", "write_eval", "close") if not callable(getattr(found, method, None))]
-    require(
-        isinstance(found, type) and not lacking,
-        f"logging.sinks: {name!r}: not a class with the methods write, write_eval and close",
-    )
+    has_methods = all(callable(getattr(found, method, None)) for method in ("write", "write_eval", "close"))
+    is_sink = isinstance(found, type) and has_methods
+    require(is_sink, f"logging.sinks: {name!r}: not a class with the methods write, write_eval and close")
     sink: Sink = found(run_dir, run_name, recipe_table)
     return sink
 

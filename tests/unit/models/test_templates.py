@@ -68,7 +68,7 @@ def test_prompts_are_those_of_transformers(template: Any) -> None:
         ("{{ 'a' * 10 ** 11 }}", r"goes beyond its limits of time and memory \(MemoryError"),
         ("{{ messages[0].content }}{{ 'a' * 10 ** 8 }}", r"goes beyond its limits .*returned 100000\d+ characters"),
         ("{% macro f(x) %}{{ f(x) }}{{ f(x) }}{% endmacro %}{{ f(1) }}", "goes beyond its limits"),
-        ({"rag": CHATML}, "no chat template to use"),
+        ({"rag": CHATML}, "chat template is missing"),
     ],
 )
 def test_templates_that_are_refused_when_the_model_is_loaded(template: Any, message: str) -> None:

@@ -73,6 +73,18 @@ def test_no_items_are_no_answers(make_pool: Any) -> None:
     assert ask(make_pool(functions.echo), "shared", []) == []
 
 
+def test_nothing_is_imported_from_the_current_folder(
+    make_pool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a run directory of somebody else, with a module named as one of the standard library."""
+    for name in ("ctypes", "pickle", "groupwise"):
+        (tmp_path / f"{name}.py").write_text("open('ran', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    pool = make_pool(functions.echo)
+    assert [answer.value for answer in pool.answers(pool.submit("a", [1]))] == [["a", 1]]
+    assert not (tmp_path / "ran").exists()
+
+
 def test_tickets_can_be_asked_for_in_any_order(make_pool: Any) -> None:
     pool = make_pool(functions.echo)
     tickets = [pool.submit(number, list(range(number))) for number in range(30)]
