@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,18 @@ def test_a_file_is_read_once_and_continued(tmp_path: Path, monkeypatch: pytest.M
     log.write_bytes(b"changed789+")
     extent.read(log)
     assert extent.note() == note_of(b"0123456789+")  # fits no file
+
+
+def test_what_is_noted_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: forced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    for step in (1, 2):
+        (tmp_path / f"{step:06d}.jsonl").write_bytes(b"line\n")
+    extent = Extent()
+    extent.read(tmp_path, 5)
+    assert forced == []
+    extent.read(tmp_path)
+    assert forced == [str(tmp_path / "000002.jsonl"), str(tmp_path)]
 
 
 def test_a_folder_is_its_numbered_files_in_order(tmp_path: Path) -> None:
