@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import re
+import unicodedata
 from fractions import Fraction
 from functools import lru_cache
 
@@ -23,6 +24,8 @@ NOT_UNITS = frozenset(
     )
 )
 """Words that change the value of the number before them, so they cannot be dropped like "dollars"."""
+
+VULGAR = {sign: Fraction(unicodedata.numeric(sign)).limit_denominator(8) for sign in "¼½¾⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv}
 _INTEGER = re.compile(r"-?[0-9]++")
@@ -41,6 +44,7 @@ NUMBER = re.compile(
     rf"(?:(?<![0-9A-Za-z)\]}}.%])(?P<sign>[-+−–])(?:\\?\$)?)?"  # not the minus of a subtraction
     rf"(?:(?P<chain>[0-9]++(?:(?:\.[0-9]++){{2,}}+|(?:/[0-9]++){{2,}}+|(?::[0-9]++)++))"  # a version, a date, a ratio
     rf"|(?P<mixed>[0-9]++) (?P<part>(?!0[0-9])[0-9]++) ?/ ?(?P<parts>[0-9]++)"
+    rf"|(?:(?P<units>[0-9]++) ?)?(?P<vulgar>[{''.join(VULGAR)}])"
     rf"|(?:(?P<whole>[0-9]++) ?)?\\[dtc]?frac ?(?:\{{ ?(?P<n>[-−]?{_DECIMAL}) ?\}}|(?P<n1>[0-9]))"
     rf" ?(?:\{{ ?(?P<d>[-−]?{_DECIMAL}) ?\}}|(?P<d1>[0-9]))"
     rf"|(?P<scale>{_DECIMAL}) ?(?:\\times|\\cdot|[*×x]) ?10 ?\^ ?(?:(?P<s1>[0-9]++)|\{{ ?(?P<s>[-−]?[0-9]++) ?\}})"
@@ -81,6 +85,8 @@ def _value(form: re.Match[str]) -> Fraction | None:
         return _power(int(form["base"]), int(form["p1"] or form["p"]))
     if form["scale"]:
         return _scaled(_fraction(form["scale"]), int(form["s1"] or form["s"]))
+    if form["vulgar"]:
+        return int(form["units"] or 0) + VULGAR[form["vulgar"]]
     if form["chain"]:
         return None
     top, bottom = form["part"] or form["n"] or form["n1"], form["parts"] or form["d"] or form["d1"]

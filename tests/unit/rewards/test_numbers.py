@@ -47,6 +47,8 @@ from groupwise.rewards.numbers import decimal_comma, one_number, parse_number, s
         ("1 000/3", Fraction(1000, 3)),
         ("–5", -5),
         ("-$5", -5),
+        ("½", Fraction(1, 2)),
+        ("-2 ¾", Fraction(-11, 4)),
     ],
 )
 def test_numbers(text: str, expected: Fraction) -> None:

@@ -8,9 +8,10 @@ letters attached to an expression. Nothing here computes.
 from __future__ import annotations
 
 import re
-import unicodedata
 from fractions import Fraction
 from typing import NamedTuple
+
+from groupwise.rewards.numbers import VULGAR
 
 MAX_DIGITS = 30
 
@@ -29,7 +30,6 @@ class Token(NamedTuple):
     """No space before it; `$` and `\\left` do not count as space."""
 
 
-VULGAR = {sign: Fraction(unicodedata.numeric(sign)).limit_denominator(8) for sign in "¼½¾⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
 CALCULATOR_NOTE = re.compile(r"<<([^<>\n]*)>>")
 _TEXT_MACRO = r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|operatorname)\s{0,3}\{[^{}\n]{0,80}\}"
 _PATTERNS = {

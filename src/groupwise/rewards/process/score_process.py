@@ -23,14 +23,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from groupwise.rewards.numbers import calculate
+from groupwise.rewards.numbers import VULGAR, calculate
 from groupwise.rewards.process.equation_tokens import (
     CALCULATOR_NOTE,
     SCALES,
     SENTENCE_WORDS,
     SUPERSCRIPTS,
     VALUE_START,
-    VULGAR,
     tokenize,
 )
 
