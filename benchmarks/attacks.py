@@ -38,6 +38,16 @@ CORPORA = {
         "rewards/json/test_score_json.py::test_hostile_completions",
         "rewards/json/test_schema_errors.py::test_hostile_documents",
     ),
+    "code that a recipe names": (
+        "config/test_named_code.py::test_functions_of_the_standard_library_are_refused",
+        "config/test_named_code.py::test_nothing_is_imported_from_a_run_directory",
+        "runs/test_sinks.py::test_what_is_no_sink_is_not_called",
+    ),
+    "hostile model folders": ("models/test_hostile_folders.py::test_hostile_folders_are_refused_and_run_nothing",),
+    "hostile chat templates": (
+        "models/test_templates.py::test_templates_that_are_refused_when_the_model_is_loaded",
+        "models/test_templates.py::test_messages_that_a_template_cannot_write",
+    ),
 }
 """Tests below tests/unit; each of their cases is one attack."""
 

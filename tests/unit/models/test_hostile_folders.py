@@ -4,16 +4,19 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import huggingface_hub.constants
 import pytest
 import torch
 
 from groupwise.config import ConfigError, ModelConfig
+from groupwise.evals.subject import open_subject
 from groupwise.models.load import LoadedModel, load_model
 from groupwise.models.tiny import make_tiny
 from groupwise.planner.shapes import find_shape
 from tests.factories import TINY_SIZES
-from tests.unit.models.hostile_folders import HOSTILE, MARK
+from tests.unit.models.hostile_folders import HOSTILE, INDEX, MARK
 
 HARMLESS = {"tokenizer of its own code"}
 
@@ -68,3 +71,25 @@ def test_a_plan_reads_the_same_folders(folder: Path) -> None:
     os.truncate(folder / "config.json", 1 << 40)
     with pytest.raises(ConfigError, match="are read"):
         find_shape(ModelConfig(path=str(folder)))
+
+
+def test_an_index_on_the_hub_is_checked_before_the_weights_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = tmp_path / INDEX
+    index.write_text(json.dumps({"weight_map": {"a": "pytorch_model.bin"}}))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("groupwise.models.load.hf_hub_download", lambda name, file: str(tmp_path / file))
+    with pytest.raises(ConfigError, match=r"^model\.path = 'nobody/nothing': .*names 'pytorch_model\.bin'"):
+        load(Path("nobody/nothing"))
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [("tiny-qwen3", "has no adapter_model.safetensors; a pickled adapter"), (5, "does not name its")],
+)
+def test_pickled_adapters_are_refused(base: Any, message: str, tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": base}))
+    (tmp_path / "adapter_model.bin").write_bytes(b"pickled")
+    with pytest.raises(ConfigError, match=message):
+        open_subject(str(tmp_path), None)
