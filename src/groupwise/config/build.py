@@ -34,7 +34,7 @@ class UnknownKey(ConfigError):
     """A key that its table does not have."""
 
     def __init__(self, where: str, key: str, hint: str) -> None:
-        super().__init__(f"{_join(where, key)}: unknown key; {hint}")
+        super().__init__(f"{_join(where, shortened(key, 80))}: unknown key; {hint}")
         self.where, self.key = where, key
 
 
@@ -76,7 +76,7 @@ class SafeName:
     def check(self, key: str, value: str) -> None:
         require(
             re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,47}", value) is not None,
-            f"{key} = {value!r}: use 1 to 48 letters, digits, '.', '_' or '-', and no '.' at the start",
+            f"{key} = {shown(value)}: use 1 to 48 letters, digits, '.', '_' or '-', and no '.' at the start",
         )
 
 

@@ -150,7 +150,7 @@ def _with_unique_names(stages: tuple[RlStage | SftStage, ...]) -> tuple[RlStage 
     for name in numbered:
         # Two stages of the same name would have the same random numbers.
         if numbered.count(name) > 1:
-            raise ConfigError(f"stages: two are called {name!r} (repeated names get numbers); rename one")
+            raise ConfigError(f"stages: two are called {shown(name)} (repeated names get numbers); rename one")
     return tuple(dataclasses.replace(stage, name=name) for stage, name in zip(stages, numbered, strict=True))
 
 
@@ -258,7 +258,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _dump_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else dump_value(key)
 
 
 def dump_value(value: Any) -> str:

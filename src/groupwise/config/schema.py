@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from groupwise.config.build import Amount, Config, Count, CountOrZero, Name, Seconds, Seed, Within, require
+from groupwise.config.build import Amount, Config, Count, CountOrZero, Name, Seconds, Seed, Within, require, shown
 from groupwise.config.stages import RlStage, SftStage, Stage, StopStrings
 
 
@@ -60,12 +60,12 @@ class ModelConfig(Config):
         for name, value in self.chat_template_options.items():
             require(
                 name.isidentifier() and isinstance(value, bool | int | float | str),
-                f"chat_template_options.{name} = {value!r}: expected a variable of the template, and true, "
+                f"chat_template_options.{name} = {shown(value)}: expected a variable of the template, and true, "
                 "false, a number or a string",
             )
         require(
             not self.tiny or self.path.startswith("tiny-"),
-            f"tiny = {dict(self.tiny)}: sizes need path = tiny-qwen3 or tiny-llama, but path = {self.path!r}",
+            f"tiny = {shown(dict(self.tiny))}: sizes are for tiny-qwen3 and tiny-llama, not for {shown(self.path)}",
         )
 
 
@@ -130,7 +130,7 @@ class EngineConfig(Config):
         is_vllm, is_served = self.name == "vllm", self.url != ""
         require(
             re.fullmatch(r"(https?://[^/?#\s@]+(/[^?#\s]*)?)?", self.url) is not None,
-            f"url = {self.url!r}: expected something like 'http://127.0.0.1:8000'",
+            f"url = {shown(self.url)}: expected something like 'http://127.0.0.1:8000'",
         )
         readers = {
             "memory_share": (is_vllm and not is_served, 'needs name = "vllm" without url'),
@@ -141,7 +141,7 @@ class EngineConfig(Config):
         }
         for key, (is_read, reader) in readers.items():
             value = getattr(self, key)
-            require(is_read or not value, f"{key} = {value!r}: {reader}, but name = {self.name!r}")
+            require(is_read or not value, f"{key} = {shown(value)}: {reader}, but name = {shown(self.name)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from groupwise.config.build import Amount, Config, Count, CountOrZero, NotEmpty, Share, Within, require
+from groupwise.config.build import Amount, Config, Count, CountOrZero, NotEmpty, Share, Within, require, shown
 
 Steps = Annotated[int, Within("[1, 1e7]")]
 PerStep = Annotated[int, Within("[1, 1e6]")]
@@ -159,7 +159,9 @@ class RewardConfig(Config):
             f"min_reward = {self.min_reward}, max_reward = {self.max_reward}: the first must be smaller",
         )
         for tag in self.format_tags:
-            require(re.fullmatch("[A-Za-z][A-Za-z0-9_-]*", tag) is not None, f"format_tags: {tag!r} is not a tag name")
+            require(
+                re.fullmatch("[A-Za-z][A-Za-z0-9_-]*", tag) is not None, f"format_tags: {shown(tag)} is not a tag name"
+            )
         require(
             len(set(self.format_tags)) == len(self.format_tags),
             f"format_tags = {self.format_tags}: each tag may appear only once",
@@ -312,7 +314,7 @@ class SftStage(Config):
     def check(self) -> None:
         require(
             (self.source == "file") == bool(self.file),
-            f'source = {self.source!r} and file = {self.file!r}: source = "file" needs a file, and only it does',
+            f'source = "{self.source}" and file = {shown(self.file)}: source = "file" needs a file, and only it does',
         )
 
     uses_reference = False

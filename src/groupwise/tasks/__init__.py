@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groupwise.config.build import ConfigError, build, nearest, require
+from groupwise.config.build import ConfigError, build, nearest, require, shown
 from groupwise.config.named_code import load_named
 from groupwise.rewards.format import excerpt
 from groupwise.tasks.rows import plain_text
@@ -42,7 +42,7 @@ def make_task(name: str, options: Mapping[str, Any]) -> Task:
 def task_class(name: str) -> type[Any]:
     """Return the dataclass of a task's name or of `module:Class`; its fields are the task's options."""
     if name not in TASKS and ":" not in name:
-        raise ConfigError(f"task.name = {name!r}: unknown task; {nearest(name, TASKS)} Your own: 'module:Class'")
+        raise ConfigError(f"task.name = {shown(name)}: unknown task; {nearest(name, TASKS)} Your own: 'module:Class'")
     return _load_class(TASKS.get(name, name))
 
 
@@ -84,7 +84,7 @@ def _shown(problems: Sequence[Problem]) -> str:
 
 
 def _load_class(target: str) -> type[Any]:
-    where = f"task.name = {target!r}"
+    where = f"task.name = {shown(target)}"
     found = load_named(target, where)
     if not isinstance(found, type) or not dataclasses.is_dataclass(found):
         raise ConfigError(
