@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlencode
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from groupwise.cli import main
-from groupwise.runs import Run, layout
+from groupwise.runs import Run, RunLog, layout
 from groupwise.runs.results import Estimate, Result, append_group, write_result
 from groupwise.web.dashboard.library import Library
 from groupwise.web.dashboard.routes import answer
@@ -35,8 +36,8 @@ Outcome = Literal["answered", "refused"]
 
 OLD_RUN = Path(__file__).parents[1] / "golden" / "old_run"
 MAX_CPU_S = 5.0
-MAX_WALL_S = 30.0
-"""For what waits and never ends, on any machine, however busy."""
+"""Six times as long on the clock, for what waits and never ends on a machine that is busy."""
+MAX_RESUME_CPU_S = 60.0
 HOSTILE = (
     *("9" * 400, "-" + "9" * 5000, "[" * 20_000, '{"a":' * 20_000, "[" * 90 + "]" * 90, "NaN", "Infinity", "-Infinity"),
     '"' + "[" * 20_000 + '"',
@@ -138,19 +139,19 @@ def _terminal() -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="strict")
 
 
-def _in_time(reader: Callable[[Path], Outcome], root: Path) -> Outcome:
+def _in_time(reader: Callable[[Path], Outcome], root: Path, max_cpu_s: float = MAX_CPU_S) -> Outcome:
     def stop(*_: Any) -> None:
         raise AssertionError(f"{reader.__name__} waits")
 
     earlier = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, MAX_WALL_S)
+    signal.setitimer(signal.ITIMER_REAL, 6 * max_cpu_s)
     start = time.process_time()
     try:
         return reader(root)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, earlier)
-        assert time.process_time() - start < MAX_CPU_S, f"{reader.__name__} took {time.process_time() - start:.1f} s"
+        assert time.process_time() - start < max_cpu_s, f"{reader.__name__} took {time.process_time() - start:.1f} s"
 
 
 _pristine: list[tempfile.TemporaryDirectory[str]] = []
@@ -163,6 +164,10 @@ def pristine() -> Path:
         root = Path(_pristine[0].name)
         for name in ("bad", "good"):
             shutil.copytree(OLD_RUN, root / "runs" / name, ignore=shutil.ignore_patterns(layout.CHECKPOINTS))
+            log = RunLog(root / "runs" / name)
+            log.write_event("guards", step=2, perplexity=3.5, format_share=0.5, broken=["it fell"], action="warn")
+            log.write_event("finding", step=2, check="kl_spike", severity="problem", stage="sft")
+            log.close()
         run = Run(root / "runs" / "good")
         groups = run.eval_rollouts(0)
         scores = {"pass@1": Estimate(0.5, 0.1, 0.9, len(groups), "wilson")}
@@ -183,6 +188,8 @@ def damage(root: Path, dice: random.Random) -> str:
     kind = dice.choice((_other_kind, _other_bytes, _other_values, _other_values, _other_values))
     if path.is_dir():
         kind = _other_kind
+    elif kind is _other_values and path.suffix not in (".json", ".jsonl", ".toml"):
+        kind = _other_bytes
     return f"{path.relative_to(root)}: {kind(path, dice)}"
 
 
@@ -255,6 +262,20 @@ def _places(value: Any) -> Iterator[tuple[Any, ...]]:
 @given(seed=st.integers(0, 2**32))
 def test_any_damage_is_answered_or_refused(seed: int) -> None:
     assert outcome_of_damage(seed) in ("answered", "refused")
+
+
+def resume(root: Path) -> Outcome:
+    return _run(["train", "--resume", str(root / "runs" / "bad")])
+
+
+@examples(2)
+@given(seed=st.integers(0, 2**32))
+def test_a_damaged_run_is_resumed_or_refused(seed: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        shutil.copytree(OLD_RUN, root / "runs" / "bad")
+        hypothesis.note(damage(root, random.Random(seed)))
+        assert _in_time(resume, root, MAX_RESUME_CPU_S) in ("answered", "refused")
 
 
 def test_without_damage_every_reader_answers() -> None:

@@ -184,10 +184,13 @@ OLD_SEVERITIES = {"sick": "problem", "watch": "warning"}
 
 def event_from_json(table: Mapping[str, Any]) -> dict[str, Any]:
     typed(EVENT_KEYS, table)
-    if table.get("kind") != "finding":
-        return dict(table)
-    severity, check = table.get("severity"), table.get("check", table.get("disease"))
-    return {**table, "check": check, "severity": OLD_SEVERITIES.get(str(severity), severity)}
+    event = {
+        key: None if isinstance(value, float) and not _is_measured(value) else value for key, value in table.items()
+    }
+    if event.get("kind") != "finding":
+        return event
+    severity, check = event.get("severity"), event.get("check", event.get("disease"))
+    return {**event, "check": check, "severity": OLD_SEVERITIES.get(str(severity), severity)}
 
 
 def eval_metrics(record: EvalRecord) -> dict[str, float]:
@@ -197,9 +200,13 @@ def eval_metrics(record: EvalRecord) -> dict[str, float]:
     return metrics | {"eval/pass_at_1_low": record.low, "eval/pass_at_1_high": record.high}
 
 
+def _is_measured(value: float) -> bool:
+    """Not so for numbers beyond all that can be measured: like infinity, their squares and sums would overflow."""
+    return abs(value) <= MAX_MEASURED
+
+
 def _measured(value: float) -> float:
-    """A number beyond all that can be measured is NaN, like infinity: its square or the sum of two would overflow."""
-    return value if abs(value) <= MAX_MEASURED else math.nan
+    return value if _is_measured(value) else math.nan
 
 
 def _floats_to_json(values: Iterable[float]) -> list[float] | list[float | str]:

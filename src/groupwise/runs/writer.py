@@ -179,7 +179,7 @@ class RunLog:
             if table["step"] <= step:
                 kept.append(table)
         if len(kept) < len(lines):
-            write_atomic(path, map(encode_line, kept))
+            write_atomic(path, (encode_line(plain(table)) for table in kept))
 
     def _append(self, name: str, table: Mapping[str, Any]) -> None:
         path = self.run_dir / name

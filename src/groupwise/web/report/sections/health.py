@@ -104,7 +104,7 @@ def render_guards(material: Material) -> Content | None:
 
 def _readings(run: RunSource) -> list[Mapping[str, Any]]:
     """Return the readings by step. A resumed run may have two readings of one step; the later one counts."""
-    events = {event["step"]: event for event in run.events if event.get("kind") == "guards"}
+    events = {event["step"]: event for event in run.events if event.get("kind") == "guards" and "step" in event}
     return [events[step] for step in sorted(events)]
 
 
