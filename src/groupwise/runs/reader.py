@@ -70,8 +70,7 @@ class Run:
     def recipe(self) -> dict[str, Any]:
         """The recipe's table, as written."""
         with reading(self.path / layout.RECIPE):
-            table = toml_table(self._text(layout.RECIPE))
-            typed(RECIPE_KEYS, table)
+            table: dict[str, Any] = typed(RECIPE_KEYS, toml_table(self._text(layout.RECIPE)))
             return table
 
     @property

@@ -185,7 +185,7 @@ OLD_SEVERITIES = {"sick": "problem", "watch": "warning"}
 def event_from_json(table: Mapping[str, Any]) -> dict[str, Any]:
     typed(EVENT_KEYS, table)
     event = {
-        key: None if isinstance(value, float) and not _is_measured(value) else value for key, value in table.items()
+        key: None if type(value) is float and math.isnan(_measured(value)) else value for key, value in table.items()
     }
     if event.get("kind") != "finding":
         return event
@@ -200,13 +200,9 @@ def eval_metrics(record: EvalRecord) -> dict[str, float]:
     return metrics | {"eval/pass_at_1_low": record.low, "eval/pass_at_1_high": record.high}
 
 
-def _is_measured(value: float) -> bool:
-    """Not so for numbers beyond all that can be measured: like infinity, their squares and sums would overflow."""
-    return abs(value) <= MAX_MEASURED
-
-
 def _measured(value: float) -> float:
-    return value if _is_measured(value) else math.nan
+    """A number beyond all that can be measured is NaN, like infinity: its square or the sum of two would overflow."""
+    return value if abs(value) <= MAX_MEASURED else math.nan
 
 
 def _floats_to_json(values: Iterable[float]) -> list[float] | list[float | str]:

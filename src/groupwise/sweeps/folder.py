@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -259,12 +260,12 @@ def _failure(entry: Mapping[str, Any]) -> tuple[tuple[str, int], str]:
 
 
 def _read_run(path: Path, seed: int, failure: str | None) -> SeedRun:
-    if not (path / layout.RECIPE).is_file() and not (path / layout.METRICS).is_file():
+    if not os.path.lexists(path / layout.RECIPE) and not os.path.lexists(path / layout.METRICS):
         if failure is None:
             return SeedRun(seed, path, RunStatus.MISSING)
         return SeedRun(seed, path, RunStatus.FAILED, failure)
-    run = Run(path)
     try:
+        run = Run(path)
         steps = tuple(run.steps())
         evals = tuple(record for record in run.evals() if math.isfinite(record.pass_at_1))
         turn = last_turn(run.events())
@@ -272,7 +273,7 @@ def _read_run(path: Path, seed: int, failure: str | None) -> SeedRun:
         is_finished = turn.get("kind") == "finished"
         # An unfinished run may be writing its completions right now.
         pass_rates = _pass_rates(run, evals[-1]) if is_finished and evals else {}
-    except (RunReadError, OSError, TypeError, ValueError, AttributeError) as error:
+    except RunReadError as error:
         return SeedRun(seed, path, RunStatus.DAMAGED, str(error))
     if is_finished:
         return SeedRun(seed, path, RunStatus.FINISHED, "", num_planned, steps, evals, pass_rates)
