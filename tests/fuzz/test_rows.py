@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from groupwise.config import ConfigError
@@ -156,6 +156,7 @@ def _row(rng: random.Random, task: str) -> str:
 
 @examples(400)
 @given(seed=st.integers(0, 2**32))
+@example(seed=14681)
 def test_damaged_rows_are_read_or_refused(seed: int) -> None:
     outcome_of_rows(seed)
 

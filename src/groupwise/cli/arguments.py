@@ -19,6 +19,7 @@ Command = Callable[[Options], int | None]
 Number = TypeVar("Number", int, float)
 
 RECIPE = "a TOML file, or a name from `groupwise recipes`"
+GIB = "(0, 1e6]"
 SEEDS = f"[0, {MAX_SEED}]"
 TASK = "a name from `groupwise tasks`, or module:Class"
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from groupwise.base.json_values import plain
 from groupwise.cli.arguments import (
+    GIB,
     RECIPE,
     SEEDS,
     TASK,
@@ -64,7 +65,7 @@ def run_engine(options: Options) -> None:
     set_option(),
     argument("--steps", "number of steps", default=12, within="[1, 1e7]"),
     argument("--warmup", "number of first steps that do not count", default=4, within="[0, 1e7]"),
-    argument("--memory-gib", "pretend the GPU has this much memory", type=float, within="(0, 1e6]"),
+    argument("--memory-gib", "pretend the GPU has this much memory", type=float, within=GIB),
     json_option(),
 )
 def run_step(options: Options) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from groupwise.config import ALGORITHMS, SUMMARIES, Recipe, RlStage, SftStage, dump_toml
+from groupwise.config.build import Within
 from groupwise.runs.catalogue import METRICS
 from groupwise.tasks import list_tasks, task_class
 
@@ -60,7 +61,7 @@ def describe_fields(cls: type[Any]) -> list[FieldHelp]:
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
             meanings |= _attribute_docstrings(base)
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     return [
         FieldHelp(field.name, _type_name(hints[field.name]), _default(field), meanings.get(field.name, ""))
         for field in dataclasses.fields(cls)
@@ -82,6 +83,8 @@ def _attribute_docstrings(cls: type[Any]) -> dict[str, str]:
 
 def _type_name(hint: Any) -> str:
     origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Annotated:
+        return ", ".join([_type_name(options[0]), *(limit.words for limit in options[1:] if isinstance(limit, Within))])
     if origin is Literal:
         return " or ".join(f"`{json.dumps(choice)}`" for choice in options)
     if origin in (typing.Union, types.UnionType):

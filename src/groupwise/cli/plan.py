@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from groupwise.cli.arguments import RECIPE, Options, argument, json_option, parse_numbers, set_option, takes
+from groupwise.cli.arguments import GIB, RECIPE, Options, argument, json_option, parse_numbers, set_option, takes
 from groupwise.cli.printing import print_json, say
 from groupwise.config import ConfigError, Recipe, find_recipe, load_recipe
 from groupwise.config.build import require
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     argument("recipe", RECIPE),
     set_option(),
     argument("--gpu", "as in a100-40, 4090, h100, h200; this: the GPU of this machine", default="this"),
-    argument("--memory-gib", "pretend the GPU has this much memory", type=float, within="(0, 1e6]"),
+    argument("--memory-gib", "pretend the GPU has this much memory", type=float, within=GIB),
     argument("--ranks", "number of GPUs", default=1, within="[1, 1e5]"),
     argument("--prompt-tokens", "mean prompt tokens; task: measure the recipe's task (default: 128)", metavar="N"),
     argument(

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from groupwise.cli.arguments import RECIPE, Options, argument, set_option, takes
+from groupwise.cli.arguments import GIB, RECIPE, Options, argument, set_option, takes
 from groupwise.cli.printing import say, say_commands
 from groupwise.config import ConfigError, find_recipe, load_recipe
 from groupwise.distributed.launch import launched_ranks
@@ -34,13 +34,7 @@ if TYPE_CHECKING:
     argument("--accept-verifier", "resume even if the verifier's version has changed", default=False),
     argument("--accept-logs", "resume even if logs are missing or were changed", default=False),
     argument("--start-over", "with --resume: begin again at step 1; what there is moves to RUN/old-N", default=False),
-    argument(
-        "--memory-gib",
-        "limit this run's GPU memory, for runs that share a GPU",
-        type=float,
-        metavar="N",
-        within="(0, 1e6]",
-    ),
+    argument("--memory-gib", "limit this run's GPU memory, for runs that share a GPU", type=float, within=GIB),
     argument("--ray", "train on a Ray cluster, with verifier workers on all its machines", default=False),
     argument("--ray-ranks", "number of ranks (default: one per GPU)", type=int, metavar="N", within="[1, 1e5]"),
     argument("--ray-address", "the cluster (default: RAY_ADDRESS, or a new one here)", metavar="HOST:PORT"),

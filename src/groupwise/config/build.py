@@ -54,40 +54,31 @@ class Within:
     also: float | None = None
     """One more value, which turns something off."""
 
+    @property
+    def words(self) -> str:
+        """The interval in words."""
+        low, high = (f"{float(end):,.16g}" for end in self.interval[1:-1].split(","))
+        has_low, has_high = self.interval[0] == "[", self.interval[-1] == "]"
+        both = f"{'at least' if has_low else 'above'} {low} and {'at most' if has_high else 'below'} {high}"
+        also = "" if self.also is None else f", or {self.also:g} (off)"
+        return (f"from {low} to {high}" if has_low and has_high else both) + also
+
     def check(self, key: str, value: float) -> None:
         low, high = map(float, self.interval[1:-1].split(","))
-        has_low, has_high = self.interval[0] == "[", self.interval[-1] == "]"
-        is_inside = low < value < high or (has_low and value == low) or (has_high and value == high)
-        if is_inside or value == self.also:
-            return
-        expected = (
-            f"{'at least' if has_low else 'above'} {low:,.16g} and {'at most' if has_high else 'below'} {high:,.16g}"
-        )
-        if has_low and has_high:
-            expected = f"from {low:,.16g} to {high:,.16g}"
-        also = "" if self.also is None else f", or {self.also:g} (off)"
-        raise ConfigError(f"{key} = {shown(value)}: must be {expected}{also}{self.hint and f'; {self.hint}'}")
+        is_end = (self.interval[0] == "[" and value == low) or (self.interval[-1] == "]" and value == high)
+        is_inside = low < value < high or is_end or value == self.also
+        require(is_inside, f"{key} = {shown(value)}: must be {self.words}{self.hint and f'; {self.hint}'}")
 
 
 @dataclasses.dataclass(frozen=True)
-class SafeName:
-    """Names that are safe as folders: `x: Annotated[str, SafeName()]`."""
+class Like:
+    """The form of a text in a recipe: `x: Annotated[str, Like("[a-z]+", "use lower-case letters")]`."""
+
+    pattern: str
+    hint: str
 
     def check(self, key: str, value: str) -> None:
-        require(
-            re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,47}", value) is not None,
-            f"{key} = {shown(value)}: use 1 to 48 letters, digits, '.', '_' or '-', and no '.' at the start",
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class NotEmpty:
-    """Texts with at least one character: `x: Annotated[str, NotEmpty("why")]`."""
-
-    why: str
-
-    def check(self, key: str, value: str) -> None:
-        require(value != "", f"{key} = '': {self.why}")
+        require(re.fullmatch(self.pattern, value, re.DOTALL) is not None, f"{key} = {shown(value)}: {self.hint}")
 
 
 MAX_SEED = 2**53
@@ -98,7 +89,8 @@ Seconds = Annotated[float, Within("(0, 1e7]")]
 Count = Annotated[int, Within("[1, 1e9]")]
 CountOrZero = Annotated[int, Within("[0, 1e9]")]
 Seed = Annotated[int, Within(f"[0, {MAX_SEED}]")]
-Name = Annotated[str, SafeName()]
+NAME_HINT = "use 1 to 48 letters, digits, '.', '_' or '-', and no '.' at the start"
+Name = Annotated[str, Like(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,47}", NAME_HINT)]
 
 
 class Config:

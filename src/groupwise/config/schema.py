@@ -111,7 +111,7 @@ class EngineConfig(Config):
     one CUDA graph per decode step. `reference`: the same tokens from the model's own forward pass; slow and simple.
     `vllm`: vLLM, installed or served, with its own copy of the weights, updated every step; see
     docs/how-to/vllm.md."""
-    max_batch_rollouts: Count = 256
+    max_batch_rollouts: Annotated[int, Within("[1, 1e6]")] = 256
     """Maximum number of rollouts that decode at once. It affects memory, and completions only by rounding."""
     cache_tokens: CountOrZero = 0
     """`native`: size of the cache in tokens. 0: enough for max_batch_rollouts, if memory allows."""
@@ -152,11 +152,11 @@ class EvaluationConfig(Config):
     """Also evaluate before the first step."""
     num_problems: CountOrZero = 200
     """Number of held-out problems, from the first on. 0: all."""
-    rollouts_per_problem: Count = 1
+    rollouts_per_problem: Annotated[int, Within("[1, 1e5]")] = 1
     """Completions per problem; pass@1 is their mean."""
     temperature: Annotated[float, Within("[0, 100]")] = 0.0
     """Sampling temperature. 0: greedy."""
-    max_new_tokens: CountOrZero = 0
+    max_new_tokens: Annotated[int, Within("[0, 1e7]")] = 0
     """Maximum length of a completion. 0: the largest of the recipe's RL stages, or 256 without one."""
     stop_strings: StopStrings = ()
     """End a completion once its text contains one of these."""

@@ -17,12 +17,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from groupwise.config.build import Amount, Config, Count, CountOrZero, NotEmpty, Share, Within, require, shown
+from groupwise.config.build import Amount, Config, Count, CountOrZero, Like, Share, Within, require, shown
 
 Steps = Annotated[int, Within("[1, 1e7]")]
 PerStep = Annotated[int, Within("[1, 1e6]")]
 MicrobatchTokens = Annotated[int, Within("[1, 1e8]")]
-StopStrings = tuple[Annotated[str, NotEmpty("every text contains it; remove it, or write what ends a completion")], ...]
+StopStrings = tuple[Annotated[str, Like(".+", "every text contains it; write what ends a completion")], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

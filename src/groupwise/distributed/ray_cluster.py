@@ -256,8 +256,6 @@ def rank_environment(rank: int, size: int, address: str, port: int, has_gpu: boo
 
 def choose_ranks(asked: int | None, *, num_gpus: float, num_cpus: float, use_gpus: bool) -> tuple[int, dict[str, int]]:
     """Return the number of ranks and the resources of each."""
-    if asked is not None and asked < 1:
-        raise ConfigError(f"--ray-ranks {asked}: must be at least 1")
     kind, number = ("GPU", int(num_gpus)) if use_gpus and num_gpus >= 1 else ("CPU", int(num_cpus))
     if asked is None and kind == "CPU":
         why = "the cluster has no GPUs" if use_gpus else 'model.device = "cpu"'

@@ -44,7 +44,7 @@ def test_one_of_them(capsys: pytest.CaptureFixture[str]) -> None:
     table["stages"] = [from_json(stage) for stage in table["stages"]]
     assert make_recipe(table) == load_recipe(find_recipe("math-hard-dapo"))
     options = printed(capsys, "tasks", "countdown")
-    assert {"key": "max_numbers", "type": "integer", "default": "4", "meaning": ""} in options
+    assert {"key": "max_numbers", "type": "integer, from 2 to 4", "default": "4", "meaning": ""} in options
 
 
 def test_a_reader_that_has_gone_is_no_traceback() -> None:

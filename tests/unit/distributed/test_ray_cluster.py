@@ -41,7 +41,6 @@ def test_a_rank_for_each_gpu_or_as_many_as_asked(asked: Any, num_gpus: int, use_
 @pytest.mark.parametrize(
     ("asked", "num_gpus", "use_gpus", "message"),
     [
-        (0, 8, True, "--ray-ranks 0: must be at least 1"),
         (9, 8, True, "--ray-ranks 9: a rank needs one GPU, and the cluster has 8"),
         (65, 0, True, "--ray-ranks 65: a rank needs one CPU, and the cluster has 64"),
         (None, 0, True, "the cluster has no GPUs, so set the number"),

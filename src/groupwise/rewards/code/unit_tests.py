@@ -21,6 +21,7 @@ from __future__ import annotations
 import ast
 import builtins
 import json
+import keyword
 import re
 import symtable
 import sys
@@ -105,7 +106,7 @@ def read_plan(text: str) -> tuple[CodeSpec, GradingPlan]:
 
 def plan_tests(spec: CodeSpec) -> GradingPlan:
     for name in spec.entry_points:
-        if _ENTRY_POINT.fullmatch(name) is None:
+        if _ENTRY_POINT.fullmatch(name) is None or any(map(keyword.iskeyword, re.findall(r"\w+", name))):
             raise BadTests(f"entry_point = {name!r:.80}: expected a name such as 'add' or 'Solution().add'")
     texts = [test for test in spec.tests if isinstance(test, str)]
     objects = [
