@@ -253,7 +253,7 @@ def _for_people(knob: Knob, runs: Mapping[str, tuple[SeedRun, ...]]) -> Knob:
 def _failure(entry: Mapping[str, Any]) -> tuple[tuple[str, int], str]:
     """Return arm and seed, and the reason."""
     lines = entry.get("last_lines") or ""
-    text = lines if isinstance(lines, str) else "\n".join(map(str, lines))
+    text = lines if isinstance(lines, str) else "\n".join(typed(tuple[str, ...], lines, "last_lines"))
     code = entry.get("exit_code")
     reason = text.strip() or ("" if code is None else f"exit code {code}")
     return (typed(str, entry.get("arm"), "arm"), typed(int, entry.get("seed"), "seed")), reason[-MAX_REASON_CHARS:]
