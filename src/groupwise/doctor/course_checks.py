@@ -104,11 +104,6 @@ def _failures(stage: StageHistory, *names: str) -> tuple[Severity, list[Point], 
     return "problem" if share >= PROBLEM_FAILED_SHARE else "warning", points, share
 
 
-def _last_failure(stage: StageHistory) -> str:
-    said = next((sign.failure for sign in reversed(stage.signs) if sign.failure), "")
-    return f"; it says: {said[:200]}" if said else ""
-
-
 def verifier_failures_grow(stage: StageHistory) -> Finding | None:
     """Failures that came with training: the policy may have found out what its verifier cannot judge."""
     names = ("score/error_share", "score/timed_out_share")
@@ -120,13 +115,9 @@ def verifier_failures_grow(stage: StageHistory) -> Finding | None:
     return stage.finding(
         points,
         seen=f"scoring failed on {percent(first)} of the rollouts in the first {len(before)} steps, and on "
-        f"{percent(share)} in {len(points)} later ones{_last_failure(stage)}",
-        means="the policy may be learning to break its verifier: a rollout that cannot be scored is left out of the "
-        "loss, which is better for it than a wrong answer",
-        change=Change(
-            "`groupwise audit RUN` shows the completions; mend the verifier so that it calls them wrong. More time or "
-            "memory helps only if they are right answers"
-        ),
+        f"{percent(share)} in {len(points)} later ones",
+        means="the policy may be learning to break its verifier: what cannot be scored is left out of the loss",
+        change=Change("make the verifier call such completions wrong; `groupwise audit RUN` shows them"),
         figures={"failed_share_first": first, "failed_share": share},
         severity=severity,
     )
@@ -136,12 +127,13 @@ def verifier_errors(stage: StageHistory) -> Finding | None:
     severity, points, share = _failures(stage, "score/error_share")
     if not points:
         return None
-    said = _last_failure(stage)
+    said = next((sign.failure for sign in reversed(stage.signs) if sign.failure), "")
     task = stage.run_setting("task.name", "TASK")
     is_memory = "memory" in said.lower()
     return stage.finding(
         points,
-        seen=f"the verifier fails on {percent(share)} of the rollouts in {len(points)} steps{said}",
+        seen=f"the verifier fails on {percent(share)} of the rollouts in {len(points)} steps"
+        + (f"; it says: {said[:200]}" if said else ""),
         means="rollouts that it fails on are left out of the loss: the policy never learns that they are wrong",
         change=Change(
             f"fix the verifier: `groupwise validate {task}` tests it; memory is verifier.memory_mb",

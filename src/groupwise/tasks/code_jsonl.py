@@ -15,9 +15,6 @@ from groupwise.tasks.rows import Row, plain_text, stable_id
 from groupwise.tasks.task import DataTask, ShareBelowOne
 from groupwise.types import Message, Problem, Score
 
-MAX_WALLS = 3
-"""A program's wall-clock limit, and twice that for the judge of its answers."""
-
 
 @dataclass(frozen=True)
 class CodeTask(Config):
@@ -42,7 +39,7 @@ class CodeTask(Config):
 
     @property
     def max_wall_seconds(self) -> float:
-        return MAX_WALLS * self.limits.wall
+        return 3 * self.limits.wall  # that of the program, and twice that for the judge of its answers
 
     def score(self, problem: Problem, completion: str) -> Score:
         return score_code(problem.answer, completion, self.verifier, self.limits, shared_sandbox(self.isolation))

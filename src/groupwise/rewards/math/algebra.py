@@ -25,10 +25,13 @@ from math_verify import verify  # type: ignore[import-untyped]
 from sympy.core.function import AppliedUndef  # type: ignore[import-untyped]
 
 from groupwise.rewards.math.latex import Node
+from groupwise.rewards.math.latex_compare import walk
 from groupwise.rewards.math.latex_values import POSITIVE_POINTS, variable_at
 
 NUM_DIGITS = 2500
 """More than between the largest and the smallest number of `latex_values`, 2^4096 and 2^-4096."""
+
+MAX_NODES = 40  # to simplify a larger answer could take longer than the deadline; it is not the same
 
 # math-verify warns once per process when its limits are off.
 logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
@@ -36,6 +39,8 @@ logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
 
 def is_same_by_algebra(gold: Node, answer: Node) -> bool:
     """Compare; may take long and raise what sympy raises, such as MemoryError or RecursionError."""
+    if sum(1 for _ in walk(answer)) > MAX_NODES:
+        return False
     ours, theirs = _gold_expression(gold), to_sympy(answer)
     if not all(_agrees_at(ours, theirs, point) for point in POSITIVE_POINTS):
         return False

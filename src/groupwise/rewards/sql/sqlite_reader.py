@@ -5,8 +5,7 @@ The restrictions, in the order in which they apply:
 - the text: length, NUL and lone surrogates;
 - SQLite's own limits on expressions, compound selects, arguments, parameters, attached files and sizes of values;
 - an authorizer for four actions (select, read, function, recursive), the file's own tables and `FUNCTIONS`;
-- no clock, time zone or chance, which would make results vary: functions of dates look at the values they are given,
-  so it does not matter how a query makes `now`;
+- functions of dates that refuse the current time and the machine's time zone, whatever a query makes them from;
 - a budget of virtual-machine operations, so that the same query always ends the same way on the same SQLite. LIKE,
   instr, replace and trim, whose built-in forms can take more than linear time in one operation, are replaced by linear
   ones that draw on the same budget. A CPU limit far above the budget is for queries with expensive single operations;
@@ -69,8 +68,6 @@ describe the engine, or turn little into much (printf, zeroblob, json_group_arra
 
 _DATE_FUNCTIONS = ("date", "time", "datetime", "julianday", "strftime", "unixepoch", "timediff")
 _CLOCK_WORDS = frozenset(("now", "localtime", "utc"))
-_CLOCK_TIMES = frozenset(("subsec", "subsecond"))
-"""Modifiers that mean the current time where they stand in the place of a time."""
 _LIMITS = {
     sqlite3.SQLITE_LIMIT_LENGTH: MAX_VALUE_BYTES,
     sqlite3.SQLITE_LIMIT_SQL_LENGTH: 4 * MAX_QUERY_CHARS,  # in bytes
@@ -332,7 +329,8 @@ class _Reader:
     def _date(self, name: str, *values: Any) -> Any:
         texts = [_as_text(value).lower() for value in values]
         times = [text.partition("\0")[0] for text in (texts[1:] if name == "strftime" else texts)]
-        if not times or times[0] in _CLOCK_TIMES or not _CLOCK_WORDS.isdisjoint(times):
+        # `subsec` in the place of a time is the current one.
+        if not times or times[0] in ("subsec", "subsecond") or not _CLOCK_WORDS.isdisjoint(times):
             raise self._refusal(f"{name}({', '.join(times)}) depends on the day or the machine")
         self._charge(sum(map(len, texts)))
         try:
