@@ -149,11 +149,14 @@ def read_lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             return
         with file:
             for number, line in enumerate(file_lines(file), start=1):
-                value = parse_object(line)
-                if value is not None:
+                try:
+                    value = object_of(line)
+                except ValueError as error:
+                    if line.strip() and line.endswith(b"\n"):
+                        what = f"{path}, line {number}: {error}; delete that line to read the rest"
+                        raise RunReadError(what) from error
+                else:
                     yield number, value
-                elif line.strip() and line.endswith(b"\n"):
-                    raise RunReadError(f"{path}, line {number}: not a JSON object; delete that line to read the rest")
 
 
 def read_records(path: Path, make: Callable[[Mapping[str, Any]], T], max_count: int | None = None) -> list[T]:
@@ -167,10 +170,20 @@ def read_records(path: Path, make: Callable[[Mapping[str, Any]], T], max_count: 
     return records
 
 
+def object_of(line: bytes) -> dict[str, Any]:
+    """Return the JSON object in a line; a ValueError says why there is none."""
+    try:
+        value = json_value(line)
+    except json.JSONDecodeError:
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError("not a JSON object")
+    return value
+
+
 def parse_object(line: bytes) -> dict[str, Any] | None:
     """Return the JSON object in a line; None for anything else."""
     try:
-        value = json_value(line)
+        return object_of(line)
     except ValueError:
         return None
-    return value if isinstance(value, dict) else None

@@ -149,7 +149,9 @@ def test_a_torn_event_does_not_spoil_the_next(tmp_path: Path) -> None:
     assert [event["kind"] for event in Run(tmp_path).events()] == ["one", "two"]
 
 
-@pytest.mark.parametrize("damage", [b"{\x00\x00}", b"[1]", b'{"step": 2}', b'{"step": 2, "metrics": 5}', b"\xff"])
+@pytest.mark.parametrize(
+    "damage", [b"{\x00\x00}", b"[1]", b'{"step": 2}', b'{"step": 2, "metrics": 5}', b"\xff", b"[" * 20_000]
+)
 def test_damage_in_the_middle_names_file_and_line(tmp_path: Path, sample: Any, damage: bytes) -> None:
     log = RunLog(tmp_path)
     for step in (1, 2, 3):

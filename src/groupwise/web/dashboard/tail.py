@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 from groupwise.base.outside import file_lines, open_file
-from groupwise.runs.files import parse_object, read_end, reading
+from groupwise.runs.files import object_of, read_end, reading
 from groupwise.web.dashboard.parameters import ParameterError
 
 T = TypeVar("T")
@@ -148,10 +148,7 @@ def _parse_lines(
         if not line.strip():
             continue
         try:
-            value = parse_object(line)
-            if value is None:
-                raise ValueError("not a JSON object")
-            lines.append(make(value))
+            lines.append(make(object_of(line)))
         except ValueError as error:
             warnings.append(f"{name}, line {number} is damaged ({error}) and was left out")
     return tuple(lines), few(warnings, f"damaged lines in {name}")
