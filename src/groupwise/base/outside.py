@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from itertools import accumulate
 from pathlib import Path
@@ -100,12 +100,10 @@ def file_text(path: str | os.PathLike[str], errors: str = "strict", max_bytes: i
     return file_bytes(path, max_bytes).decode("utf-8", errors).removeprefix("\ufeff")
 
 
-def json_value(
-    text: str | bytes, max_digits: int = MAX_DIGITS, parse_constant: Callable[[str], Any] | None = None
-) -> Any:
+def json_value(text: str | bytes, max_digits: int = MAX_DIGITS, **hooks: Any) -> Any:
     """Return what JSON in UTF-8 says; a ValueError for anything that is not JSON or that goes beyond the limits.
 
-    `parse_constant`, as in `json.loads`, decides about NaN and Infinity.
+    The hooks are those of `json.loads`.
     """
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     text = data.decode("utf-8", "surrogatepass")
@@ -113,8 +111,8 @@ def json_value(
         raise ValueError(f"nested more than {MAX_DEPTH} deep")
     # Calling Python for each integer is slow, so only where long runs of digits are, which may be inside a string.
     if b"0" * (MAX_DIGITS + 1) not in data.translate(_SAME_DIGITS):
-        return json.loads(text, parse_constant=parse_constant)
-    return json.loads(text, parse_constant=parse_constant, parse_int=lambda digits: _parse_int(digits, max_digits))
+        return json.loads(text, **hooks)
+    return json.loads(text, **hooks, parse_int=lambda digits: _parse_int(digits, max_digits))
 
 
 def file_json(path: str | os.PathLike[str]) -> Any:

@@ -51,13 +51,7 @@ if TYPE_CHECKING:
         within="[0, 100]",
     ),
     argument("--greedy", "also evaluate one greedy completion per problem, as a second result", default=False),
-    argument(
-        "--max-new-tokens",
-        "tokens per completion (default: the run's or 1024)",
-        default=0,
-        metavar="N",
-        within="[0, 1e7]",
-    ),
+    argument("--max-new-tokens", "tokens per completion (default: the run's or 1024)", default=0, within="[0, 1e7]"),
     argument("--seed", "sampling seed", default=0, within=SEEDS),
     task_option("set a task option; TASK.key=value for one of several tasks; repeatable"),
     argument(

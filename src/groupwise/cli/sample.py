@@ -23,13 +23,7 @@ from groupwise.config import ConfigError
     argument("--fields", 'what the verifier needs, as in {"answer": 18} (default: {})', default="{}", metavar="JSON"),
     argument("--checkpoint", "of a run: best, last, or a name (default: best)"),
     argument("--temperature", "sampling temperature; 0: greedy", default=1.0, within="[0, 100]"),
-    argument(
-        "--max-new-tokens",
-        "tokens per completion (default: 512, or what fits)",
-        type=int,
-        metavar="N",
-        within="[1, 1e7]",
-    ),
+    argument("--max-new-tokens", "tokens per completion (default: 512, or what fits)", type=int, within="[1, 1e7]"),
     argument("--seed", "sampling seed; for tiny-… also the seed of the weights", default=0, within=SEEDS),
     json_option("print a JSON line per completion, and one for the choice"),
 )

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -198,9 +199,9 @@ def numbered_lines(file: BinaryIO, where: str) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_json(content: bytes, where: str) -> Any:
-    """Parse strict JSON: UTF-8, no NaN, no half of a surrogate pair. Error messages begin with `where`."""
+    """Parse strict JSON: UTF-8, no NaN, no key twice, no half of a surrogate pair. Errors begin with `where`."""
     try:
-        value = json_value(content.decode("utf-8"), parse_constant=_refuse_constant)
+        value = json_value(content.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
         if _SURROGATE.search(content):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
@@ -213,6 +214,14 @@ def parse_json(content: bytes, where: str) -> Any:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        ((key, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"the key {shown(key)} is given twice")
+    return table
 
 
 def _read_hub(source: str, split: str, name: str | None, where: str) -> Iterable[Any]:

@@ -171,6 +171,11 @@ ROWS = [
     _row("arithmetic", '{"answer": ' + 5000 * "1" + "}", "row 1: not valid JSON: an integer of 5,000 digits"),
     _row("arithmetic", '{"completion": "\\ud800", "answer": 1}', "row 1: '\\ud800' is half of a character"),
     _row("arithmetic", '{"completion": "x", "answer": NaN}', "row 1: not valid JSON: NaN"),
+    _row(
+        "arithmetic",
+        '{"completion": "x", "answer": 1, "answer": 2}',
+        "row 1: not valid JSON: the key 'answer' is given",
+    ),
     _row("arithmetic", '{"completion": 5, "answer": 1}', "row 1: 'completion' is 5, expected a string"),
     _row("arithmetic", '{"answer": 1}', "row 1: no key 'completion'; it has answer"),
     _row("jsonl", '{"completion": "x", "answer": 1e400}', "row 1: 'answer' is inf"),

@@ -42,6 +42,7 @@ def test_a_path_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("a.jsonl", b"[" * 100_000 + b"\n", "row 1: not valid JSON: nested more than 100 deep"),
         ("a.jsonl", b'{"a": ' + b"9" * 5000 + b"}\n", "row 1: not valid JSON: an integer of 5,000 digits"),
         ("a.jsonl", b'{}\n{"a": "\\ud800"}\n', r"row 2: '\\ud800' is half of a character"),
+        ("a.jsonl", b'{"a": 1, "b": 1, "a": 2}\n', "row 1: not valid JSON: the key 'a' is given twice"),
         ("a.jsonl", b"", "no rows"),
         ("a.jsonl", b"\n \n", "no rows"),
         ("a.json", b"[]", "no rows"),
