@@ -23,6 +23,7 @@ CORPORA = {
     "logs, before a kill and while the run goes on": (
         "integration/test_exact_resume.py::test_a_log_with_a_hole_is_refused_and_named_unless_accepted",
     ),
+    "any bytes in any file": ("fuzz/test_storage.py::test_any_bytes_in_any_file_are_harmless_said_or_refused",),
     "recipe.toml, run.json, run.lock, tags.json": ("fuzz/test_storage.py::test_other_files_are_named_or_made_again",),
     "checkpoints by themselves": (
         "unit/models/test_checkpoint_damage.py::test_a_damaged_checkpoint_is_passed_over_and_reported",
@@ -33,7 +34,10 @@ CORPORA = {
     ),
 }
 """Tests below tests. Each of their cases is one fault, and each kill."""
-SIZES = {"test_random_sigkills_leave_no_run_that_cannot_resume": KILLS}
+SIZES = {
+    "test_random_sigkills_leave_no_run_that_cannot_resume": KILLS,
+    "test_any_bytes_in_any_file_are_harmless_said_or_refused": 200,
+}
 
 
 def corpus_of(test: str) -> str:
@@ -52,7 +56,7 @@ def page(seconds: float) -> str:
 
 
 def main() -> int:
-    os.environ["GROUPWISE_KILLS"] = str(KILLS)
+    os.environ |= {"GROUPWISE_KILLS": str(KILLS), "FUZZ_FACTOR": "8"}
     tests = [function for functions in CORPORA.values() for function in functions]
     return run_corpora(__doc__, "Faults of storage", page, tests, corpus_of, SIZES)
 

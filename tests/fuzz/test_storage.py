@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
+from hypothesis import given, strategies
 
 import groupwise as gw
 from groupwise.models.checkpoint_store import CheckpointError
@@ -16,6 +18,7 @@ from groupwise.runs import RunLogError, RunReadError
 from groupwise.training import pipeline
 from groupwise.training.training import Training
 from tests.factories import GRPO, tiny_recipe
+from tests.fuzz import examples
 
 Fault: TypeAlias = Callable[[Path, Path], None]
 """(file, the same file at the checkpoint before) → the file is damaged."""
@@ -206,3 +209,27 @@ def test_other_files_are_named_or_made_again(
     assert step_of(run) == 2
     assert (str(path) in caplog.text) == (answer == "said")
     assert (run / TAGS).read_bytes() == (original / "run" / TAGS).read_bytes()
+
+
+@examples(25)
+@given(data=strategies.data())
+def test_any_bytes_in_any_file_are_harmless_said_or_refused(data: strategies.DataObject, original: Path) -> None:
+    """What is not refused goes on from a checkpoint, with the logs up to it as they were."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "run_stages", lambda training: None)
+        run = Path(folder) / "run"
+        shutil.copytree(original / "run", run)
+        before = content(run)
+        path = data.draw(strategies.sampled_from(sorted(path for path in run.rglob("*") if path.is_file())))
+        old = path.read_bytes()
+        first = data.draw(strategies.integers(0, len(old)))
+        last = data.draw(strategies.integers(first, len(old)))
+        path.write_bytes(old[:first] + data.draw(strategies.binary(max_size=40)) + old[last:])
+        try:
+            gw.resume(run, progress=False)
+        except REFUSED:
+            return
+        assert step_of(run) >= 1
+        assert [record.step for record in gw.Run(run).steps()] == list(range(1, step_of(run) + 1))
+        for log in ("metrics.jsonl", "evals.jsonl"):
+            assert before[run / log].startswith((run / log).read_bytes())

@@ -26,12 +26,13 @@ from groupwise.runs.files import (
     encode_line,
     plain,
     read_lines,
+    read_records,
     repair_tail,
     write_atomic,
     writing,
 )
 from groupwise.runs.lock import RunLock
-from groupwise.runs.records import eval_to_json, group_to_json, step_to_json, trace_to_json
+from groupwise.runs.records import eval_to_json, event_from_json, group_to_json, step_to_json, trace_to_json
 from groupwise.runs.sinks import EventSink, Sink
 from groupwise.types import EvalRecord, GroupTrace, ScoredGroup, StepRecord
 
@@ -127,6 +128,8 @@ class RunLog:
         Earlier versions made no notes, and nothing differs from none.
         """
         found = []
+        # Of events, which stay, a damaged line that came later is refused as well.
+        read_records(self.run_dir / layout.EVENTS, event_from_json)
         for name in self._extents.keys() & notes.keys():
             path, noted, extent = self.run_dir / name, notes[name], Extent()
             try:

@@ -1,7 +1,8 @@
 """A run in progress: what the loops of all stages share. It logs, evaluates, saves, and checks when to stop.
 
 A checkpoint contains all that an exact resume needs: the policy's tensors, the position, the batch in flight, the
-global random state, and the identity that must be equal in a resumed run (recipe fingerprint, verifier, versions).
+global random state, the identity that must be equal in a resumed run (recipe fingerprint, verifier, versions), and how
+far each log had come.
 """
 
 from __future__ import annotations
