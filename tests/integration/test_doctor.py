@@ -63,10 +63,8 @@ BROKEN: dict[str, dict[str, Any]] = {
     },
     "kl_spike": {"stages": [STAGE | {"optimizer": {"learning_rate": 0.1}}]},
     "updates_not_finite": {
-        "stages": [
-            STAGE | {"steps": 5, "epochs_per_batch": 40, "optimizer": {"learning_rate": 1.0, "weight_decay": 100.0}}
-        ],
-        "max_nonfinite_updates": 1000,
+        "stages": [STAGE | {"steps": 1, "epochs_per_batch": 40, "optimizer": {"learning_rate": 1.0}}],
+        "max_nonfinite_updates": 100,
     },
     "runs_on_after_answer": parrot("<answer>8</answer> and so on and on and on and on and on"),
     "other_writing_system": parrot("Ответ на этот вопрос восемь."),
