@@ -318,6 +318,15 @@ def test_a_log_with_a_hole_is_refused_and_named_unless_accepted(
     assert state_digest(run_dir) == state_digest(tmp_path / "whole")
 
 
+def test_a_finished_run_notes_the_logs_that_were_accepted(recipe_with: Callable[..., Recipe], tmp_path: Path) -> None:
+    pipeline.train(recipe_with(), tmp_path / "run")
+    before = state_digest(tmp_path / "run")
+    lose_a_line(tmp_path / "run" / "metrics.jsonl")
+    assert pipeline.resume(tmp_path / "run", accept_logs=True)
+    assert pipeline.resume(tmp_path / "run")
+    assert state_digest(tmp_path / "run") == before
+
+
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_again(
     recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -284,7 +284,8 @@ class Training:
         self.policy.load_state(tensors, position.policy_version)
         self.position = position
         self.batch = batch_from_json(state["batch"]) if state["batch"] else None
-        self.saved = (position.step, len(self.batch.updates) if self.batch else 0)
+        # A run that is finished saves once more if it must note other logs.
+        self.saved = None if differences else (position.step, len(self.batch.updates) if self.batch else 0)
         restore_random_state(state["random"])
         # The rollouts of a step in flight were written before the checkpoint and are not sampled again.
         in_flight = 1 if self.batch else 0
