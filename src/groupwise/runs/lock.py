@@ -18,6 +18,7 @@ import shutil
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from groupwise.base.outside import file_json
 from groupwise.runs import layout
@@ -66,8 +67,7 @@ class Holder:
 def read_holder(run_dir: Path) -> Holder | None:
     """Return the trainer that holds the lock, or was killed while it did. Takes no lock."""
     try:
-        holder: Holder = typed(Holder, file_json(Path(run_dir) / layout.LOCK))
-        return holder
+        return cast(Holder, typed(Holder, file_json(Path(run_dir) / layout.LOCK)))
     except (OSError, ValueError):
         return None
 

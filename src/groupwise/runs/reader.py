@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from groupwise.base.harmless import escape
 from groupwise.base.outside import file_text, json_value, toml_table
@@ -70,15 +70,13 @@ class Run:
     def recipe(self) -> dict[str, Any]:
         """The recipe's table, as written."""
         with reading(self.path / layout.RECIPE):
-            table: dict[str, Any] = typed(RECIPE_KEYS, toml_table(self._text(layout.RECIPE)))
-            return table
+            return cast(dict[str, Any], typed(RECIPE_KEYS, toml_table(self._text(layout.RECIPE))))
 
     @property
     def info(self) -> dict[str, Any]:
         """The content of run.json: versions, machine, fingerprint …"""
         with reading(self.path / layout.INFO):
-            table: dict[str, Any] = typed(INFO_KEYS, json_value(self._text(layout.INFO)))
-            return table
+            return cast(dict[str, Any], typed(INFO_KEYS, json_value(self._text(layout.INFO))))
 
     @property
     def recipe_text(self) -> str:

@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from groupwise.base.json_values import finite_or_name, finite_or_none, plain
 from groupwise.runs.tables import EVENT_KEYS
@@ -91,8 +91,7 @@ def score_to_json(score: Score) -> dict[str, Any]:
 
 
 def score_from_json(entry: Mapping[str, Any]) -> Score:
-    score: Score = typed(Score, entry)
-    return score
+    return cast(Score, typed(Score, entry))
 
 
 def trace_to_json(trace: GroupTrace) -> dict[str, Any]:
@@ -174,8 +173,7 @@ def eval_from_json(table: Mapping[str, Any]) -> EvalRecord:
     # A share that an older run did not record is unknown and not 0.
     record: Any = typed(EvalRecord, {**dict.fromkeys(names), **table})
     numbers = {name: value for name in names if isinstance(value := getattr(record, name), float)}
-    found: EvalRecord = dataclasses.replace(record, **{name: _measured(value) for name, value in numbers.items()})
-    return found
+    return cast(EvalRecord, dataclasses.replace(record, **{name: _measured(value) for name, value in numbers.items()}))
 
 
 OLD_SEVERITIES = {"sick": "problem", "watch": "warning"}

@@ -83,13 +83,8 @@ class RunIndex:
         with self._lock:
             self._is_asked = True
             if self._thread is None and not self._is_closed:
-                self._thread = threading.Thread(
-                    # With the request's context: it says whether links are followed.
-                    target=copy_context().run,
-                    args=(self._bring_up_to_date,),
-                    name="groupwise-index",
-                    daemon=True,
-                )
+                run = copy_context().run  # the request's context says whether links are followed
+                self._thread = threading.Thread(target=run, args=(self._bring_up_to_date,), daemon=True)
                 self._thread.start()
             while self._thread is not None:
                 left = start + (wait_s if self._files else patience_s) - time.monotonic()

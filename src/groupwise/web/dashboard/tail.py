@@ -136,7 +136,7 @@ def _complete_lines(file: BinaryIO, offset: int, max_bytes: int) -> bytes:
 def few(warnings: Sequence[str], what: str) -> tuple[str, ...]:
     """Return the first warnings, and how many more there are of `what`."""
     more = len(warnings) - MAX_WARNINGS
-    return (*warnings[:MAX_WARNINGS], *([f"{more:,} more {what}"] if more > 0 else []))
+    return (*warnings[:MAX_WARNINGS], f"{more:,} more {what}") if more > 0 else tuple(warnings)
 
 
 def _parse_lines(
