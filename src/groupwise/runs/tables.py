@@ -10,9 +10,8 @@ from typing import Any
 
 _STAGE: Mapping[str, Any] = {
     **dict.fromkeys(("name", "algorithm"), str),
-    **dict.fromkeys(
-        ("steps", "problems_per_step", "problems_per_update", "rollouts_per_problem", "epochs_per_batch"), int
-    ),
+    **dict.fromkeys(("steps", "problems_per_step", "problems_per_update", "rollouts_per_problem"), int),
+    "epochs_per_batch": int,
     "sampling": {
         **dict.fromkeys(("max_new_tokens", "top_k"), int),
         **dict.fromkeys(("temperature", "top_p", "min_p"), float),
