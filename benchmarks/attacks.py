@@ -14,50 +14,49 @@ import platform
 import re
 import sys
 
-from corpora import run_corpora
+from corpora import corpus_of, run_corpora
 
 from groupwise.sandbox import probe
 
 CORPORA = {
-    "hostile programs": ("sandbox/test_attacks.py::test_attack",),
+    "hostile programs": ("unit/sandbox/test_attacks.py::test_attack",),
     "programs that cheat their tests": (
-        "rewards/code/test_attacks.py::test_attacks_earn_nothing",
-        "rewards/code/test_attacks.py::test_nothing_passes_where_a_test_takes_nothing_for_right",
-        "rewards/code/test_attacks.py::test_whole_programs_that_lie",
-        "rewards/code/test_attacks.py::test_hostile_completions",
+        "unit/rewards/code/test_attacks.py::test_attacks_earn_nothing",
+        "unit/rewards/code/test_attacks.py::test_nothing_passes_where_a_test_takes_nothing_for_right",
+        "unit/rewards/code/test_attacks.py::test_whole_programs_that_lie",
+        "unit/rewards/code/test_attacks.py::test_hostile_completions",
     ),
-    "cheats on answers, over all tasks": ("tasks/test_adversarial.py::test_cheats_are_never_correct",),
-    "hostile answers, over all verifiers": ("rewards/test_hostile.py::test_hostile_completions",),
+    "cheats on answers, over all tasks": ("unit/tasks/test_adversarial.py::test_cheats_are_never_correct",),
+    "hostile answers, over all verifiers": ("unit/rewards/test_hostile.py::test_hostile_completions",),
     "hostile queries": (
-        "rewards/sql/test_sqlite_reader.py::test_forbidden",
-        "rewards/sql/test_sqlite_reader.py::test_what_depends_on_the_clock_or_on_chance_is_wrong",
-        "rewards/sql/test_sqlite_reader.py::test_bombs",
+        "unit/rewards/sql/test_sqlite_reader.py::test_forbidden",
+        "unit/rewards/sql/test_sqlite_reader.py::test_what_depends_on_the_clock_or_on_chance_is_wrong",
+        "unit/rewards/sql/test_sqlite_reader.py::test_bombs",
     ),
     "hostile JSON documents": (
-        "rewards/json/test_score_json.py::test_hostile_documents",
-        "rewards/json/test_score_json.py::test_hostile_completions",
-        "rewards/json/test_schema_errors.py::test_hostile_documents",
+        "unit/rewards/json/test_score_json.py::test_hostile_documents",
+        "unit/rewards/json/test_score_json.py::test_hostile_completions",
+        "unit/rewards/json/test_schema_errors.py::test_hostile_documents",
     ),
     "code that a recipe names": (
-        "config/test_named_code.py::test_functions_of_the_standard_library_are_refused",
-        "config/test_named_code.py::test_nothing_is_imported_from_a_run_directory",
-        "runs/test_sinks.py::test_what_is_no_sink_is_not_called",
+        "unit/config/test_named_code.py::test_functions_of_the_standard_library_are_refused",
+        "unit/config/test_named_code.py::test_nothing_is_imported_from_a_run_directory",
+        "unit/runs/test_sinks.py::test_what_is_no_sink_is_not_called",
     ),
-    "hostile model folders": ("models/test_hostile_folders.py::test_hostile_folders_are_refused_and_run_nothing",),
+    "hostile model folders": ("unit/models/test_hostile_folders.py::test_hostile_folders_are_refused_and_run_nothing",),
     "hostile chat templates": (
-        "models/test_templates.py::test_templates_that_are_refused_when_the_model_is_loaded",
-        "models/test_templates.py::test_messages_that_a_template_cannot_write",
+        "unit/models/test_templates.py::test_templates_that_are_refused_when_the_model_is_loaded",
+        "unit/models/test_templates.py::test_messages_that_a_template_cannot_write",
     ),
 }
-"""Tests below tests/unit; each of their cases is one attack."""
+"""Tests below tests; each of their cases is one attack."""
 
 
-def corpus_of(test: str) -> str:
+def name_of(test: str) -> str:
     """Return the corpus of a test, with its isolation where it has one."""
-    function, _, case = test.removeprefix("tests/unit/").partition("[")
-    corpus = next(name for name, functions in CORPORA.items() if function in functions)
-    isolation = re.match(r"namespaces|landlock(:\d)?", case) if corpus == "hostile programs" else None
-    return f"{corpus}, {isolation[0]}" if isolation else corpus
+    corpus = corpus_of(test, CORPORA)
+    isolation = re.search(r"\[(namespaces|landlock(:\d)?)", test) if corpus == "hostile programs" else None
+    return f"{corpus}, {isolation[1]}" if isolation else corpus
 
 
 def page(seconds: float) -> str:
@@ -65,14 +64,13 @@ def page(seconds: float) -> str:
     return (
         f"`python benchmarks/attacks.py`: {offers['system']}, landlock version {offers['landlock version']}, "
         f"Python {platform.python_version()}, user {os.geteuid()}; {seconds:.0f} s.\n\n"
-        "Each attack is a case of a test below tests/unit and is judged there. Held: nothing reached, changed or left\n"
+        "Each attack is a case of a test and is judged there. Held: nothing reached, changed or left\n"
         "behind, no reward, an answer in time."
     )
 
 
 def main() -> int:
-    tests = [f"unit/{function}" for functions in CORPORA.values() for function in functions]
-    return run_corpora(__doc__, "Attacks", page, tests, corpus_of, {})
+    return run_corpora(__doc__, "Attacks", page, CORPORA, name_of)
 
 
 if __name__ == "__main__":

@@ -34,15 +34,7 @@ CORPORA = {
     ),
 }
 """Tests below tests. Each of their cases is one fault, and each kill."""
-SIZES = {
-    "test_random_sigkills_leave_no_run_that_cannot_resume": KILLS,
-    "test_any_bytes_in_any_file_are_harmless_said_or_refused": 200,
-}
-
-
-def corpus_of(test: str) -> str:
-    function = test.removeprefix("tests/").partition("[")[0]
-    return next(name for name, functions in CORPORA.items() if function in functions)
+SIZES = {"test_random_sigkills_leave_no_run_that_cannot_resume": KILLS}
 
 
 def page(seconds: float) -> str:
@@ -57,8 +49,7 @@ def page(seconds: float) -> str:
 
 def main() -> int:
     os.environ |= {"GROUPWISE_KILLS": str(KILLS), "FUZZ_FACTOR": "8"}
-    tests = [function for functions in CORPORA.values() for function in functions]
-    return run_corpora(__doc__, "Faults of storage", page, tests, corpus_of, SIZES)
+    return run_corpora(__doc__, "Faults of storage", page, CORPORA, sizes=SIZES)
 
 
 if __name__ == "__main__":

@@ -67,10 +67,9 @@ READS_ON_ITS_OWN = {
     "rewards.json.score_json": "completions, with limits of its own",
     "web.dashboard.group_outline": "pieces of a line; any that is odd is read again through base.outside",
     "cli.sandbox": "files that a person names, which may be pipes",
-    "evals.subject": "weights of any size, to take a digest",
     "runs.files": "nothing: a folder is opened to force its names to the disk",
-    # being converted
-    "models.merge models.checkpoint_store models.load": "",
+    "evals.subject models.checkpoint_store models.merge": "weights of any size, to take a digest or copy them",
+    "models.load": "what a tokenizer in memory says of itself",
 }
 """Modules that read files or JSON without base.outside, and what."""
 MAX_LOOP_LINES = 300
