@@ -142,10 +142,12 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     candidates = sorted(candidates)
     meant = [candidate for candidate in candidates if candidate == SYNONYMS.get(word.lower())]
     swapped = [candidate for candidate in candidates if sorted(candidate) == sorted(word)]
-    longer = [candidate for candidate in candidates if len(word) > 2 and candidate.startswith(word)]
+    begun = [
+        one for one in candidates if min(len(one), len(word)) > 2 and (one.startswith(word) or word.startswith(one))
+    ]
     close = meant or swapped or difflib.get_close_matches(word, candidates, n=1, cutoff=0.75)
-    if close or len(longer) == 1:
-        return f"did you mean {(close or longer)[0]!r}?"
+    if close or len(begun) == 1:
+        return f"did you mean {(close or begun)[0]!r}?"
     return "known: " + (", ".join(candidates) or "none")
 
 
