@@ -4,7 +4,7 @@
 
 Each attack is a test and is judged there, from outside: nothing reached, changed or left behind, no reward, an answer
 in time. Programs run in each isolation, and under the first version of landlock alone, as on an older kernel. Exit
-status 1 if an attack was not held. It takes about two minutes.
+status 1 if an attack was not held. It takes about a minute.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 Commands, recipes and rows that people get wrong, and random damage: to the files of runs that each reader reads, to
 recipes, rows, chat templates and completions. Each is a case of a test and is judged there: an answer or one clear
 error, no traceback, nothing that takes long, no verdict that a completion could buy. Exit status 1 if one was not so.
-It takes about ten minutes.
+It takes about two minutes.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Each fault is a case of a test and is judged there. A damaged checkpoint is passed over and named, a damaged log is
 refused and named, nothing waits, nothing is begun again unasked, and a run that was killed ends with the bits of one
-that was not. Exit status 1 if a fault was not held. It takes about three minutes.
+that was not. Exit status 1 if a fault was not held. It takes about a minute and a half.
 """
 
 from __future__ import annotations
