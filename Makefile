@@ -12,9 +12,10 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not browser"
 
-# The random tests with new examples for about an hour; `make test` runs a few minutes of the same ones.
+# The random tests with new examples, for about an hour; `make test` tries the same few each time.
+FUZZ_FACTOR ?= 300
 fuzz: $(INSTALLED)
-	HYPOTHESIS_PROFILE=explore FUZZ_FACTOR=30 $(BIN)/python -m pytest tests/fuzz -n 2 --dist worksteal --timeout 0
+	HYPOTHESIS_PROFILE=explore FUZZ_FACTOR=$(FUZZ_FACTOR) $(BIN)/python -m pytest tests/fuzz -n 2 --dist worksteal --timeout 0
 
 check: lint test test-web
 
