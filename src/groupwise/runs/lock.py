@@ -4,7 +4,7 @@ Contract: `with RunLock(run_dir):` holds an flock on run.lock. A second trainer 
 which names the process that holds it. The kernel frees the lock when that process ends, so nothing needs cleaning up
 after a SIGKILL. The lock is never inherited: a forked verifier worker that outlives a killed trainer must not block a
 resume. The holder calls `confirm` before each write: a run.lock that was deleted is made again, and one that another
-trainer has made since ends the run. A folder that the lock created is removed again if an error leaves nothing in it.
+trainer has made since ends the run. Folders that the lock created are removed again if an error leaves nothing in them.
 Readers need no lock. Network file systems without flock are not covered; they raise `RunLogError`.
 """
 
@@ -78,11 +78,12 @@ class RunLock:
         self.run_dir = Path(run_dir)
         self._kind = kind
         self._descriptor: int | None = None
-        self._is_new = False
+        self._made: list[Path] = []
+        """The folders that were not there, from the run's upwards."""
 
     def __enter__(self) -> RunLock:
         path = self.run_dir / layout.LOCK
-        self._is_new = not self.run_dir.exists()
+        self._made = [folder for folder in (self.run_dir, *self.run_dir.parents) if not folder.exists()]
         with writing(path):
             self.run_dir.mkdir(parents=True, exist_ok=True)
             self._take(path, os.O_CREAT)
@@ -135,8 +136,10 @@ class RunLock:
         # The file stays: unlinking it would let a third trainer lock a new file while a second one holds the old one.
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
-            if kind is not None and self._is_new and not self._has_content():
+            if kind is not None and self._made and not self._has_content():
                 shutil.rmtree(self.run_dir)
+                for folder in self._made[1:]:
+                    folder.rmdir()  # unless another run is in it
         os.close(descriptor)
 
     def _has_content(self) -> bool:

@@ -74,13 +74,13 @@ def test_an_error_before_anything_is_written_leaves_no_folder(tmp_path: Path) ->
             raise ValueError("mistyped")
 
     (tmp_path / "existed").mkdir()
-    for name, file in (("runs/new", ""), ("existed", ""), ("written", "rollouts/step-000001.jsonl")):
+    for name, file in (("a/b/new", ""), ("existed/new", ""), ("existed", ""), ("written", "rollouts/000001.jsonl")):
         with pytest.raises(ValueError, match="mistyped"):
             fail_in(tmp_path / name, file)
     with RunLock(tmp_path / "unused"):
         pass
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["existed", "runs", "unused", "written"]
-    assert not (tmp_path / "runs" / "new").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["existed", "unused", "written"]
+    assert not (tmp_path / "existed" / "new").exists()
 
 
 def test_a_folder_that_was_removed_while_it_was_opened_is_refused(
