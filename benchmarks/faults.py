@@ -3,7 +3,7 @@
     python benchmarks/faults.py [--output benchmarks/results/DATE_faults_2-cores.md]
 
 Each fault is a case of a test and is judged there. A damaged checkpoint is passed over and named, a damaged log is
-refused and named, nothing waits, nothing is begun again unasked, and a run that was killed ends with the bits of one
+refused and named, nothing waits, no run starts over unasked, and a run that was killed ends with the bits of one
 that was not. Exit status 1 if a fault was not held. It takes about a minute and a half.
 """
 
@@ -43,7 +43,7 @@ def page(seconds: float) -> str:
         f"`python benchmarks/faults.py`: {system}, user {os.geteuid()}; {seconds:.0f} s.\n\n"
         "Each fault is a case of a test and is judged there: deleted, emptied, truncated, one bit flipped, replaced\n"
         "by a folder or a FIFO, an older copy. Held: the file is named or was not needed, nothing waits, no run\n"
-        "begins again unasked, and one that was killed ends with the bits of one that was not."
+        "starts over unasked, and one that was killed ends with the bits of one that was not."
     )
 
 

@@ -136,7 +136,7 @@ def resume(
 
     Pass `reward` and `task` again where they were functions or a task of a notebook or script. Their source must be
     unchanged, unless `accept_verifier`. Logs that are missing or were changed are refused, unless `accept_logs`.
-    `start_over` begins again at step 1 and moves what there is to RUN/old-N.
+    `start_over` starts at step 1 and moves logs and checkpoints to RUN/old-N.
     """
     from groupwise.training.setup import RunRequest, memory_limit_of, recipe_of
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     set_option(),
     argument("--accept-verifier", "resume even if the verifier's version has changed", default=False),
     argument("--accept-logs", "resume even if logs are missing or were changed", default=False),
-    argument("--start-over", "with --resume: begin again at step 1; what there is moves to RUN/old-N", default=False),
+    argument("--start-over", "with --resume: start at step 1; logs and checkpoints move to RUN/old-N", default=False),
     argument("--memory-gib", "limit this run's GPU memory, for runs that share a GPU", type=float, within=GIB),
     argument("--ray", "train on a Ray cluster, with verifier workers on all its machines", default=False),
     argument("--ray-ranks", "number of ranks (default: one per GPU)", type=int, metavar="N", within="[1, 1e5]"),

@@ -46,7 +46,7 @@ TOTAL_S = 300.0
 _SYNTAX_ERRORS = ("TemplateSyntaxError", "TemplateAssertionError")
 _TOO_MUCH = ("MemoryError", "OverflowError", "RecursionError", "returned ")
 _MEND = (
-    "mend it in the model's folder (chat_template.jinja, or chat_template in tokenizer_config.json), or remove it: "
+    "edit it in the model's folder (chat_template.jinja, or chat_template in tokenizer_config.json), or remove it: "
     "prompts are then written as `User: …`"
 )
 

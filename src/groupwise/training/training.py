@@ -247,14 +247,14 @@ class Training:
         self.log.write_event("checkpoint", name=name, seconds=self.save_s)
 
     def restore(self, *, accept_verifier: bool = False, accept_logs: bool = False) -> None:
-        """Load the newest valid checkpoint. A run that has saved none begins again, with the same numbers."""
+        """Load the newest valid checkpoint. A run that has saved none starts over, with the same numbers."""
         path = self.store.newest_valid()
         # Rank 0 chooses the checkpoint; the others only read.
-        path, refusal = self.policy.world.gather((path, "" if path else self._refusal_to_begin_again()))[0]
+        path, refusal = self.policy.world.gather((path, "" if path else self._refusal_to_start_over()))[0]
         if refusal:
             raise ConfigError(refusal)
         if path is None:
-            logger.warning("%s has saved no checkpoint yet: it begins again at step 1", self.run_dir)
+            logger.warning("%s has saved no checkpoint yet: it starts over at step 1", self.run_dir)
             self.log.rewind(0, eval_step=-1)
             return
         if self.store.passed_over:
@@ -293,8 +293,8 @@ class Training:
         if position.best_checkpoint in self.store.names():
             self.store.mark(position.best_checkpoint, "best")
 
-    def _refusal_to_begin_again(self) -> str:
-        """Return why a run without a usable checkpoint is not started over unasked; "" if it never saved one."""
+    def _refusal_to_start_over(self) -> str:
+        """Return why a run without a usable checkpoint does not simply start over; "" if it never saved one."""
         run, lost, folder = Run(self.run_dir), self.store.passed_over, self.store.root
         events = run.events()
         saved = [str(event["name"]) for event in events if event["kind"] == "checkpoint"]
@@ -307,7 +307,7 @@ class Training:
         return (
             f"{self.run_dir} has logs up to step {step}, but no checkpoint to continue from:\n  "
             + "\n  ".join(reasons)
-            + f"\nRestore {folder} and resume again. Or begin again at step 1 with --start-over (start_over=True): it "
+            + f"\nRestore {folder} and resume again. Or start over at step 1 with --start-over (start_over=True): it "
             f"moves logs and checkpoints to {self.run_dir / layout.OLD}-N and deletes nothing"
         )
 
