@@ -80,7 +80,7 @@ class Rollout:
     token_ids: tuple[int, ...]
     """The completion alone, with its stop token where one was sampled."""
     rollout_logprobs: tuple[float, ...]
-    """Of each token, under the distribution that it was sampled from, with temperature and truncation."""
+    """Of each token, under the whole vocabulary at the sampling temperature, also where sampling was truncated."""
     text: str
     """Decoded without special tokens."""
     finish: Finish

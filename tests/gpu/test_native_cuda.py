@@ -70,9 +70,14 @@ def make_requests(num_prompts: int, group_size: int, longest: int = 300) -> list
     ]
 
 
-def sample(model: Any, requests: list[Request], rows: int, **options: Any) -> list[Group]:
+PLAIN = SamplingParams(max_new_tokens=60)
+
+
+def sample(
+    model: Any, requests: list[Request], rows: int, sampling: SamplingParams = PLAIN, **options: Any
+) -> list[Group]:
     engine = NativeEngine(model, make_tokenizer(), (7, 8, 9), rows, **options)
-    groups = dict(engine.generate(requests, SamplingParams(max_new_tokens=60), 0))
+    groups = dict(engine.generate(requests, sampling, 0))
     return [groups[index] for index in range(len(requests))]
 
 
@@ -164,6 +169,17 @@ def test_so_they_are_with_real_weights() -> None:
     assert logprob_gap(loaded.model, groups) < 1e-4
 
 
+TRUNCATED = [{"top_p": 0.8}, {"top_k": 20}, {"min_p": 0.3}, {"top_k": 300, "top_p": 0.9, "min_p": 0.2}]
+
+
+@pytest.mark.parametrize("keys", TRUNCATED, ids=str)
+def test_so_they_are_with_truncated_sampling(keys: dict[str, Any]) -> None:
+    model = sharpen(make_model("qwen3, 128"))
+    assert fuse(model)
+    groups = sample(model, make_requests(12, 8), 40, SamplingParams(max_new_tokens=60, **keys))
+    assert logprob_gap(model, groups) < MAX_GAP
+
+
 @pytest.mark.parametrize("lora", [False, True])
 def test_memory_is_handed_back_after_each_call(lora: bool) -> None:
     torch.manual_seed(0)
@@ -194,12 +210,21 @@ def test_memory_is_handed_back_after_each_call(lora: bool) -> None:
     assert again == dict(first)
 
 
-@pytest.mark.parametrize("name", ["llama, 64", "qwen3, 128", "mistral, window", "gemma2, soft caps"])
-def test_fp32_draws_what_the_plain_runner_draws(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        *((name, {}) for name in ("llama, 64", "qwen3, 128", "mistral, window", "gemma2, soft caps")),
+        *(("llama, 64", {"temperature": 0.7} | keys) for keys in TRUNCATED),
+    ],
+)
+def test_fp32_draws_what_the_plain_runner_draws(
+    name: str, keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, requests = make_model(name, torch.float32), make_requests(9, 4, longest=90)
-    fast = sample(model, requests, 20, prefill_tokens=50)
+    sampling = SamplingParams(max_new_tokens=60, **keys)
+    fast = sample(model, requests, 20, sampling, prefill_tokens=50)
     monkeypatch.setattr(NativeEngine, "_make_runner", lambda self, **sizes: Runner(self._model, **sizes))
-    plain = sample(model, requests, 20)
+    plain = sample(model, requests, 20, sampling)
     same = [
         ours.token_ids == theirs.token_ids
         for left, right in zip(fast, plain, strict=True)

@@ -189,7 +189,7 @@ def test_greedy_completions_are_the_reference_engines(pair: Pair) -> None:
     [{}, {"temperature": 0.7}, {"temperature": 1.6}, {"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.05}],
     ids=str,
 )
-def test_logprobs_are_of_the_distribution_that_was_drawn_from(pair: Pair, options: dict[str, float]) -> None:
+def test_logprobs_are_of_the_whole_vocabulary(pair: Pair, options: dict[str, float]) -> None:
     sampling = SamplingParams(16, **options)  # type: ignore[arg-type]
     worst, num_below_0 = 0.0, 0
     for group, rollout in rollouts(generate(pair.engine, pair.requests, sampling)):

@@ -207,9 +207,6 @@ def engine_gap(stage: StageHistory) -> Finding | None:
 
 
 def _closer_engine(stage: StageHistory, is_corrected: bool) -> Change:
-    for key, off in (("top_p", 1.0), ("top_k", 0), ("min_p", 0.0)):
-        if stage.setting(f"sampling.{key}", off) != off:
-            return stage.change(f"sampling.{key}", off, "the trainer does not apply it")
     if not is_corrected:
         return stage.change("loss.importance", "truncated", "weight tokens by how much the two disagree")
     return Change("sample with the trainer's own weights", "engine.name", "native")

@@ -24,17 +24,18 @@ FEW = 10
 def draw_tokens(
     logits_BV: Tensor, sampling: SamplingParams, seeds_B: Tensor, positions_B: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Sample one token per row. Return (token ids, logprobs under the sampling distribution).
+    """Sample one token per row. Return (token ids, logprobs under the whole vocabulary at the sampling temperature).
 
-    Greedy sampling (temperature 0) reports the logprob at temperature 1, because its own distribution is a point.
+    Truncation decides what can be drawn and leaves the logprobs alone, as the trainer computes them. Greedy sampling
+    (temperature 0) reports the logprob at temperature 1, because its own distribution is a point.
     """
     if sampling.temperature == 0:
         log_p = logits_BV.float().log_softmax(dim=-1)
         tokens = log_p.argmax(dim=-1)
     else:
-        scaled = logits_BV.float() / sampling.temperature
-        log_p = truncate(scaled, sampling.top_k, sampling.top_p, sampling.min_p).log_softmax(dim=-1)
-        tokens = _noisy_argmax(log_p, _row_keys(seeds_B, positions_B))
+        log_p = (logits_BV.float() / sampling.temperature).log_softmax(dim=-1)
+        kept = truncate(log_p, sampling.top_k, sampling.top_p, sampling.min_p)
+        tokens = _noisy_argmax(kept, _row_keys(seeds_B, positions_B))
     return tokens, log_p.gather(1, tokens[:, None])[:, 0]
 
 

@@ -77,7 +77,8 @@ def _draw_tiles(
 def _finish_draw(
     logits_ptr, slot_ptr, peak_ptr, total_ptr, best_ptr, index_ptr, stop_ptr,
     token_ptr, position_ptr, count_ptr, limit_ptr, is_done_ptr, out_token_ptr, out_logprob_ptr,
-    inverse_temperature, vocab, tiles, out_stride, num_stops, T: tl.constexpr, STOPS: tl.constexpr,
+    inverse_temperature, vocab, tiles, out_stride, num_stops,
+    REPORTS_LOGITS: tl.constexpr, T: tl.constexpr, STOPS: tl.constexpr,
 ):  # fmt: skip
     """Join the tiles of a row, and advance the row by one token unless it is done."""
     row = tl.program_id(0).to(tl.int64)
@@ -92,7 +93,9 @@ def _finish_draw(
     index = tl.load(index_ptr + place, mask=mask, other=2147483647)
     token = tl.min(tl.where(best == tl.max(best, 0), index, vocab - 1), 0)
     token = tl.minimum(token, vocab - 1)  # in case of NaN logits
-    logprob = tl.load(logits_ptr + row * vocab + token) * inverse_temperature - lse
+    logprob = tl.load(logits_ptr + row * vocab + token) * inverse_temperature
+    if not REPORTS_LOGITS:
+        logprob = logprob - lse
     slot = tl.load(slot_ptr + row)
     if tl.load(is_done_ptr + slot) == 0:
         count = tl.load(count_ptr + slot)
@@ -108,8 +111,13 @@ def _finish_draw(
         tl.store(position_ptr + slot, tl.load(position_ptr + slot) + 1)
 
 
-def draw_and_advance(logits: Tensor, slots: Any, stops: Tensor, temperature: float) -> None:
-    """Sample a token for each of the `len(logits)` rows of `slots.order` and advance their slots."""
+def draw_and_advance(
+    logits: Tensor, slots: Any, stops: Tensor, temperature: float, *, reports_logits: bool = False
+) -> None:
+    """Sample a token for each of the `len(logits)` rows of `slots.order` and advance their slots.
+
+    With `reports_logits`, a token's logprob is its logit as it is: for logprobs of which some were set to −inf.
+    """
     batch, vocab = logits.shape
     tiles = triton.cdiv(vocab, VOCAB_TILE)
     device = logits.device
@@ -123,6 +131,6 @@ def draw_and_advance(logits: Tensor, slots: Any, stops: Tensor, temperature: flo
     _finish_draw[(batch,)](
         logits, slots.order, peaks, totals, bests, indices, stops, slots.tokens, slots.positions, slots.counts,
         slots.limits, slots.is_done, slots.out_tokens, slots.out_logprobs,
-        inverse, vocab, tiles, slots.out_tokens.stride(0), stops.shape[0],
+        inverse, vocab, tiles, slots.out_tokens.stride(0), stops.shape[0], REPORTS_LOGITS=reports_logits,
         T=triton.next_power_of_2(tiles), STOPS=triton.next_power_of_2(max(1, stops.shape[0])), num_warps=1,
     )  # fmt: skip

@@ -66,7 +66,7 @@ def test_frequencies_are_those_of_the_distribution(
     assert all(counts[token] == 0 for token in ALL if token not in kept)
     chi_square = sum((counts[t] - NUM_DRAWS * expected[t]) ** 2 / (NUM_DRAWS * expected[t]) for t in kept)
     assert chi_square < 46
-    by_hand = torch.tensor(expected).log()[tokens]
+    by_hand = torch.tensor(odds(ALL, temperature)).log()[tokens]
     assert torch.allclose(logprobs, by_hand, atol=1e-5)
 
 
@@ -82,7 +82,7 @@ def test_top_p_keeps_the_smallest_set_with_that_probability(top_p: float) -> Non
     assert all(counts[token] == 0 for token in ALL if token not in kept)
     chi_square = sum((counts[t] - NUM_DRAWS * expected[t]) ** 2 / (NUM_DRAWS * expected[t]) for t in kept)
     assert chi_square < 46
-    assert torch.allclose(logprobs, torch.tensor(expected).log()[tokens], atol=1e-5)
+    assert torch.allclose(logprobs, torch.tensor(p).log()[tokens], atol=1e-5)
 
 
 def test_truncations_apply_one_after_the_other() -> None:
@@ -111,6 +111,17 @@ def test_the_likeliest_token_stays_and_kept_logits_are_untouched(
     # What goes is never likelier than what stays.
     gone = row[kept == -torch.inf]
     assert gone.numel() == 0 or gone.max() <= row[kept != -torch.inf].min()
+
+
+@pytest.mark.parametrize("keys", [{"top_k": 2}, {"top_p": 0.6}, {"min_p": 0.5}])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_logprobs_are_of_the_whole_vocabulary(keys: dict[str, float], temperature: float) -> None:
+    """Of 0.5, 0.3 and 0.2 the first two can be drawn, and keep their probabilities."""
+    logits = temperature * torch.tensor([0.5, 0.3, 0.2]).log().expand(20, -1)
+    settings = params(temperature=temperature, **keys)
+    tokens, logprobs = draw_tokens(logits, settings, torch.arange(20), torch.zeros(20, dtype=torch.int64))
+    assert set(tokens.tolist()) == {0, 1}
+    assert torch.allclose(logprobs.exp(), torch.tensor([0.5, 0.3])[tokens])
 
 
 def test_off_is_off() -> None:

@@ -137,10 +137,12 @@ class CudaRunner(Runner):
             order = self.slots.order[:num_rows]
             logits = self.head(self._straight(self.slots.tokens.index_select(0, order), CudaDecode(self)))
         temperature = sampling.temperature
-        if temperature and (sampling.top_k or sampling.top_p < 1 or sampling.min_p):
-            logits = truncate(logits / temperature, sampling.top_k, sampling.top_p, sampling.min_p)
+        is_truncated = bool(temperature and (sampling.top_k or sampling.top_p < 1 or sampling.min_p))
+        if is_truncated:
+            log_p = (logits / temperature).log_softmax(dim=-1)
+            logits = truncate(log_p, sampling.top_k, sampling.top_p, sampling.min_p)
             temperature = 1.0
-        draw_and_advance(logits, self.slots, stops, temperature)
+        draw_and_advance(logits, self.slots, stops, temperature, reports_logits=is_truncated)
 
     def head(self, hidden: Tensor) -> Tensor:
         if self._logits is None:
