@@ -274,6 +274,13 @@ class Recipe(Config):
                 f"stages.{index}.reward.process_weight is above 0, but nothing scores the reasoning; set "
                 'verifier.process, for example to "arithmetic"',
             )
+            if isinstance(stage, RlStage) and self.engine.name == "vllm" and self.has_truncated_sampling:
+                require(
+                    stage.sampling.temperature == 1,
+                    f"stages.{index}.sampling.temperature = {stage.sampling.temperature}: must be 1 in a recipe with "
+                    "top_k, top_p or min_p, because vLLM then reports logprobs at temperature 1 only; set it to 1, or "
+                    'engine.name = "native"',
+                )
             if isinstance(stage, SftStage) and stage.source == "rollouts":
                 require(
                     any(isinstance(earlier, RlStage) for earlier in self.stages[:index]),
@@ -284,6 +291,10 @@ class Recipe(Config):
                     f'stages.{index}.source = "rollouts" reads the rollouts of earlier stages, but '
                     f"logging.rollouts_every_steps = {self.logging.rollouts_every_steps} drops some; set it to 1",
                 )
+
+    @property
+    def has_truncated_sampling(self) -> bool:
+        return any(isinstance(stage, RlStage) and stage.sampling.is_truncated for stage in self.stages)
 
     @property
     def total_steps(self) -> int:

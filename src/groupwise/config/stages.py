@@ -40,6 +40,10 @@ class SamplingConfig(Config):
     stop_strings: StopStrings = ()
     """End a completion once its text contains one of these strings; the string stays in the completion."""
 
+    @property
+    def is_truncated(self) -> bool:
+        return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerConfig(Config):

@@ -15,25 +15,27 @@ from groupwise.engines.engine import Engine, Request
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.engines.vllm.in_process import InProcess
-from groupwise.engines.vllm.vllm_engine import PublishedWeights, VllmEngine
+from groupwise.engines.vllm.vllm_engine import PublishedWeights, VllmEngine, logprobs_mode
 from groupwise.engines.vllm.vllm_server import Server
 from groupwise.models.policy import Policy
 from groupwise.models.replica import Replica
 from groupwise.types import Group, SamplingParams
 
 
-def make_engine(config: EngineConfig, policy: Policy) -> Engine:
+def make_engine(config: EngineConfig, policy: Policy, *, is_truncated: bool = False) -> Engine:
+    """Make the engine. With `is_truncated` it may be asked for top-k, top-p and min-p, which vLLM must know."""
     if policy.world.is_alone:
-        return _make_engine(config, policy, policy.model)
+        return _make_engine(config, policy, policy.model, is_truncated)
     if config.name == "vllm":
         raise ConfigError('engine.name = "vllm": only works with one rank; use engine.name = "native" under torchrun')
     replica = policy.replica()
-    return RefilledEngine(_make_engine(config, policy, replica.model), replica)
+    return RefilledEngine(_make_engine(config, policy, replica.model, is_truncated), replica)
 
 
-def _make_engine(config: EngineConfig, policy: Policy, model: Any) -> Engine:
+def _make_engine(config: EngineConfig, policy: Policy, model: Any, is_truncated: bool) -> Engine:
     if config.name == "vllm":
-        backend = Server(config) if config.url else InProcess(config, policy)
+        mode = logprobs_mode(is_truncated)
+        backend = Server(config, mode) if config.url else InProcess(config, policy, mode)
         return VllmEngine(backend, PublishedWeights(model), policy.tokenizer, policy.stop_token_ids)
     parts = (model, policy.tokenizer, policy.stop_token_ids, config.max_batch_rollouts)
     if config.name == "native":

@@ -134,7 +134,7 @@ def set_up(request: RunRequest, folder: Path, lock: RunLock | None = None) -> Tr
     if recipe.guards is not None:
         check_guards_fit(recipe.guards, prompts, policy.context_tokens)
     # Before anything is written, because its package may not be installed.
-    engine = make_engine(recipe.engine, policy)
+    engine = make_engine(recipe.engine, policy, is_truncated=recipe.has_truncated_sampling)
     sinks: list[Sink] = []
     if world.rank == 0:  # or trackers would show each rank as a run
         name, table = tracked_name(run_dir), to_table(recipe)

@@ -99,6 +99,20 @@ def test_keys_that_nobody_would_read_are_refused(table: dict[str, Any], message:
         recipe(table)
 
 
+def test_with_truncated_sampling_the_temperature_is_1() -> None:
+    """Of vLLM's modes of logprobs none is over the whole vocabulary after a temperature."""
+    warm: dict[str, Any] = {"sampling": {"temperature": 0.7}}
+    for keys in ({"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}):
+        assert recipe({"name": "vllm"}, sampling=keys).has_truncated_sampling
+        both = {"sampling": keys | warm["sampling"]}
+        with pytest.raises(
+            ConfigError, match=r"stages.0.sampling.temperature = 0.7: must be 1 .*engine.name = .native"
+        ):
+            recipe({"name": "vllm"}, **both)
+        assert recipe({"name": "native"}, **both).has_truncated_sampling
+    assert not recipe({"name": "vllm"}, **warm).has_truncated_sampling
+
+
 def test_where_the_server_is_does_not_make_another_experiment() -> None:
     here = recipe({"name": "vllm"})
     there = recipe({"name": "vllm", "url": "https://host:1/v", "weights_folder": "/shared", "timeout_s": 9})

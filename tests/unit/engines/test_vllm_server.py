@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from groupwise.config import EngineConfig
 from groupwise.engines.factory import make_engine
-from groupwise.engines.vllm.vllm_engine import Draw, Drawn, VllmError
+from groupwise.engines.vllm.vllm_engine import Draw, Drawn, VllmError, logprobs_mode
 from groupwise.engines.vllm.vllm_server import Server
 from groupwise.types import SamplingParams
 from tests.unit.engines.test_vllm import make_policy, request
@@ -112,9 +112,12 @@ def url(fake: FakeVllm) -> Iterator[str]:
     server.server_close()
 
 
-def connect(url: str, folder: Path | str = "", timeout_s: float = 20.0, at_once: int = 3) -> Server:
+def connect(
+    url: str, folder: Path | str = "", timeout_s: float = 20.0, at_once: int = 3, *, is_truncated: bool = False
+) -> Server:
     return Server(
-        EngineConfig(name="vllm", url=url, weights_folder=str(folder), max_batch_rollouts=at_once, timeout_s=timeout_s)
+        EngineConfig(name="vllm", url=url, weights_folder=str(folder), max_batch_rollouts=at_once, timeout_s=timeout_s),
+        logprobs_mode(is_truncated),
     )
 
 
@@ -205,10 +208,14 @@ def test_a_server_that_cannot_is_refused_at_once(
         connect(url)
 
 
-def test_logprobs_of_another_distribution_are_refused(fake: FakeVllm, url: str) -> None:
-    fake.config["model_config"]["logprobs_mode"] = "raw_logprobs"
-    with pytest.raises(VllmError, match=r"its logprobs are raw_logprobs.*\n.*--logprobs-mode processed_logprobs"):
-        connect(url)
+@pytest.mark.parametrize("is_truncated", [False, True])
+def test_logprobs_of_another_distribution_are_refused(fake: FakeVllm, url: str, is_truncated: bool) -> None:
+    right, wrong = logprobs_mode(is_truncated), logprobs_mode(not is_truncated)
+    fake.config["model_config"]["logprobs_mode"] = right
+    connect(url, is_truncated=is_truncated)
+    fake.config["model_config"]["logprobs_mode"] = wrong
+    with pytest.raises(VllmError, match=rf"its logprobs are {wrong}.*\n.*--logprobs-mode {right}"):
+        connect(url, is_truncated=is_truncated)
 
 
 def test_nobody_there() -> None:

@@ -22,7 +22,7 @@ DEFAULT_MEMORY_SHARE = 0.4
 
 
 class InProcess:
-    def __init__(self, config: EngineConfig, policy: Policy) -> None:
+    def __init__(self, config: EngineConfig, policy: Policy, logprobs_mode: str) -> None:
         memory_share = config.memory_share or DEFAULT_MEMORY_SHARE
         self.context_tokens = policy.context_tokens
         self._vllm = _import_vllm()
@@ -39,8 +39,7 @@ class InProcess:
                     gpu_memory_utilization=memory_share,
                     # Computes a group's prompt once.
                     enable_prefix_caching=True,
-                    # Under the sampling distribution: after temperature, top-k, top-p and min-p.
-                    logprobs_mode="processed_logprobs",
+                    logprobs_mode=logprobs_mode,
                     generation_config="vllm",
                     # Compilation for a CPU takes longer than most runs on it.
                     enforce_eager=policy.device.type == "cpu",

@@ -33,6 +33,14 @@ class VllmError(RuntimeError):
     """vLLM cannot be used or failed. The message says what to change."""
 
 
+def logprobs_mode(is_truncated: bool) -> str:
+    """Return vLLM's mode whose logprobs are of the whole vocabulary at the sampling temperature.
+
+    Raw logprobs are before temperature and truncation, so recipes with truncated sampling are at temperature 1.
+    """
+    return "raw_logprobs" if is_truncated else "processed_logprobs"
+
+
 @dataclass(frozen=True, slots=True)
 class Draw:
     """One requested completion."""

@@ -31,19 +31,17 @@ from groupwise.base.text_layout import shortened
 from groupwise.config import EngineConfig
 from groupwise.engines.vllm.vllm_engine import TESTED_VERSION, Draw, Drawn, VllmError
 
-COMMAND = (
-    "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --logprobs-mode processed_logprobs "
-    "--generation-config vllm"
-)
+COMMAND = "VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --enable-scale-out --logprobs-mode {} --generation-config vllm"
 DEFAULT_TIMEOUT_S = 600.0
 CONNECT_S = 10.0
 """Timeout for connecting; a response may take longer."""
 
 
 class Server:
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, logprobs_mode: str) -> None:
         """Check that the server is running and has the required features."""
-        self._http = _Http(config.url, config.timeout_s or DEFAULT_TIMEOUT_S)
+        self._logprobs_mode = logprobs_mode
+        self._http = _Http(config.url, config.timeout_s or DEFAULT_TIMEOUT_S, COMMAND.format(logprobs_mode))
         self._max_requests = config.max_batch_rollouts
         self.context_tokens = self._check()
         self._root = Path(config.weights_folder or tempfile.gettempdir())
@@ -57,24 +55,24 @@ class Server:
             info = self._http.ask("GET", "/server_info?config_format=json")
         except _Refused as error:
             raise VllmError(
-                f"{error}; it must be started in developer mode, which accepts weights:\n  {COMMAND}"
+                f"{error}; it must be started in developer mode, which accepts weights:\n  {self._http.command}"
             ) from None
         try:
             model = info["vllm_config"]["model_config"]
             mode, context_tokens = model["logprobs_mode"], int(model["max_model_len"])
         except (KeyError, TypeError, ValueError) as error:
             raise VllmError(f"{self._http.url}/server_info: not a response of vLLM ({error!r})") from None
-        if mode != "processed_logprobs":
+        if mode != self._logprobs_mode:
             raise VllmError(
-                f"{self._http.url}: its logprobs are {mode}, not those of the sampling distribution; "
-                f"start it with:\n  {COMMAND}"
+                f"{self._http.url}: its logprobs are {mode}, but this recipe's sampling needs {self._logprobs_mode}; "
+                f"start it with:\n  {self._http.command}"
             )
         try:
             self._http.ask("POST", "/resume")  # a run that was killed while publishing leaves it paused
             self._http.ask("POST", "/inference/v1/generate", _body(Draw((0,), 0), {"max_tokens": 1, "logprobs": 0}))
         except _Refused as error:
             is_closed = error.status in (http.client.FORBIDDEN, http.client.NOT_FOUND)
-            fix = f"; start it with:\n  {COMMAND}" if is_closed else "; see its log"
+            fix = f"; start it with:\n  {self._http.command}" if is_closed else "; see its log"
             raise VllmError(f"{error}{fix}") from None
         return context_tokens
 
@@ -186,10 +184,11 @@ class _Calls:
 class _Http:
     """JSON over HTTP, with a connection per call."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    def __init__(self, url: str, timeout_s: float, command: str) -> None:
         self.url = url.rstrip("/")
         self._parts = urlsplit(self.url)
         self._timeout_s = timeout_s
+        self.command = command
 
     def ask(self, method: str, path: str, body: object = None, calls: _Calls | None = None) -> Any:
         """Return the JSON of the response; None if it is empty."""
@@ -211,7 +210,7 @@ class _Http:
         except (OSError, http.client.HTTPException) as error:
             raise VllmError(
                 f"{where}: no response ({error or type(error).__name__}); engine.url must name a running server, "
-                f"started with:\n  {COMMAND}"
+                f"started with:\n  {self.command}"
             ) from error
         finally:
             connection.close()
