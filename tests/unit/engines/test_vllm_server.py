@@ -20,7 +20,9 @@ from groupwise.config import EngineConfig
 from groupwise.engines.factory import make_engine
 from groupwise.engines.vllm.vllm_engine import Draw, Drawn, VllmError, logprobs_mode
 from groupwise.engines.vllm.vllm_server import Server
+from groupwise.training import pipeline
 from groupwise.types import SamplingParams
+from tests.factories import GRPO, tiny_recipe
 from tests.unit.engines.test_vllm import make_policy, request
 
 SETTINGS = {"max_tokens": 3, "logprobs": 0, "temperature": 1.0}
@@ -216,6 +218,18 @@ def test_logprobs_of_another_distribution_are_refused(fake: FakeVllm, url: str, 
     fake.config["model_config"]["logprobs_mode"] = wrong
     with pytest.raises(VllmError, match=rf"its logprobs are {wrong}.*\n.*--logprobs-mode {right}"):
         connect(url, is_truncated=is_truncated)
+
+
+@pytest.mark.parametrize("keys", [{}, {"top_k": 5}])
+def test_a_run_asks_for_the_logprobs_that_its_sampling_needs(
+    fake: FakeVllm, url: str, keys: dict[str, int], tmp_path: Path
+) -> None:
+    right, wrong = logprobs_mode(bool(keys)), logprobs_mode(not keys)
+    fake.config["model_config"]["logprobs_mode"] = wrong
+    stage = GRPO | {"sampling": {"max_new_tokens": 6} | keys}
+    recipe = tiny_recipe(engine={"name": "vllm", "url": url}, stages=[stage])
+    with pytest.raises(VllmError, match=f"its logprobs are {wrong}, but this recipe's sampling needs {right}"):
+        pipeline.train(recipe, tmp_path / "run")
 
 
 def test_nobody_there() -> None:
