@@ -1,7 +1,12 @@
 """The reference engine: batched sampling with the model's own forward and cache. Slow and simple: the oracle.
 
-    prompts, left-padded ──prefill once per prompt──▶ cache ──copy per rollout──▶ decode a token per row, drop rows
-                                                                                  that stopped, until no row is left
+    prompts ──prefill once per prompt──▶ cache ──copy per rollout──▶ decode a token per row, drop rows that stopped,
+                                                                     until no row is left
+
+Prompts of different lengths are padded on the left where the architecture is known to ignore padding (`FAMILIES`). In
+any other model padding may leak into recurrent and convolution states or shift positions, so only prompts of equal
+length share a batch. Such a model is tried once: if its cache does not give what a forward pass over the whole sequence
+gives, each token is sampled from such a pass, without a cache.
 
 Contract: a rollout depends on its prompt, its seed and the weights, not on its neighbours (except for rounding in
 matrix products of different sizes). Not implemented: continuous batching, paged cache, graphs.
@@ -9,16 +14,24 @@ matrix products of different sizes). Not implemented: continuous batching, paged
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import Cache
 
+from groupwise.base.text_layout import first_line
+from groupwise.config.build import ConfigError
 from groupwise.engines.engine import Assembly, Request
 from groupwise.engines.sampling import draw_tokens
+from groupwise.models.families import UNKNOWN, family_of
 from groupwise.types import Finish, Group, SamplingParams
+
+SAME_FP32, SAME_ROUNDED = 1e-3, 0.25
+"""Difference of logprobs, in nats and on average over the vocabulary, that rounding explains in fp32 and in bf16."""
 
 
 @dataclass(slots=True)
@@ -40,6 +53,8 @@ class ReferenceEngine:
     stop_token_ids: Sequence[int]
     max_batch_rollouts: int
     peak_bytes: int = 0
+    _is_cache_right: bool | None = field(default=None, init=False)
+    """None for an architecture that is not tried."""
 
     @torch.inference_mode()
     def generate(
@@ -48,11 +63,23 @@ class ReferenceEngine:
         assembly = Assembly(requests, sampling, self.tokenizer, policy_version)
         yield from assembly.undrawn()
         rows = [_Row(index, number, requests[index].seeds[number]) for index, number in assembly.wanted]
-        for start in range(0, len(rows), self.max_batch_rollouts):
-            batch = rows[start : start + self.max_batch_rollouts]
-            self._decode(assembly, batch)
-            for row in batch:
-                yield from assembly.add(row.request, row.number, row.token_ids, row.logprobs, row.finish)
+        for part in self._alike(requests, rows):
+            for start in range(0, len(part), self.max_batch_rollouts):
+                batch = part[start : start + self.max_batch_rollouts]
+                self._decode(assembly, batch)
+                for row in batch:
+                    yield from assembly.add(row.request, row.number, row.token_ids, row.logprobs, row.finish)
+
+    def _alike(self, requests: Sequence[Request], rows: list[_Row]) -> list[list[_Row]]:
+        """Return the rows that may share a batch."""
+        if family_of(self.model) is not UNKNOWN:
+            return [rows]
+        if self._is_cache_right is None:
+            self._is_cache_right = _has_right_cache(self.model)
+        by_length: dict[int, list[_Row]] = {}
+        for row in rows:
+            by_length.setdefault(len(requests[row.request].prompt.token_ids), []).append(row)
+        return list(by_length.values())
 
     def _decode(self, assembly: Assembly, rows: list[_Row]) -> None:
         state = self._prefill(assembly.requests, rows)
@@ -75,7 +102,7 @@ class ReferenceEngine:
                 kept = torch.tensor(still_active, device=self.model.device)
                 state.keep(kept)
                 tokens = tokens[kept]
-            state.advance(self.model, tokens)
+            state.advance(tokens)
 
     def _prefill(self, requests: Sequence[Request], rows: list[_Row]) -> _DecodeState:
         """Run each prompt through the model once and copy its cache for each of its rollouts."""
@@ -88,39 +115,83 @@ class ReferenceEngine:
         for index, prompt in enumerate(prompts):
             ids[index, width - len(prompt) :] = torch.tensor(prompt)
             mask[index, width - len(prompt) :] = 1
-        ids, mask = ids.to(device), mask.to(device)
-        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-        output = self.model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=True, logits_to_keep=1
+        is_padded = self._is_cache_right is None
+        state = _DecodeState(
+            self.model, ids.to(device), mask.to(device) if is_padded else None, self._is_cache_right is not False
         )
-        state = _DecodeState(output.past_key_values, mask, positions[:, -1:], output.logits[:, -1])
+        state.run(state.ids)
         state.keep(torch.tensor([wanted.index(row.request) for row in rows], device=device))
         return state
 
 
 @dataclass(slots=True)
 class _DecodeState:
-    cache: Any
-    mask: Tensor
+    model: Any
+    ids: Tensor
     """[B, length so far]"""
-    positions: Tensor
-    """[B, 1] position of the last input token."""
-    logits: Tensor
+    mask: Tensor | None
+    """[B, length so far], 0 on padding. None: there is no padding, and the model finds the positions by itself."""
+    is_cached: bool
+    """False: each token is sampled from a forward pass over the whole sequence."""
+    cache: dict[str, Any] = field(default_factory=dict)
+    """The model's cache under the name that its forward gives it: `past_key_values` or `cache_params`."""
+    logits: Tensor = field(default_factory=lambda: torch.zeros(0))
     """[B, V] for the next token."""
 
     def keep(self, rows: Tensor) -> None:
-        self.cache.batch_select_indices(rows)
-        self.mask, self.positions, self.logits = self.mask[rows], self.positions[rows], self.logits[rows]
+        for cache in self.cache.values():
+            cache.reorder_cache(rows)  # unlike `batch_select_indices`, every kind of layer has it
+        self.ids, self.logits = self.ids[rows], self.logits[rows]
+        self.mask = None if self.mask is None else self.mask[rows]
 
-    def advance(self, model: Any, tokens: Tensor) -> None:
-        self.mask = torch.cat([self.mask, torch.ones_like(self.mask[:, :1])], dim=1)
-        self.positions = self.positions + 1
-        output = model(
-            input_ids=tokens[:, None],
-            attention_mask=self.mask,
-            position_ids=self.positions,
-            past_key_values=self.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+    def advance(self, tokens: Tensor) -> None:
+        self.ids = torch.cat([self.ids, tokens[:, None]], dim=1)
+        if self.mask is not None:
+            self.mask = torch.cat([self.mask, torch.ones_like(self.mask[:, :1])], dim=1)
+        self.run(tokens[:, None] if self.is_cached else self.ids)
+
+    def run(self, ids: Tensor) -> None:
+        """Run the model over what its cache does not contain yet."""
+        inputs: dict[str, Any] = {"input_ids": ids, "use_cache": self.is_cached, **self.cache}
+        if self.mask is not None:
+            positions = (self.mask.cumsum(dim=1) - 1).clamp(min=0)
+            inputs |= {"attention_mask": self.mask, "position_ids": positions[:, -ids.shape[1] :]}
+        if self.mask is not None or "logits_to_keep" in inspect.signature(self.model.forward).parameters:
+            inputs["logits_to_keep"] = 1
+        output = self.model(**inputs)
+        if self.is_cached:
+            self.cache = {name: value for name, value in output.items() if isinstance(value, Cache)}
         self.logits = output.logits[:, -1]
+
+
+def _has_right_cache(model: Any) -> bool:
+    """Try whether rows of a model's cache can be moved and decoded with. Raise if the model cannot be sampled from."""
+    bound = SAME_FP32 if model.dtype == torch.float32 else SAME_ROUNDED
+    ids = torch.arange(1, 17, device=model.device).view(2, 8)
+    try:
+        whole = model(input_ids=ids, use_cache=False).logits
+        if _gap(model(input_ids=ids[:, :4], use_cache=False).logits, whole[:, :4]) > bound:
+            raise ValueError("what it predicts depends on tokens that follow")
+        state = _DecodeState(model, ids[:, :4], None, is_cached=True)
+        state.run(state.ids)
+        # Caches of a single model's own kind hold more than `reorder_cache` moves (MiniMax, DeepSeek-V4).
+        parts = [part for cache in state.cache.values() for part in (cache, *getattr(cache, "layers", ()))]
+        if not parts or any(type(part).__module__ != Cache.__module__ for part in parts):
+            return False
+        gaps = [_gap(state.logits, whole[:, 3])]
+        swapped = torch.tensor([1, 0], device=model.device)
+        state.keep(swapped)
+        for column in range(4, 8):
+            state.advance(ids[swapped, column])
+            gaps.append(_gap(state.logits, whole[swapped, column]))
+    except (AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"model.path: {type(model).__name__} cannot be sampled from token by token: {first_line(error)}; choose a "
+            "causal language model (is_decoder = true in its config.json, where there is such a key)"
+        ) from error
+    return max(gaps) <= bound
+
+
+def _gap(logits: Tensor, expected: Tensor) -> float:
+    difference = logits.float().log_softmax(dim=-1) - expected.float().log_softmax(dim=-1)
+    return difference.abs().mean(dim=-1).max().item()

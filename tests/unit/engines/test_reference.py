@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from transformers import Cache
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from groupwise.base.seeds import seed_of
 from groupwise.engines.engine import Request
@@ -142,8 +143,8 @@ def test_a_longer_limit_only_adds_tokens() -> None:
     assert [tokens[:1] for tokens in long] == short
 
 
-class Script:
-    """A model that writes a given text after any prompt, one byte-token after the other, and records its inputs."""
+class Script(Cache):
+    """A model and its cache that write a given text after any prompt, byte by byte, and record their inputs."""
 
     device = torch.device("cpu")
 
@@ -160,9 +161,12 @@ class Script:
         for row, line in enumerate(self._rows):
             logits[row, 0, self._lines[line][min(self._position, len(self._lines[line]) - 1)]] = 100.0
         self._position += 1
-        return SimpleNamespace(logits=logits, past_key_values=self)
+        return CausalLMOutputWithPast(logits=logits, past_key_values=self)
 
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
+    def get_decoder(self) -> Any:
+        return tiny()[0].get_decoder()
+
+    def reorder_cache(self, indices: torch.Tensor) -> None:
         self._rows = [self._rows[index] for index in indices.tolist()]
 
 
@@ -223,6 +227,8 @@ def test_a_prompt_is_prefilled_once_for_all_its_rollouts() -> None:
 
     class Counting:
         device = torch.device("cpu")
+
+        get_decoder = model.get_decoder
 
         def __call__(self, **inputs: Any) -> Any:
             sizes.append(tuple(inputs["input_ids"].shape))
