@@ -50,7 +50,7 @@ class Policy:
         self.world = world or World()
         self.model = loaded.model
         self.tokenizer = loaded.tokenizer
-        self.device = loaded.device
+        self.device, self.dtype = loaded.device, loaded.dtype
         self.context_tokens = loaded.context_tokens
         self.stop_token_ids = stop_token_ids(loaded.tokenizer, loaded.model)
         self._sums = GradientSums()

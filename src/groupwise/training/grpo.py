@@ -30,6 +30,7 @@ from groupwise.data.sampler import ProblemSampler
 from groupwise.models.policy import Policy
 from groupwise.scoring.credit import Member, assign_advantages, falling, is_truncated
 from groupwise.training.collect import Collected, Collector
+from groupwise.training.gate import check_engine
 from groupwise.training.metrics import rollout_metrics, update_metrics
 from groupwise.training.training import Position, Training
 from groupwise.training.update import LossFunction, TokenLoss, scheduled_rate, update_policy
@@ -52,6 +53,7 @@ def run_stage(training: Training, stage: RlStage) -> None:
             with training.control.interruptible():
                 collected = collector.collect(sampler, position.stage_step, policy.version)
                 batch = make_batch(policy, stage, collected, position.stage_step, beta)
+                check_engine(training, stage, batch.examples)
             position.sampler = sampler.state()
             training.log_rollouts(stage, batch.groups + collected.set_aside)
         else:

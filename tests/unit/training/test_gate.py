@@ -1,0 +1,107 @@
+"""The comparison of engine and trainer before a stage's first update, with an engine whose logprobs are off."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from groupwise.config import EngineConfig
+from groupwise.engines.engine import Engine, Request
+from groupwise.engines.reference import ReferenceEngine
+from groupwise.models.policy import Policy
+from groupwise.runs.reader import Run
+from groupwise.training import pipeline, setup
+from groupwise.training.gate import BOUNDS, EngineDisagrees, Gap
+from groupwise.types import Group, SamplingParams
+from tests.factories import GRPO, TINY_MODEL, tiny_recipe
+
+
+@dataclass
+class LyingEngine:
+    engine: Engine
+    lie: float
+    first_version: int
+    """Policy version from which it lies."""
+    peak_bytes: int = 0
+
+    def generate(
+        self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int
+    ) -> Iterator[tuple[int, Group]]:
+        lie = self.lie if policy_version >= self.first_version else 0.0
+        for index, group in self.engine.generate(requests, sampling, policy_version):
+            rollouts = tuple(
+                replace(rollout, rollout_logprobs=tuple(value - lie for value in rollout.rollout_logprobs))
+                for rollout in group.rollouts
+            )
+            yield index, replace(group, rollouts=rollouts)
+
+
+def train(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    lie: float,
+    *,
+    first_version: int = 0,
+    engine: str = "native",
+    dtype: str = "float32",
+    sampling: dict[str, Any] | None = None,
+) -> Run:
+    def make_engine(config: EngineConfig, policy: Policy) -> Engine:
+        honest = ReferenceEngine(policy.model, policy.tokenizer, policy.stop_token_ids, 64)
+        return LyingEngine(honest, lie, first_version)
+
+    monkeypatch.setattr(setup, "make_engine", make_engine)
+    stage = GRPO | {"sampling": {"max_new_tokens": 6} | (sampling or {})}
+    recipe = tiny_recipe(model=TINY_MODEL | {"dtype": dtype}, engine={"name": engine}, stages=[stage])
+    pipeline.train(recipe, folder)
+    return Run(folder)
+
+
+@pytest.mark.parametrize(("dtype", "lie"), [("float32", 1e-4), ("bfloat16", 0.15), ("float32", float("nan"))])
+def test_a_run_whose_engine_disagrees_is_refused_before_the_first_update(
+    dtype: str, lie: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(EngineDisagrees) as refused:
+        train(tmp_path / "run", monkeypatch, lie, dtype=dtype)
+    text = str(refused.value)
+    assert f"{lie:.2g} nats per token" in text
+    assert "Qwen3ForCausalLM" in text
+    assert 'engine.name = "reference"' in text
+    assert ("model.dtype" in text) == (dtype == "bfloat16")
+    run = Run(tmp_path / "run")
+    assert not list(run.steps())
+    assert run.events()[-1]["kind"] == "failed"
+
+
+@pytest.mark.parametrize(("dtype", "lie"), [("float32", 1e-5), ("bfloat16", 0.05)])
+def test_a_gap_of_rounding_is_accepted(dtype: str, lie: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(list(train(tmp_path / "run", monkeypatch, lie, dtype=dtype).steps())) == 3
+
+
+def test_rounding_grows_as_the_temperature_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(train(tmp_path / "run", monkeypatch, 1e-4, sampling={"temperature": 0.1}).steps())
+
+
+def test_only_the_first_step_of_a_stage_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(train(tmp_path / "run", monkeypatch, 1.0, first_version=1).steps())
+
+
+def test_one_token_that_is_far_off_is_enough() -> None:
+    assert not Gap(1e-6, 1e-3).is_within(BOUNDS[torch.float32])
+    assert Gap(1e-6, 1e-5).is_within(BOUNDS[torch.float32])
+
+
+@pytest.mark.parametrize(("lie", "is_warned"), [(0.1, True), (1e-6, False)])
+def test_vllm_is_only_warned_about(
+    lie: float, is_warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="groupwise.training.gate"):
+        assert list(train(tmp_path / "run", monkeypatch, lie, engine="vllm").steps())
+    assert ("the vllm engine differ from the trainer's by 0.1 nats" in caplog.text) == is_warned
+    assert ("the importance weights correct" in caplog.text) == is_warned
