@@ -55,10 +55,8 @@ States of convolutions that are lost have made 3e-5 on average. bf16: where kern
 
 def check_engine(training: Training, stage: RlStage, examples: Sequence[Example]) -> None:
     """Refuse a stage, at its first step, whose engine's logprobs are not the trainer's."""
-    # The trainer's logprobs are those of the whole vocabulary, and the engine's then are not.
-    is_truncated = stage.sampling.top_p < 1 or stage.sampling.top_k > 0 or stage.sampling.min_p > 0
     with_tokens = [example for example in examples if example.completion_ids]
-    if training.position.stage_step > 0 or is_truncated or not with_tokens:
+    if training.position.stage_step > 0 or not with_tokens:
         return
     compared = with_tokens[:: -(-len(with_tokens) // NUM_ROLLOUTS)]
     policy, temperature = training.policy, stage.sampling.temperature

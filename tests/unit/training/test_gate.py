@@ -52,7 +52,7 @@ def train(
     dtype: str = "float32",
     sampling: dict[str, Any] | None = None,
 ) -> Run:
-    def make_engine(config: EngineConfig, policy: Policy) -> Engine:
+    def make_engine(config: EngineConfig, policy: Policy, *, is_truncated: bool) -> Engine:
         honest = ReferenceEngine(policy.model, policy.tokenizer, policy.stop_token_ids, 64)
         return LyingEngine(honest, lie, first_version)
 
@@ -86,6 +86,13 @@ def test_a_gap_of_rounding_is_accepted(dtype: str, lie: float, tmp_path: Path, m
 
 def test_rounding_grows_as_the_temperature_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(train(tmp_path / "run", monkeypatch, 1e-4, sampling={"temperature": 0.1}).steps())
+
+
+def test_truncated_sampling_is_compared_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampling = {"top_p": 0.8, "top_k": 20}
+    assert list(train(tmp_path / "honest", monkeypatch, 0.0, sampling=sampling).steps())
+    with pytest.raises(EngineDisagrees):
+        train(tmp_path / "lying", monkeypatch, 1e-4, sampling=sampling)
 
 
 def test_only_the_first_step_of_a_stage_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
