@@ -100,8 +100,8 @@ def test_only_the_first_step_of_a_stage_is_compared(tmp_path: Path, monkeypatch:
 
 
 def test_one_token_that_is_far_off_is_enough() -> None:
-    assert not Gap(1e-6, 1e-3).is_within(BOUNDS[torch.float32])
-    assert Gap(1e-6, 1e-5).is_within(BOUNDS[torch.float32])
+    assert not Gap(1e-6, 1e-3).is_within(BOUNDS[torch.float32, "cpu"])
+    assert Gap(1e-6, 1e-5).is_within(BOUNDS[torch.float32, "cpu"])
 
 
 @pytest.mark.parametrize(("lie", "is_warned"), [(0.1, True), (1e-6, False)])
