@@ -115,10 +115,8 @@ class ReferenceEngine:
         for index, prompt in enumerate(prompts):
             ids[index, width - len(prompt) :] = torch.tensor(prompt)
             mask[index, width - len(prompt) :] = 1
-        is_padded = self._is_cache_right is None
-        state = _DecodeState(
-            self.model, ids.to(device), mask.to(device) if is_padded else None, self._is_cache_right is not False
-        )
+        padding = mask.to(device) if self._is_cache_right is None else None
+        state = _DecodeState(self.model, ids.to(device), padding, self._is_cache_right is not False)
         state.run(state.ids)
         state.keep(torch.tensor([wanted.index(row.request) for row in rows], device=device))
         return state
