@@ -84,6 +84,22 @@ def has_rotary_by_position(decoder: Any) -> bool:
 
 # ---- what differs between configurations, whatever the family ----
 
+KEPT_AS_KEYS_AND_VALUES = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+"""Kinds of layers whose whole state is a key and a value per token."""
+
+
+def other_state(config: Any) -> str:
+    """Return what the layers keep besides a key and a value per token, or instead; "" if nothing.
+
+    That is the state of linear attention, convolutions and recurrences, or a compressed key and value (DeepSeek).
+    """
+    if getattr(config, "kv_lora_rank", None):
+        return "latent attention"
+    if getattr(config, "lru_width", None):  # RecurrentGemma lists its layers elsewhere
+        return "recurrent layers"
+    kinds = sorted(set(getattr(config, "layer_types", None) or ()) - KEPT_AS_KEYS_AND_VALUES)
+    return f"layers of type {', '.join(kinds)}" if kinds else ""
+
 
 def num_kv_heads(config: Any) -> int:
     return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)

@@ -52,3 +52,22 @@ def test_an_unknown_architecture_runs_its_own_forward() -> None:
     assert not families.has_plain_logits(config)
     assert not families.fits_packed_attention(config)
     assert (families.logit_softcap(config), families.logit_factor(config)) == (3.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes", "state"),
+    [
+        ("qwen3_next", {"num_hidden_layers": 4}, "layers of type linear_attention"),
+        ("qwen3_5_text", {"num_hidden_layers": 4}, "layers of type linear_attention"),
+        ("lfm2", {"num_hidden_layers": 2, "full_attn_idxs": [1]}, "layers of type conv"),
+        ("falcon_h1", {}, "layers of type hybrid"),
+        ("mamba2", {}, "layers of type linear_attention"),
+        ("recurrent_gemma", {}, "recurrent layers"),
+        ("deepseek_v3", {}, "latent attention"),
+        ("qwen3", {}, ""),
+        ("gemma3_text", {}, ""),
+        ("llama4_text", {}, ""),
+    ],
+)
+def test_what_layers_keep_besides_keys_and_values(model_type: str, changes: dict[str, Any], state: str) -> None:
+    assert families.other_state(AutoConfig.for_model(model_type, **changes)) == state

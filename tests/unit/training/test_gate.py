@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
 
-from groupwise.config import EngineConfig
+from groupwise.config import ConfigError, EngineConfig
 from groupwise.engines.engine import Engine, Request
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.models.policy import Policy
+from groupwise.models.tiny import make_tokenizer
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline, setup
 from groupwise.training.gate import BOUNDS, EngineDisagrees, Gap
@@ -112,3 +114,18 @@ def test_vllm_is_only_warned_about(
         assert list(train(tmp_path / "run", monkeypatch, lie, engine="vllm").steps())
     assert ("the vllm engine differ from the trainer's by 0.1 nats" in caplog.text) == is_warned
     assert ("the importance weights correct" in caplog.text) == is_warned
+
+
+def test_the_native_engine_refuses_a_model_with_linear_attention_before_anything_is_written(tmp_path: Path) -> None:
+    folder, tokenizer = tmp_path / "model", make_tokenizer()
+    sizes = {"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "num_key_value_heads": 1}
+    heads = {"linear_num_key_heads": 1, "linear_num_value_heads": 2, "head_dim": 8, "num_experts": 2}
+    config = Qwen3NextConfig(
+        vocab_size=len(tokenizer), moe_intermediate_size=8, num_experts_per_tok=1, **sizes, **heads
+    )
+    Qwen3NextForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    recipe = tiny_recipe(model={"path": str(folder), "device": "cpu"}, engine={"name": "native"}, stages=[GRPO])
+    with pytest.raises(ConfigError, match=r'Qwen3NextForCausalLM has .*linear_attention.*engine.name = "reference"'):
+        pipeline.train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run" / "recipe.toml").exists()

@@ -7,7 +7,8 @@
 On a GPU the host reads the result of a block of steps while the next block runs, so neither waits for the other.
 
 Contract: that of `engines.engine.Engine`, and the same tokens as the reference engine where arithmetic is exact enough
-(fp32). Not implemented: speculative decoding, several GPUs for one model, preemption of rollouts.
+(fp32). Models whose layers keep more than keys and values are refused. Not implemented: speculative decoding, several
+GPUs for one model, preemption of rollouts.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from groupwise.config import ConfigError
 from groupwise.engines.engine import Assembly, Request
 from groupwise.engines.native.decode import DecodeProgress, Look, Piece, Runner
 from groupwise.engines.native.schedule import (
@@ -30,6 +32,7 @@ from groupwise.engines.native.schedule import (
     Scheduled,
     blocks_for,
 )
+from groupwise.models.families import other_state
 from groupwise.types import Finish, Group, SamplingParams
 
 
@@ -48,6 +51,12 @@ class NativeEngine:
         cache_tokens: int = 0,
         prefill_tokens: int = PREFILL_TOKENS,
     ) -> None:
+        state = other_state(model.config.get_text_config())
+        if state:
+            raise ConfigError(
+                f"model.path = {tokenizer.name_or_path!r}: {type(model).__name__} has {state}, whose state the native "
+                'engine does not keep; set engine.name = "reference"'
+            )
         self.peak_bytes = 0
         self._model = model
         self._tokenizer = tokenizer
