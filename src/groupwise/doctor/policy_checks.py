@@ -43,6 +43,8 @@ MIN_UPDATE_STEPS = 10
 ENGINE_GAP_NATS = 0.05
 """Mean over tokens; bf16 kernels that compute the same thing differ by a few hundredths at most."""
 GAP_NEED = 5
+GAP_GROWTH, GROWN_GAP_NATS = 10.0, 0.01
+"""A gap that grows tenfold is not the rounding that the stage began with, unless it stays below what bf16 rounds."""
 
 
 def kl_spike(stage: StageHistory) -> Finding | None:
@@ -191,13 +193,18 @@ def learning_rate_too_small(stage: StageHistory) -> Finding | None:
 
 def engine_gap(stage: StageHistory) -> Finding | None:
     series = stage.series("engine/logprob_gap_mean")
-    points = persistent(series, lambda gap: gap > ENGINE_GAP_NATS, GAP_NEED, WITHIN)
+    if not series:
+        return None
+    at_start = middle(series[:GAP_NEED])
+    limit = min(ENGINE_GAP_NATS, max(GROWN_GAP_NATS, GAP_GROWTH * at_start))
+    points = persistent(series, lambda gap: gap > limit, GAP_NEED, WITHIN)
     if not points:
         return None
     is_corrected = stage.setting("loss.importance", "none") != "none"
     return stage.finding(
         points,
-        seen=f"the engine's and the trainer's logprobs differ by {average(points):.2g} nats per token",
+        seen=f"the engine's and the trainer's logprobs differ by {average(points):.2g} nats per token, "
+        f"{at_start:.2g} in the first steps",
         means="rollouts come from a different distribution than the one being trained"
         + ("; the importance weights correct some of it" if is_corrected else ", and nothing corrects for it"),
         change=_closer_engine(stage, is_corrected),

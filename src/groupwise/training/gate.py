@@ -24,7 +24,7 @@ NUM_ROLLOUTS = 16
 
 
 class EngineDisagrees(ConfigError):
-    """The engine samples from another distribution than the one that is trained. The message has the figures."""
+    """The engine samples from another distribution than the one that is trained."""
 
 
 class Gap(NamedTuple):
@@ -34,7 +34,6 @@ class Gap(NamedTuple):
     largest: float
 
     def is_within(self, bound: Gap) -> bool:
-        """False for NaN, too."""
         return self.mean <= bound.mean and self.largest <= bound.largest
 
     def __str__(self) -> str:
@@ -63,8 +62,10 @@ def check_engine(training: Training, stage: RlStage, examples: Sequence[Example]
         return
     compared = with_tokens[:: -(-len(with_tokens) // NUM_ROLLOUTS)]
     policy, temperature = training.policy, stage.sampling.temperature
-    ours = policy.measure(compared, temperature, stage.microbatch_tokens)
-    gap = gap_of(compared, [logprobs for logprobs, _ in ours])
+    ours = torch.cat([row for row, _ in policy.measure(compared, temperature, stage.microbatch_tokens)])
+    theirs = torch.cat([example.rollout_logprobs for example in compared if example.rollout_logprobs is not None])
+    gaps = (ours - theirs).abs()
+    gap = Gap(float(gaps.mean()), float(gaps.max()))
     # Rounding errors of logits are divided by the temperature like the logits.
     bound = Gap(*(limit / min(temperature, 1.0) for limit in BOUNDS[policy.dtype, policy.device.type]))
     if gap.is_within(bound):
@@ -81,21 +82,13 @@ def check_engine(training: Training, stage: RlStage, examples: Sequence[Example]
     raise EngineDisagrees(f"{seen}. {_cause(training)}")
 
 
-def gap_of(examples: Sequence[Example], logprobs: Sequence[torch.Tensor]) -> Gap:
-    """Return how far the engine's logprobs of these examples are from the given ones."""
-    theirs = torch.cat([example.rollout_logprobs for example in examples if example.rollout_logprobs is not None])
-    gaps = (torch.cat(list(logprobs)) - theirs).abs()
-    return Gap(float(gaps.mean()), float(gaps.max()))
-
-
 def _cause(training: Training) -> str:
     model = type(training.policy.model).__name__
-    fixes = []
-    if training.recipe.engine.name == "native":
-        fixes.append('set engine.name = "reference", which decodes with the model\'s own cache')
+    fixes = ["choose another model"]
     if training.policy.dtype != torch.float32:
-        fixes.append('set model.dtype = "float32", in case it is rounding')
-    fixes.append("choose another model")
+        fixes.insert(0, 'set model.dtype = "float32", in case it is rounding')
+    if training.recipe.engine.name == "native":
+        fixes.insert(0, 'set engine.name = "reference", which decodes with the model\'s own cache')
     return (
         f"The rollouts come from another distribution than the one that would be trained. The likely cause: decoding "
         f"{model} with a cache gives other results than its whole forward pass. To continue, {'; or '.join(fixes)}"
