@@ -3,10 +3,9 @@
     prompts ──prefill once per prompt──▶ cache ──copy per rollout──▶ decode a token per row, drop rows that stopped,
                                                                      until no row is left
 
-Prompts of different lengths are padded on the left where the architecture is known to ignore padding (`FAMILIES`). In
-any other model padding may leak into recurrent and convolution states or shift positions, so only prompts of equal
-length share a batch. Such a model is tried once: if its cache does not give what a forward pass over the whole sequence
-gives, each token is sampled from such a pass, without a cache.
+Prompts of different lengths are padded on the left in the architectures of `FAMILIES`. In any other, where padding may
+leak into recurrent states or shift positions, only prompts of equal length share a batch. Such a model is tried once:
+where its cache does not give what a pass over the whole sequence gives, each token is sampled from such a pass.
 
 Contract: a rollout depends on its prompt, its seed and the weights, not on its neighbours (except for rounding in
 matrix products of different sizes). Not implemented: continuous batching, paged cache, graphs.
@@ -30,9 +29,6 @@ from groupwise.engines.sampling import draw_tokens
 from groupwise.models.families import UNKNOWN, family_of
 from groupwise.types import Finish, Group, SamplingParams
 
-SAME_FP32, SAME_ROUNDED = 1e-3, 0.25
-"""Difference of logprobs, in nats and on average over the vocabulary, that rounding explains in fp32 and in bf16."""
-
 
 @dataclass(slots=True)
 class _Row:
@@ -53,8 +49,7 @@ class ReferenceEngine:
     stop_token_ids: Sequence[int]
     max_batch_rollouts: int
     peak_bytes: int = 0
-    _is_cache_right: bool | None = field(default=None, init=False)
-    """None for an architecture that is not tried."""
+    _is_cache_right: bool | None = field(default=None, init=False)  # None: it is not tried
 
     @torch.inference_mode()
     def generate(
@@ -126,9 +121,8 @@ class ReferenceEngine:
 class _DecodeState:
     model: Any
     ids: Tensor
-    """[B, length so far]"""
     mask: Tensor | None
-    """[B, length so far], 0 on padding. None: there is no padding, and the model finds the positions by itself."""
+    """[B, length so far] like the ids. None: there is no padding, and the model finds the positions by itself."""
     is_cached: bool
     """False: each token is sampled from a forward pass over the whole sequence."""
     cache: dict[str, Any] = field(default_factory=dict)
@@ -164,7 +158,8 @@ class _DecodeState:
 
 def _has_right_cache(model: Any) -> bool:
     """Try whether rows of a model's cache can be moved and decoded with. Raise if the model cannot be sampled from."""
-    bound = SAME_FP32 if model.dtype == torch.float32 else SAME_ROUNDED
+    # What rounding explains, in nats and on average over the vocabulary.
+    bound = 1e-3 if model.dtype == torch.float32 else 0.25
     ids = torch.arange(1, 17, device=model.device).view(2, 8)
     try:
         whole = model(input_ids=ids, use_cache=False).logits

@@ -33,6 +33,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GgufConfig
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 import groupwise
 from groupwise.base.hub import hub_or_cache, is_hub_name
@@ -294,7 +295,9 @@ def _from_pretrained(
         # The configuration first: it is small, and fails early if the hub cannot be reached.
         config = AutoConfig.from_pretrained(source, **where)
         tokenizer = AutoTokenizer.from_pretrained(source, **where)
-        how = {"config": config, "dtype": dtype, "attn_implementation": "sdpa", "output_loading_info": True}
+        kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+        attention = "sdpa" if getattr(kind, "_supports_sdpa", True) else "eager"
+        how = {"config": config, "dtype": dtype, "attn_implementation": attention, "output_loading_info": True}
         model, info = AutoModelForCausalLM.from_pretrained(source, **where, **how, **named)
     except Exception as error:  # damaged files raise anything: struct.error, AssertionError, a bare Exception
         if "custom code" in str(error):

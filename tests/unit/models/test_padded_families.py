@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from groupwise.config.schema import ModelConfig
 from groupwise.data.batch import Example
-from groupwise.models.load import LoadedModel
+from groupwise.models.load import LoadedModel, load_model
 from groupwise.models.policy import Policy
 from groupwise.models.tiny import make_tokenizer
 from tests.families import NAMES, make_tiny_family
@@ -41,3 +44,9 @@ def test_padding_changes_no_logprobs(name: str) -> None:
             expected = model(input_ids=whole, use_cache=False).logits[0].log_softmax(dim=-1)[-count - 1 : -1]
         chosen = expected.gather(1, whole[0, -count:, None])[:, 0]
         assert logprobs.tolist() == pytest.approx(chosen.tolist(), abs=BOUNDS.get(name, 1e-5))
+
+
+def test_a_model_without_scaled_dot_product_attention_is_loaded(tmp_path: Path) -> None:
+    make_tiny_family("mamba").save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    assert type(load_model(ModelConfig(path=str(tmp_path), device="cpu"), 0).model).__name__ == "MambaForCausalLM"
