@@ -16,7 +16,8 @@ from groupwise.doctor import LiveDoctor, examine, read_stages
 from groupwise.engines.native import decode
 from groupwise.engines.sampling import draw_tokens
 from groupwise.runs import Run
-from groupwise.training import pipeline
+from groupwise.training import grpo, pipeline
+from groupwise.training.gate import check_engine
 from groupwise.training.setup import RunRequest
 
 STAGE: dict[str, Any] = {
@@ -81,8 +82,8 @@ def test_a_broken_recipe_is_found_out(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if check == "engine_gap":  # an engine that samples at another temperature than it is told
-        monkeypatch.setattr(decode, "draw_tokens", lambda logits, *rest: draw_tokens(3 * logits, *rest))
+    if check == "engine_gap":
+        _let_the_engine_change_its_temperature_after_the_gate(monkeypatch)
     recipe = recipe_with(**({"stages": [STAGE], "evaluation": {"every_steps": 0}} | BROKEN[check]))
     with caplog.at_level(logging.WARNING, logger="groupwise.doctor"):
         assert pipeline.train(recipe, tmp_path / "run", [LiveDoctor(), HeldOutWatch()])
@@ -93,6 +94,17 @@ def test_a_broken_recipe_is_found_out(
     assert [record.name for record in caplog.records if record.name.startswith("groupwise.doctor")] == [
         "groupwise.doctor.live"
     ]
+
+
+def _let_the_engine_change_its_temperature_after_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
+    scales = [1.0]
+
+    def checked(*arguments: Any) -> None:
+        check_engine(*arguments)
+        scales[0] = 3.0
+
+    monkeypatch.setattr(grpo, "check_engine", checked)
+    monkeypatch.setattr(decode, "draw_tokens", lambda logits, *rest: draw_tokens(scales[0] * logits, *rest))
 
 
 def test_after_a_run_with_a_problem_the_doctor_comes_next(
