@@ -24,7 +24,8 @@ from groupwise.data.batch import Example, Microbatch, make_microbatches
 from groupwise.distributed.world import World
 from groupwise.scoring.credit import shape_group
 from groupwise.training.collect import Collected
-from groupwise.training.grpo import choose_examples, make_batch, policy_loss
+from groupwise.training.grpo import choose_examples, make_batch
+from groupwise.training.policy_loss import policy_loss
 from groupwise.training.update import update_policy
 from groupwise.types import Finish, Group, Message, Problem, Prompt, Rollout, Score, UpdateStats, Verdict
 

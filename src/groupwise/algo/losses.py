@@ -86,15 +86,18 @@ SURROGATES: dict[str, Callable[[SurrogateInputs], SurrogateOutputs]] = {
 }
 
 
-def kl_estimate(estimator: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
-    """Return a per-token estimate of KL(π ‖ π_ref) from the sampled token (Schulman's k1, k2, k3)."""
-    difference = logprobs - ref_logprobs
-    if estimator == "k1":
-        return difference
-    if estimator == "k2":
-        return difference.square() / 2
+KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "k1": lambda difference: difference,
+    "k2": lambda difference: difference.square() / 2,
     # expm1 keeps k3 ≥ 0 near 0, where exp(−d) − 1 would round to a negative number.
-    return torch.expm1(-difference) + difference
+    "k3": lambda difference: torch.expm1(-difference) + difference,
+}
+"""Schulman's estimators of the KL of the sampled token, from d = log π − log π_ref."""
+
+
+def kl_estimate(estimator: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+    """Return a per-token estimate of KL(π ‖ π_ref) from the sampled token."""
+    return KL_ESTIMATORS[estimator](logprobs - ref_logprobs)
 
 
 def with_divergence(loss: Tensor, divergence: Tensor, coefficient: float) -> Tensor:
@@ -102,15 +105,17 @@ def with_divergence(loss: Tensor, divergence: Tensor, coefficient: float) -> Ten
     return divergence if math.isinf(coefficient) else loss + coefficient * divergence
 
 
+IMPORTANCE: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "none": lambda ratio, cap: torch.ones_like(ratio),
+    "truncated": lambda ratio, cap: ratio.clamp(max=cap),
+    "masked": lambda ratio, cap: torch.where((ratio <= cap) & (ratio >= 1 / cap), ratio, torch.zeros_like(ratio)),
+}
+"""Weights from the ratio π_old / π_engine and the cap."""
+
+
 def importance_weights(mode: str, old_logprobs: Tensor, rollout_logprobs: Tensor, cap: float) -> Tensor:
     """Return π_old / π_engine per token, truncated or masked: corrects for an engine that differs from the trainer."""
-    if mode == "none":
-        return torch.ones_like(old_logprobs)
-    ratio = (old_logprobs - rollout_logprobs).exp()
-    if mode == "truncated":
-        return ratio.clamp(max=cap)
-    is_near = (ratio <= cap) & (ratio >= 1 / cap)
-    return torch.where(is_near, ratio, torch.zeros_like(ratio))
+    return IMPORTANCE[mode]((old_logprobs - rollout_logprobs).exp(), cap)
 
 
 def _clip(ratio: Tensor, inputs: SurrogateInputs) -> SurrogateOutputs:

@@ -28,7 +28,7 @@ from groupwise.models.lora import add_lora
 from groupwise.models.policy import Policy
 from groupwise.models.tiny import make_tokenizer
 from groupwise.runs.files import plain
-from groupwise.training.grpo import policy_loss
+from groupwise.training.policy_loss import policy_loss
 from groupwise.training.update import update_policy
 
 PEAK_TFLOPS = 790.0

@@ -8,8 +8,8 @@ GRPO, Dr. GRPO, DAPO, GSPO, CISPO, RLOO, REINFORCE++ and GR-REINFORCE are all th
 functions of `groupwise.algo` that the stage names. A checkpoint can be made between any two updates: it contains the
 batch in flight, and a resumed run continues with the next update, bit for bit.
 
-Elsewhere: the choice of problems (data/sampler), comparison of rewards (scoring/credit), the model (models/policy),
-evaluating, logging and saving (training/training).
+Elsewhere: the choice of problems (data/sampler), comparison of rewards (scoring/credit), the loss per token
+(training/policy_loss), the model (models/policy), evaluating, logging and saving (training/training).
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from groupwise.algo.losses import SURROGATES, SurrogateInputs, importance_weights, kl_estimate, with_divergence
+from groupwise.algo.losses import kl_estimate
 from groupwise.base.seeds import seed_of
 from groupwise.config import RlStage
-from groupwise.data.batch import Example, Microbatch, StepBatch, Update, deal_problems, weigh
+from groupwise.data.batch import Example, StepBatch, Update, deal_problems, weigh
 from groupwise.data.sampler import ProblemSampler
 from groupwise.models.policy import Policy
 from groupwise.scoring.credit import Member, assign_advantages, falling, is_truncated
 from groupwise.training.collect import Collected, Collector
 from groupwise.training.gate import check_engine
 from groupwise.training.metrics import rollout_metrics, update_metrics
+from groupwise.training.policy_loss import policy_loss
 from groupwise.training.training import Position, Training
-from groupwise.training.update import LossFunction, TokenLoss, scheduled_rate, update_policy
+from groupwise.training.update import scheduled_rate, update_policy
 from groupwise.types import Rollout, ScoredGroup
 
 
@@ -140,52 +141,6 @@ def choose_examples(stage: RlStage, batch: StepBatch, number: int, key: Sequence
     problems = set(deal_problems(len(batch.groups), per_epoch, (*key, "epoch", epoch))[index])
     chosen = [example for example in batch.examples if example.problem_index in problems]
     return weigh(chosen, stage.loss.weights, stage.loss.constant_length or stage.sampling.max_new_tokens)
-
-
-def policy_loss(stage: RlStage, beta: float) -> LossFunction:
-    """Return the stage's loss per token: surrogate × importance weight + β·KL."""
-    config = stage.loss
-
-    def token_loss(logprobs: Tensor, entropies: Tensor, microbatch: Microbatch) -> TokenLoss:
-        assert microbatch.advantages is not None
-        assert microbatch.rollout_logprobs is not None
-        now = logprobs.detach()
-        # With one update per step the old policy is the current one, and the ratio is exactly 1.
-        old = now if microbatch.old_logprobs is None else microbatch.old_logprobs
-        surrogate = SURROGATES[config.surrogate](
-            SurrogateInputs(
-                logprobs=logprobs,
-                old_logprobs=old,
-                advantages=microbatch.advantages,
-                sequence=microbatch.sequence,
-                num_sequences=microbatch.num_sequences,
-                clip_low=config.clip_low,
-                clip_high=config.clip_high,
-                dual_clip=config.dual_clip,
-            )
-        )
-        importance = importance_weights(config.importance, old, microbatch.rollout_logprobs, config.importance_cap)
-        loss = surrogate.loss * importance
-        gap = (old - microbatch.rollout_logprobs).abs()
-        means = {
-            "policy/entropy_nats": entropies,
-            "policy/ratio_mean": surrogate.ratio,
-            "policy/clip_low_share": surrogate.is_clipped_low,
-            "policy/clip_high_share": surrogate.is_clipped_high,
-            "policy/clip_share": surrogate.is_clipped_low | surrogate.is_clipped_high,
-            "policy/approx_kl": kl_estimate("k3", old, now),
-            "policy/importance_weight_mean": importance,
-            "engine/logprob_gap_mean": gap,
-        }
-        if microbatch.ref_logprobs is not None:
-            for estimator in ("k1", "k2", "k3"):
-                means[f"kl/ref_{estimator}"] = kl_estimate(estimator, now, microbatch.ref_logprobs)
-            if stage.kl.place == "loss":
-                divergence = kl_estimate(stage.kl.estimator, logprobs, microbatch.ref_logprobs)
-                loss = with_divergence(loss, divergence, beta)
-        return TokenLoss(loss, means, {"policy/ratio_max": surrogate.ratio, "engine/logprob_gap_max": gap})
-
-    return token_loss
 
 
 def current_beta(stage: RlStage, position: Position) -> float:

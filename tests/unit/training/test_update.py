@@ -20,7 +20,8 @@ from groupwise.config import OptimizerConfig, RlStage
 from groupwise.data.batch import Example, Microbatch, StepBatch, make_microbatches, weigh
 from groupwise.models.load import load_model
 from groupwise.models.policy import Policy
-from groupwise.training.grpo import choose_examples, current_beta, next_beta, policy_loss
+from groupwise.training.grpo import choose_examples, current_beta, next_beta
+from groupwise.training.policy_loss import policy_loss
 from groupwise.training.update import TokenLoss, scheduled_rate, update_policy
 from groupwise.types import UpdateStats
 from tests.factories import tiny_model, tiny_stage
