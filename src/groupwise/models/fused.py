@@ -55,8 +55,10 @@ def fuse(model: Any, sums: GradientSums | None = None) -> bool:
     for place in _rotary_places(model):
         if not isinstance(place.apply_rotary_pos_emb, partial):
             place.apply_rotary_pos_emb = partial(_fast_rotary, place.apply_rotary_pos_emb)
-    straighten(model, TritonOps(), sums)
-    return has_plain_head(model) and fits_packed_attention(model.config.get_text_config())
+    is_packed = has_plain_head(model) and fits_packed_attention(model.config.get_text_config())
+    if is_packed:  # Elsewhere a straight layer is of no use, and its own forward would not be recomputed any more.
+        straighten(model, TritonOps(), sums)
+    return is_packed
 
 
 _norm_forms: dict[type, bool | None] = {}

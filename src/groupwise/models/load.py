@@ -21,7 +21,7 @@ import logging
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -99,8 +99,8 @@ def prepare_template(tokenizer: Any, config: ModelConfig) -> None:
 def recompute_activations(model: Any, which: Literal[False, True, "mlp"]) -> None:
     """Enable gradient checkpointing of whole layers or of their feed-forward blocks. `set_training` switches it on.
 
-    A feed-forward block gets another class in place, which is what makes transformers recompute it. A wrapper module
-    would be more explicit, but would rename the weights in checkpoints and exports.
+    A feed-forward block gets another class in place. A wrapper module would be more explicit, but would rename the
+    weights in checkpoints and exports.
     """
     if which is True:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -114,30 +114,43 @@ def recompute_activations(model: Any, which: Literal[False, True, "mlp"]) -> Non
             "use true, which recomputes whole layers"
         )
     for part in parts:
-        # Around `__call__`, as in the layers of transformers, so fused.py may still replace `forward`.
         kind: Any = type(part)
         part.__class__ = _checkpointed(kind)
-        part.gradient_checkpointing = True
-        part._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
+
+
+class Recomputed(nn.Module):
+    """Recomputes its activations in the backward pass, if it is in training mode.
+
+    The checkpoint is around `__call__`, because fused.py replaces `forward`. The layers of transformers wrap the
+    `forward` of their class since 5.23, so one that is replaced there is not recomputed.
+    """
+
+    gradient_checkpointing = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = super().__call__
+        if self.gradient_checkpointing and self.training:
+            return checkpoint(call, *args, use_reentrant=False, **kwargs)
+        return call(*args, **kwargs)
 
 
 @cache
 def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
-    return type(f"Checkpointed{kind.__name__}", (GradientCheckpointingLayer, kind), {})
+    return type(f"Checkpointed{kind.__name__}", (Recomputed, kind), {})
 
 
 def set_training(model: nn.Module, is_training: bool) -> None:
     """Switch on what only training needs: gradient checkpointing, where enabled, and the dropout of adapters.
 
     Everything else stays in eval mode, because dropout in the model would change the policy that was sampled from.
-    transformers recomputes activations only in modules in training mode, so exactly those modules are put there,
-    without their children.
+    Activations are recomputed only in modules in training mode, so exactly those modules are put there, without their
+    children.
     """
     model.eval()
     if not is_training:
         return
     for name, module in model.named_modules():
-        is_checkpointed = isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing
+        is_checkpointed = isinstance(module, GradientCheckpointingLayer | Recomputed) and module.gradient_checkpointing
         if is_checkpointed or ".lora_dropout." in name:
             module.training = True
 

@@ -15,7 +15,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from groupwise.bench.update_speed import UpdateTiming, UpdateWork, bench_update, make_policy
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
-from groupwise.models.load import load_model, recompute_activations, set_training
+from groupwise.models.load import Recomputed, load_model, recompute_activations, set_training
 from groupwise.models.lora import add_lora, trainable_parameters
 
 SMALL = {"hidden_size": 32, "intermediate_size": 96, "num_layers": 3}
@@ -59,7 +59,7 @@ def learn(model: Any) -> tuple[dict[str, torch.Tensor], int, int]:
         return tensor
 
     for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer) and module.gradient_checkpointing:
+        if isinstance(module, GradientCheckpointingLayer | Recomputed) and module.gradient_checkpointing:
             # It holds its input itself, past autograd's hooks.
             module.register_forward_pre_hook(lambda _, inputs: (keep(inputs[0]),))
     set_training(model, True)
@@ -113,9 +113,11 @@ def test_only_in_training_mode_and_with_gradients() -> None:
     assert not any(module.training for module in model.modules())
 
 
-def test_it_goes_around_a_forward_that_was_replaced() -> None:
-    """Replace the layer as fused.py does after loading."""
-    plain, model = make(False), make("mlp")
+@pytest.mark.parametrize("which", ["mlp", True])
+@pytest.mark.parametrize("lora", [False, True])
+def test_it_goes_around_a_forward_that_was_replaced(lora: bool, which: Any) -> None:
+    """Replace the feed-forward block as fused.py does after loading, also where its products have adapters."""
+    plain, model = make(False, lora=lora), make(which, lora=lora)
     calls: list[bool] = []
 
     def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
