@@ -320,6 +320,16 @@ def test_reinforce_plus_plus() -> None:
     check(learn(make_stage("reinforce++", epochs_per_batch=2)), loss, gradient, TOKEN_MEAN)
 
 
+def test_maxrl() -> None:
+    """MaxRL: A = (r − mean) / mean, clip 0.2, mean over all tokens.
+
+    Group a: rewards 1 0 0.2, mean 0.4, so A = 1.5 −1 −0.5. Group b: rewards 0 1, mean 0.5, so A = −1 1.
+    """
+    loss = [-1.2 * 1.5, -0.5 * 1.5, 0.8, 0.75, 3, 0.5, 0.9, 1.25, -1.1, -1.2, -0.7]
+    gradient = [0, -0.5 * 1.5, 0, 0.75, 3, 0.5, 0.9, 1.25, -1.1, 0, -0.7]
+    check(learn(make_stage("maxrl", epochs_per_batch=2)), loss, gradient, TOKEN_MEAN)
+
+
 def test_gr_reinforce() -> None:
     """1/N Σ_i A_i (1/|o_i| Σ_t log π): no ratio, no clip."""
     advantage = [Z0, Z0, Z1, Z2, Z2, Z2, -ZB, -ZB, ZB, ZB, ZB]

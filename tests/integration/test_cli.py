@@ -19,7 +19,7 @@ from groupwise.base.text_layout import percent
 from groupwise.cli import main, make_parser
 from groupwise.cli.describe import pages
 from groupwise.cli.train import train_here
-from groupwise.config import Recipe
+from groupwise.config import ALGORITHMS, Recipe
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline, setup
 from groupwise.training.setup import RunRequest
@@ -49,7 +49,7 @@ def test_lists(capsys: pytest.CaptureFixture[str]) -> None:
     assert "max_numbers = 4" in capsys.readouterr().out
     assert main(["algorithms"]) == 0
     output = capsys.readouterr().out
-    for name in ("grpo", "dr_grpo", "dapo", "gspo", "cispo", "rloo", "reinforce++", "gr_reinforce", "sft"):
+    for name in ("sft", *ALGORITHMS):
         assert name in output
 
 

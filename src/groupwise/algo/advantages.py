@@ -26,6 +26,15 @@ def group_mean(rewards: Sequence[Tensor]) -> list[Tensor]:
     return [_centered(group) for group in rewards]
 
 
+def group_mean_relative(rewards: Sequence[Tensor]) -> list[Tensor]:
+    """MaxRL: (r − mean) / mean within the group, so a problem weighs more the fewer rollouts solve it.
+
+    Rewards are meant to be at least 0. The divisor is the mean of |r|, which is then the mean; with negative rewards it
+    keeps advantages within ±(G + 1) where the mean is near 0. A group without any reward gets 0.
+    """
+    return [_centered(group) / (group.abs().mean() + EPSILON) for group in rewards]
+
+
 def leave_one_out(rewards: Sequence[Tensor]) -> list[Tensor]:
     """RLOO: r minus the mean of the others. A group of one has no others and gets 0."""
     return [_centered(group) * len(group) / max(len(group) - 1, 1) for group in rewards]
@@ -43,6 +52,7 @@ def group_mean_batch_std(rewards: Sequence[Tensor]) -> list[Tensor]:
 GROUP_RULES: dict[str, Callable[[Sequence[Tensor]], list[Tensor]]] = {
     "group_mean_std": group_mean_std,
     "group_mean": group_mean,
+    "group_mean_relative": group_mean_relative,
     "leave_one_out": leave_one_out,
     "group_mean_batch_std": group_mean_batch_std,
 }

@@ -36,6 +36,7 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
         "loss": _loss("batch_mean_std", "clipped", "token_mean"),
         "kl": {"coefficient": 0.01, "estimator": "k1", "place": "reward"},
     },
+    "maxrl": {"loss": _loss("group_mean_relative", "clipped", "token_mean")},
     "gr_reinforce": {"loss": _loss("group_mean_std", "policy_gradient", "sequence_mean")},
 }
 
@@ -54,5 +55,6 @@ SUMMARIES: Mapping[str, str] = {
     "cispo": "clipped importance weight on the log-likelihood; no token loses its gradient (MiniMax-M1)",
     "rloo": "leave-one-out baseline, sequence log-likelihood, KL in the reward (RLOO)",
     "reinforce++": "reward-to-go with the KL in the reward, normalized over the whole batch (REINFORCE++)",
+    "maxrl": "group mean, divided by the group mean: the fewer rollouts solve a problem, the more it weighs (MaxRL)",
     "gr_reinforce": "one on-policy update, mean token logprob per completion, no ratio and no clipping",
 }

@@ -71,7 +71,9 @@ class OptimizerConfig(Config):
     """Keep fp32 weights and moments in host memory, and run the optimizer step there: slower, with less GPU memory."""
 
 
-AdvantageRule = Literal["group_mean_std", "group_mean", "leave_one_out", "batch_mean_std", "group_mean_batch_std"]
+AdvantageRule = Literal[
+    "group_mean_std", "group_mean", "group_mean_relative", "leave_one_out", "batch_mean_std", "group_mean_batch_std"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

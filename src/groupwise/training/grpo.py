@@ -4,7 +4,7 @@
     │   (engine, verifier)                                                                                │
     └──────────── the weights that were just updated are the weights that are sampled from ◀──────────────┘
 
-GRPO, Dr. GRPO, DAPO, GSPO, CISPO, RLOO, REINFORCE++ and GR-REINFORCE are all this loop; they differ in the pure
+GRPO, Dr. GRPO, DAPO, GSPO, CISPO, RLOO, REINFORCE++, MaxRL and GR-REINFORCE are all this loop; they differ in the pure
 functions of `groupwise.algo` that the stage names. A checkpoint can be made between any two updates: it contains the
 batch in flight, and a resumed run continues with the next update, bit for bit.
 

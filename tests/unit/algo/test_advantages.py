@@ -11,6 +11,7 @@ from groupwise.algo.advantages import (
     batch_mean_std,
     group_mean,
     group_mean_batch_std,
+    group_mean_relative,
     group_mean_std,
     leave_one_out,
     returns_to_go,
@@ -34,7 +35,9 @@ def test_group_rules_center_each_group_and_keep_the_order(groups: list[Tensor], 
         assert (advantages[order].diff() >= 0).all()
 
 
-@given(groups=reward_groups, rule=st.sampled_from(["group_mean_std", "group_mean", "leave_one_out"]))
+@given(
+    groups=reward_groups, rule=st.sampled_from(["group_mean_std", "group_mean", "group_mean_relative", "leave_one_out"])
+)
 def test_a_group_does_not_feel_its_neighbours(groups: list[Tensor], rule: str) -> None:
     together = GROUP_RULES[rule](groups)
     for index, rewards in enumerate(groups):
@@ -48,6 +51,18 @@ def test_by_hand() -> None:
     assert group_mean(rewards)[0].tolist() == [-2.0, -1.0, 3.0]
     assert group_mean_std(rewards)[0].tolist() == pytest.approx([-2 / std, -1 / std, 3 / std], rel=1e-6)
     assert leave_one_out(rewards)[0].tolist() == pytest.approx([1 - 4, 2 - 3.5, 6 - 1.5])
+
+
+def test_group_mean_relative_by_hand() -> None:
+    """1 of 4 solved: the solution weighs (1 − 1/4) / (1/4) = 3, a failure −1. None solved: exact zeros."""
+    one, none = group_mean_relative([torch.tensor([0.0, 1.0, 0.0, 0.0]).double(), torch.zeros(4).double()])
+    assert one.tolist() == pytest.approx([-1, 3, -1, -1], rel=1e-5)
+    assert none.tolist() == [0.0] * 4
+
+
+def test_group_mean_relative_stays_bounded_where_negative_rewards_cancel() -> None:
+    (advantages,) = group_mean_relative([torch.tensor([-1.0, 1.0 + 1e-7, 0.0]).double()])
+    assert advantages.tolist() == pytest.approx([-1.5, 1.5, 0.0], abs=1e-5)
 
 
 def test_group_mean_batch_std_divides_all_groups_by_one_number() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from groupwise.algo.advantages import GROUP_RULES
 from groupwise.config import RlStage, make_recipe
 from groupwise.scoring.credit import Member, assign_advantages, shape_group
 from groupwise.types import Finish, Group, Problem, Prompt, Rollout, Score, ScoredGroup, Verdict
@@ -37,7 +38,7 @@ def assign(stage: RlStage, *groups: ScoredGroup, penalties: dict[Member, Tensor]
     return assign_advantages(stage, groups, penalties or {}, 0)
 
 
-RULES = ["group_mean_std", "group_mean", "leave_one_out", "group_mean_batch_std", "batch_mean_std"]
+RULES = [*GROUP_RULES, "batch_mean_std"]
 
 
 @pytest.mark.parametrize("rule", RULES)
