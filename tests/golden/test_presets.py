@@ -311,6 +311,49 @@ def test_normalize_parts() -> None:
     check(learn(stage, PARTS), loss, gradient, SEQUENCE_MEAN)
 
 
+def test_gdpo() -> None:
+    """GDPO: each part standardized in its group, their weighted sum divided by its std over the batch.
+
+    The case of test_normalize_parts with half the weight on the format. The mean of the five sums is 0.
+    """
+    std_answer = math.sqrt(((2 / 3) ** 2 + 2 * (1 / 3) ** 2) / 3) + EPSILON
+    std_format = math.sqrt((2 * (1 / 15) ** 2 + (2 / 15) ** 2) / 3) + EPSILON
+    a0 = 2 / 3 / std_answer + 0.5 * 1 / 15 / std_format
+    a1 = -1 / 3 / std_answer + 0.5 * 1 / 15 / std_format
+    a2 = -1 / 3 / std_answer - 0.5 * 2 / 15 / std_format
+    scale = math.sqrt((a0**2 + a1**2 + a2**2 + 2 * ZB**2) / 5) + EPSILON
+    a0, a1, a2, b = a0 / scale, a1 / scale, a2 / scale, ZB / scale
+    assert a0 > 0 > a1 > a2
+    gradient = [0, -0.5 * a0, 0, -1.5 * a2, -6 * a2, -a2, 0.9 * b, 1.25 * b, -1.1 * b, 0, -0.7 * b]
+    loss = [-1.2 * a0, *gradient[1:2], -0.8 * a1, *gradient[3:9], -1.2 * b, gradient[10]]
+    stage = make_stage("gdpo", epochs_per_batch=2, reward={"part_weights": {"format": 0.5}})
+    check(learn(stage, PARTS), loss, gradient, SEQUENCE_MEAN)
+
+
+def test_dead_groups_stay_at_zero_under_gdpo() -> None:
+    """Group b is equal in every part. The std is over all five completions, so a's advantages are those over √(3/5)."""
+    scores = parted((1.0, 0.0), (0.0, 0.0), (0.0, 0.0), (1.0, 0.1), (1.0, 0.1))
+    a0, a1 = 2 / math.sqrt(2), -1 / math.sqrt(2)
+    scale = math.sqrt(3 / 5)
+    gradient = [-a0 / scale] * 2 + [-a1 / scale] * 4 + [0] * 5
+    outcome = learn(make_stage("gdpo"), scores)
+    check(outcome, gradient, gradient, SEQUENCE_MEAN)
+    assert outcome[0].num_tokens == 6
+
+
+def test_the_format_fades_where_parts_are_normalized() -> None:
+    """Step 3 of 4: the format's advantage has a quarter of its weight, though its own spread cancels in the rule."""
+    std_answer = math.sqrt(2) / 3 + EPSILON
+    std_format = math.sqrt(2) / 15 + EPSILON
+    stage = make_stage("gr_reinforce", reward={"normalize_parts": True, "format_anneal_steps": 4})
+    a0 = 2 / 3 / std_answer + 0.25 / 15 / std_format
+    a1 = -1 / 3 / std_answer + 0.25 / 15 / std_format
+    a2 = -1 / 3 / std_answer - 0.25 * 2 / 15 / std_format
+    gradient = [-a0, -a0, -a1, -a2, -a2, -a2, ZB, ZB, -ZB, -ZB, -ZB]
+    loss = [g * now for g, now in zip(gradient, NOW, strict=True)]
+    check(learn(stage, PARTS, stage_step=3), loss, gradient, SEQUENCE_MEAN)
+
+
 def test_normalize_parts_with_kl_in_the_reward() -> None:
     """The penalty is one more part. Leave-one-out is linear, so parts or no parts must come to the same."""
     stages = [make_stage("rloo", reward={"normalize_parts": flag}) for flag in (False, True)]

@@ -42,11 +42,18 @@ def leave_one_out(rewards: Sequence[Tensor]) -> list[Tensor]:
 
 def group_mean_batch_std(rewards: Sequence[Tensor]) -> list[Tensor]:
     """REINFORCE++ with baseline: r − group mean, divided by the std of that over the whole batch."""
-    centered = [_centered(group) for group in rewards]
-    if not centered:
+    return over_batch_std([_centered(group) for group in rewards])
+
+
+def over_batch_std(advantages: Sequence[Tensor]) -> list[Tensor]:
+    """GDPO: divide by the standard deviation over the whole batch.
+
+    Group rules give each group a mean of 0, so that of the batch is 0 as well and need not be subtracted.
+    """
+    if not advantages:
         return []
-    scale = _std(torch.cat(centered)) + EPSILON
-    return [group / scale for group in centered]
+    scale = _std(torch.cat(list(advantages))) + EPSILON
+    return [group / scale for group in advantages]
 
 
 GROUP_RULES: dict[str, Callable[[Sequence[Tensor]], list[Tensor]]] = {

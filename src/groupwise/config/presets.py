@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def _loss(advantage: str, surrogate: str, weights: str, **clip: float) -> dict[str, Any]:
-    return {"advantage": advantage, "surrogate": surrogate, "weights": weights, **clip}
+def _loss(advantage: str, surrogate: str, weights: str, **others: float) -> dict[str, Any]:
+    return {"advantage": advantage, "surrogate": surrogate, "weights": weights, **others}
 
 
 ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
@@ -36,6 +36,10 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
         "loss": _loss("batch_mean_std", "clipped", "token_mean"),
         "kl": {"coefficient": 0.01, "estimator": "k1", "place": "reward"},
     },
+    "gdpo": {
+        "loss": _loss("group_mean_std", "clipped", "sequence_mean", normalize_batch=True),
+        "reward": {"normalize_parts": True},
+    },
     "maxrl": {"loss": _loss("group_mean_relative", "clipped", "token_mean")},
     "gr_reinforce": {"loss": _loss("group_mean_std", "policy_gradient", "sequence_mean")},
 }
@@ -55,6 +59,7 @@ SUMMARIES: Mapping[str, str] = {
     "cispo": "clipped importance weight on the log-likelihood; no token loses its gradient (MiniMax-M1)",
     "rloo": "leave-one-out baseline, sequence log-likelihood, KL in the reward (RLOO)",
     "reinforce++": "reward-to-go with the KL in the reward, normalized over the whole batch (REINFORCE++)",
+    "gdpo": "group mean and std of each part of the reward, their weighted sum normalized over the batch (GDPO)",
     "maxrl": "group mean, divided by the group mean: the fewer rollouts solve a problem, the more it weighs (MaxRL)",
     "gr_reinforce": "one on-policy update, mean token logprob per completion, no ratio and no clipping",
 }

@@ -28,6 +28,10 @@ _NOT_IN_FINGERPRINT = (
     *("engine.memory_share", "engine.url", "engine.weights_folder", "engine.timeout_s"),
 )
 
+# Keys of RL stages that older versions did not have. At their defaults they change no number, and a run that an older
+# version started can be resumed.
+_NEW_IN_STAGES = ("loss.normalize_batch",)
+
 MAX_RECIPE_BYTES = 1 << 20
 MAX_PLACES = 3
 """Of a key that is elsewhere in the recipe: more of them are no help."""
@@ -226,12 +230,23 @@ def fingerprint(recipe: Recipe) -> str:
     """Return 16 hex digits of everything in the recipe that can change a number."""
     table = to_table(recipe)
     for key in _NOT_IN_FINGERPRINT:
-        *path, last = key.split(".")
-        node = table
-        for part in path:
-            node = node[part]
-        del node[last]
+        holder, last = _holder(table, key)
+        del holder[last]
+    defaults = to_table(RlStage(algorithm="", steps=1, problems_per_step=1, rollouts_per_problem=2))
+    for stage, built in zip(table["stages"], recipe.stages, strict=True):
+        for key in _NEW_IN_STAGES if isinstance(built, RlStage) else ():
+            holder, last = _holder(stage, key)
+            if holder[last] == _holder(defaults, key)[0][last]:
+                del holder[last]
     return hashlib.sha256(json.dumps(table, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _holder(table: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:
+    """Return the table that has a dotted key, and the key's name in it."""
+    *path, last = key.split(".")
+    for part in path:
+        table = table[part]
+    return table, last
 
 
 def dump_toml(table: Mapping[str, Any]) -> str:

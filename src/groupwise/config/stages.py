@@ -80,6 +80,8 @@ AdvantageRule = Literal[
 class LossConfig(Config):
     advantage: AdvantageRule = "group_mean_std"
     """How a rollout's reward is compared with the others'."""
+    normalize_batch: bool = False
+    """Divide the advantages by their standard deviation over the step's completions."""
     surrogate: Literal["clipped", "sequence_clipped", "cispo", "policy_gradient"] = "clipped"
     """Objective as a function of the probability ratio."""
     weights: Literal["sequence_mean", "token_mean", "sequence_sum", "constant"] = "sequence_mean"
@@ -132,9 +134,10 @@ class KlConfig(Config):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardConfig(Config):
     part_weights: Mapping[str, Amount] = field(default_factory=dict)
-    """Weight of each named part of the task's score. Other parts have weight 1."""
+    """Weight of each named part of the task's score; with normalize_parts, of its advantage. Other parts have weight
+    1."""
     normalize_parts: bool = False
-    """Compute an advantage per part within the group and add the advantages, instead of adding the parts."""
+    """Compute an advantage per part within the group and add the weighted advantages, instead of adding the parts."""
     format_parts: tuple[str, ...] = ("tag", "xml", "box", "format")
     """Parts of the score that are a format bonus."""
     format_anneal_steps: CountOrZero = 0
@@ -163,6 +166,11 @@ class RewardConfig(Config):
         require(
             self.min_reward < self.max_reward,
             f"min_reward = {self.min_reward}, max_reward = {self.max_reward}: the first must be smaller",
+        )
+        require(
+            not self.normalize_parts or (math.isinf(self.min_reward) and math.isinf(self.max_reward)),
+            "normalize_parts compares the parts of a reward, but min_reward and max_reward clip their sum; remove one "
+            "of the two",
         )
         for tag in self.format_tags:
             require(
@@ -239,6 +247,17 @@ class RlStage(Config):
             not self.reward.normalize_parts or self.loss.advantage != "batch_mean_std",
             'reward.normalize_parts compares parts within groups, but loss.advantage = "batch_mean_std" compares '
             "tokens over the batch; remove one of the two",
+        )
+        require(
+            not self.loss.normalize_batch or self.loss.advantage not in ("batch_mean_std", "group_mean_batch_std"),
+            f"loss.normalize_batch divides by the standard deviation over the batch, and loss.advantage = "
+            f'{self.loss.advantage!r} has done so already; remove one of the two, or take "group_mean_std"',
+        )
+        is_linear = self.loss.advantage in ("group_mean", "leave_one_out")
+        require(
+            is_linear or not (self.reward.normalize_parts and self.uses_reference and self.kl.place == "reward"),
+            f"reward.normalize_parts with loss.advantage = {self.loss.advantage!r} divides each part by its spread, "
+            'the KL penalty too, which cancels kl.coefficient; set kl.place = "loss"',
         )
         per_update = self.problems_per_update or self.problems_per_step
         require(

@@ -16,6 +16,8 @@ _WORDS = {
     "epsilon": "eps adam_epsilon",
     "max_grad_norm": "grad_clip clip_grad clip_grad_norm gradient_clipping max_norm",
     "coefficient": "beta kl_coef kl_coeff kl_beta kl_coefficient kl_loss_coef init_kl_coef",
+    "normalize_batch": "whiten_advantages normalize_advantages advantage_normalization",
+    "part_weights": "reward_weights reward_weight",
     "clip_low": "clip_ratio_low epsilon_low",
     "clip_high": "clip_ratio_high epsilon_high",
     "steps": "max_steps num_steps total_steps train_steps iterations",

@@ -11,11 +11,12 @@ reward.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from groupwise.algo.advantages import GROUP_RULES, batch_mean_std, returns_to_go, soft_length_penalty
+from groupwise.algo.advantages import GROUP_RULES, batch_mean_std, over_batch_std, returns_to_go, soft_length_penalty
 from groupwise.config import RewardConfig, RlStage
 from groupwise.rewards.format import has_elements
 from groupwise.types import Finish, Group, Rollout, Score, ScoredGroup, Verdict
@@ -56,6 +57,12 @@ def shape_parts(rollout: Rollout, score: Score, config: RewardConfig, stage_step
     if clipped != total:
         terms["clip"] = terms.get("clip", 0.0) + clipped - total
     return terms
+
+
+def part_weight(name: str, config: RewardConfig, stage_step: int) -> float:
+    """Return the weight of a part in this step, with the annealing of format parts."""
+    is_format = name in config.format_parts or name == "format_bonus"
+    return config.part_weights.get(name, 1.0) * (falling(stage_step, config.format_anneal_steps) if is_format else 1.0)
 
 
 def _extra_terms(
@@ -104,9 +111,12 @@ def assign_advantages(
         returns = [returns_to_go(groups[group].rewards[number], penalties[group, number]) for group, number in lengths]
         return dict(zip(lengths, batch_mean_std(returns), strict=True))
     total = dict.fromkeys(lengths, 0.0)
-    for rewards in _reward_terms(stage, groups, penalties, stage_step):
+    for weight, rewards in _reward_terms(stage, groups, penalties, stage_step):
         for member, advantage in _compare(stage.loss.advantage, rewards).items():
-            total[member] += advantage
+            total[member] += weight * advantage
+    if stage.loss.normalize_batch:
+        (values,) = over_batch_std([torch.tensor(list(total.values()), dtype=torch.float64)])
+        total = dict(zip(total, values.tolist(), strict=True))
     return {member: torch.full((length,), total[member], dtype=torch.float64) for member, length in lengths.items()}
 
 
@@ -126,16 +136,21 @@ def _compare(rule: str, rewards: Mapping[Member, float]) -> dict[Member, float]:
 
 def _reward_terms(
     stage: RlStage, groups: Sequence[ScoredGroup], penalties: Mapping[Member, Tensor], stage_step: int
-) -> list[dict[Member, float]]:
-    """Return the values to compare: the whole reward, or each of its parts separately (normalize_parts)."""
+) -> list[tuple[float, dict[Member, float]]]:
+    """Return (weight of the advantage, values to compare): the whole reward, or each of its parts (normalize_parts)."""
     off = {member: float(penalty.double().sum()) for member, penalty in penalties.items()}
     if not stage.reward.normalize_parts:
-        return [{(group, number): groups[group].rewards[number] - off[group, number] for group, number in off}]
+        return [(1.0, {(group, number): groups[group].rewards[number] - off[group, number] for group, number in off})]
+    # Rules that divide by a spread would cancel the weights of parts, so these weigh the advantages instead.
+    config = replace(stage.reward, part_weights={}, format_anneal_steps=0)
     parts = {}
     for group, number in off:
         rollout, score = groups[group].group.rollouts[number], groups[group].scores[number]
-        terms = shape_parts(rollout, score, stage.reward, stage_step, stage.sampling.max_new_tokens)
+        terms = shape_parts(rollout, score, config, stage_step, stage.sampling.max_new_tokens)
         # Add instead of set: a task may have a part of that name.
         parts[group, number] = terms | {"kl_penalty": terms.get("kl_penalty", 0.0) - off[group, number]}
     names = sorted({name for terms in parts.values() for name in terms})
-    return [{member: terms.get(name, 0.0) for member, terms in parts.items()} for name in names]
+    return [
+        (part_weight(name, stage.reward, stage_step), {member: terms.get(name, 0.0) for member, terms in parts.items()})
+        for name in names
+    ]

@@ -4,9 +4,8 @@
     │   (engine, verifier)                                                                                │
     └──────────── the weights that were just updated are the weights that are sampled from ◀──────────────┘
 
-GRPO, Dr. GRPO, DAPO, GSPO, CISPO, RLOO, REINFORCE++, MaxRL and GR-REINFORCE are all this loop; they differ in the pure
-functions of `groupwise.algo` that the stage names. A checkpoint can be made between any two updates: it contains the
-batch in flight, and a resumed run continues with the next update, bit for bit.
+Every preset is this loop; they differ in pure functions of `groupwise.algo`. A checkpoint can be made between any two
+updates: it contains the batch in flight, and a resumed run continues with the next update, bit for bit.
 
 Elsewhere: the choice of problems (data/sampler), comparison of rewards (scoring/credit), the loss per token
 (training/policy_loss), the model (models/policy), evaluating, logging and saving (training/training).

@@ -256,6 +256,19 @@ def test_the_edges_are_fine() -> None:
     )
 
 
+@pytest.mark.parametrize("rule", ["batch_mean_std", "group_mean_batch_std"])
+def test_a_batch_is_normalized_once(rule: str) -> None:
+    refused({"@loss.advantage": rule, "@loss.normalize_batch": True}, "loss.normalize_batch", rule, "remove one")
+
+
+def test_parts_that_are_normalized_are_neither_clipped_nor_summed() -> None:
+    parts = {"@reward.normalize_parts": True}
+    refused(parts | {"@reward.min_reward": 0.0}, "normalize_parts", "min_reward and max_reward clip their sum")
+    refused(parts | {"@loss.advantage": "batch_mean_std"}, "reward.normalize_parts", "remove one of the two")
+    refused(parts | {"@kl.place": "reward"}, "reward.normalize_parts", "cancels kl.coefficient", 'kl.place = "loss"')
+    make_recipe(changed(parts | {"@kl.place": "reward", "@loss.advantage": "group_mean"}))
+
+
 @pytest.mark.parametrize("per_update", [3, 5, 8])
 def test_problems_per_update_must_divide_the_step(per_update: int) -> None:
     refused({"@problems_per_update": per_update}, f"problems_per_update = {per_update}", "problems_per_step = 4")
