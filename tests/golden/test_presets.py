@@ -231,21 +231,78 @@ def standardized(values: list[float]) -> list[float]:
     return [(value - mean) / std for value in values]
 
 
+# Products of ENGINE over a completion, and their roots: a0 2.5, a1 0.4, a2 2.88, b0 1.14, b1 0.297.
 @pytest.mark.parametrize(
-    ("mode", "weights"),
+    ("keys", "weights"),
     [
-        ("truncated", [1.0, 2.0, 0.4, 1.2, 0.8, 2.0, 0.6, 1.9, 1.1, 0.9, 0.3]),
-        ("masked", [1.0, 0.0, 0.0, 1.2, 0.8, 0.0, 0.6, 1.9, 1.1, 0.9, 0.0]),
+        ({"importance": "truncated"}, [1.0, 2.0, 0.4, 1.2, 0.8, 2.0, 0.6, 1.9, 1.1, 0.9, 0.3]),
+        ({"importance": "masked"}, [1.0, 0.0, 0.0, 1.2, 0.8, 0.0, 0.6, 1.9, 1.1, 0.9, 0.0]),
+        (
+            {"importance": "masked", "importance_floor": 0.35},
+            [1.0, 0.0, 0.4, 1.2, 0.8, 0.0, 0.6, 1.9, 1.1, 0.9, 0.0],
+        ),
+        ({"importance": "rejected"}, [1, 0, 0, 1, 1, 0, 1, 1, 1, 1, 0]),
+        (
+            {"importance": "truncated", "importance_level": "sequence"},
+            [2.0, 2.0, 0.4, 2.0, 2.0, 2.0, 1.14, 1.14, 0.297, 0.297, 0.297],
+        ),
+        (
+            {"importance": "masked", "importance_level": "sequence"},
+            [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.14, 1.14, 0.0, 0.0, 0.0],
+        ),
+        (
+            {"importance": "truncated", "importance_level": "geometric", "importance_cap": 1.5},
+            [1.5, 1.5, 0.4, *[2.88 ** (1 / 3)] * 3, *[1.14**0.5] * 2, *[0.297 ** (1 / 3)] * 3],
+        ),
+        (
+            {"importance": "rejected", "importance_level": "geometric", "importance_floor": 0.6, "importance_cap": 1.5},
+            [0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1],
+        ),
     ],
 )
-def test_importance(mode: str, weights: list[float]) -> None:
-    """π_old / π_engine, cap 2: at most 2 (truncated), or nothing outside [1/2, 2] (masked). The KL is not weighed."""
+def test_importance(keys: dict[str, Any], weights: list[float]) -> None:
+    """π_old / π_engine, with a cap of 2 and a floor of 1/2 unless given. The KL is not weighed."""
     loss = [w * c + 0.04 * (math.exp(-d) - 1 + d) for w, c, d in zip(weights, CLIPPED, KL_NOW, strict=True)]
     gradient = [w * c + 0.04 * (1 - math.exp(-d)) for w, c, d in zip(weights, CLIPPED_GRADIENT, KL_NOW, strict=True)]
-    stage = make_stage("grpo", epochs_per_batch=2, loss={"importance": mode, "importance_cap": 2.0})
-    outcome = learn(stage)
+    outcome = learn(make_stage("grpo", epochs_per_batch=2, loss={"importance_cap": 2.0} | keys), max_tokens=20)
     check(outcome, loss, gradient, SEQUENCE_MEAN)
     assert outcome[0].means["policy/importance_weight_mean"] == pytest.approx(sum(weights) / 11, rel=1e-5)
+    assert outcome[0].means["policy/importance_zero_share"] == pytest.approx(weights.count(0) / 11)
+
+
+def test_off_policy_mask() -> None:
+    """DeepSeek-V3.2 eq. 8–9, δ = 0.3. Means of log(π_engine / π): a1 1.61, A < 0; b1 0.42, but A > 0; others < 0."""
+    drift = [-math.log(ratio * weight) for ratio, weight in zip(RATIO, ENGINE, strict=True)]
+    assert drift[2] > 0.3 < sum(drift[8:]) / 3
+    assert max(sum(drift[:2]), sum(drift[3:6]), sum(drift[6:8])) < 0
+    kept = [1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1]
+    loss = [k * c + 0.04 * (math.exp(-d) - 1 + d) for k, c, d in zip(kept, CLIPPED, KL_NOW, strict=True)]
+    gradient = [k * c + 0.04 * (1 - math.exp(-d)) for k, c, d in zip(kept, CLIPPED_GRADIENT, KL_NOW, strict=True)]
+    outcome = learn(make_stage("grpo", epochs_per_batch=2, loss={"off_policy_mask": 0.3}))
+    check(outcome, loss, gradient, SEQUENCE_MEAN)
+    assert outcome[0].means["policy/off_policy_share"] == pytest.approx(1 / 11)
+
+
+def test_unbiased_kl() -> None:
+    """DeepSeek-V3.2 eq. 7: ρ · k3, and its derivative in log π: ρ (k3 + 1 − π_ref/π)."""
+    k3 = [math.exp(-d) + d - 1 for d in KL_NOW]
+    loss = [c + 0.04 * ratio * k for c, ratio, k in zip(CLIPPED, RATIO, k3, strict=True)]
+    gradient = [
+        c + 0.04 * ratio * (k + 1 - math.exp(-d))
+        for c, ratio, k, d in zip(CLIPPED_GRADIENT, RATIO, k3, KL_NOW, strict=True)
+    ]
+    check(learn(make_stage("grpo", epochs_per_batch=2, kl={"unbiased": True})), loss, gradient, SEQUENCE_MEAN)
+
+
+def test_pull() -> None:
+    """Kimi K2.5: τ (log ρ)², also for tokens that are clipped and groups without signal (here group a)."""
+    z, zero = 0.5 / (0.5 + EPSILON), [0.0] * 6
+    clipped = [*zero, 0.9 * z, 1.25 * z, -1.1 * z, -1.2 * z, -0.7 * z]
+    clipped_gradient = [*zero, 0.9 * z, 1.25 * z, -1.1 * z, 0, -0.7 * z]
+    loss = [c + 0.1 * math.log(ratio) ** 2 for c, ratio in zip(clipped, RATIO, strict=True)]
+    gradient = [c + 0.2 * math.log(ratio) for c, ratio in zip(clipped_gradient, RATIO, strict=True)]
+    stage = make_stage("grpo", epochs_per_batch=2, kl={"coefficient": 0.0}, loss={"pull": 0.1})
+    check(learn(stage, plain(1, 1, 1, 0, 1)), loss, gradient, SEQUENCE_MEAN)
 
 
 def test_importance_with_one_update() -> None:

@@ -1,6 +1,6 @@
-"""Surrogates, KL estimators and importance weights: per-token functions whose weighted sum is the loss.
+"""Surrogates, the pull to the old policy and KL estimators: per-token functions whose weighted sum is the loss.
 
-Shapes: N completion tokens of a microbatch, back to back; S completions. `sequence_N` names each token's completion.
+Shapes: N completion tokens of a microbatch, back to back.
 Signs: an objective to maximize is returned as a loss to minimize. Nothing is averaged here. The batch's weights and one
 denominator for the whole update do that, so the gradient does not depend on how the batch was split.
 """
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from groupwise.algo.completions import Completions
+
 
 @dataclass(frozen=True, slots=True)
 class SurrogateInputs:
@@ -23,12 +25,12 @@ class SurrogateInputs:
     """[N], constant."""
     advantages: Tensor
     """[N], constant."""
-    sequence: Tensor
-    """[N] long: index of the token's completion."""
-    num_sequences: int
+    completions: Completions
     clip_low: float
     clip_high: float
     dual_clip: float
+    gate_positive: float
+    gate_negative: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +53,43 @@ def clipped(inputs: SurrogateInputs) -> SurrogateOutputs:
 
 def sequence_clipped(inputs: SurrogateInputs) -> SurrogateOutputs:
     """GSPO eq. 5–7: one ratio per completion, the geometric mean of its tokens' ratios, clipped as a whole."""
-    log_ratio = inputs.logprobs - inputs.old_logprobs
-    # A row per completion: sums along rows have a fixed order, unlike those of index_add on a GPU.
-    place = torch.arange(len(log_ratio), device=log_ratio.device)
-    first = place.new_full((inputs.num_sequences,), len(log_ratio)).scatter_reduce(0, inputs.sequence, place, "amin")
-    spots = inputs.sequence, place - first[inputs.sequence]
-    counts = torch.bincount(inputs.sequence, minlength=inputs.num_sequences)
-    rows = log_ratio.new_zeros(inputs.num_sequences, int(counts.max())).index_put(spots, log_ratio)
-    means = rows.sum(1, keepdim=True) / counts[:, None].clamp(min=1)
-    ratio = means.exp().expand_as(rows)[spots]
-    return _clip(ratio, inputs)
+    completions = inputs.completions
+    means = completions.means(inputs.logprobs - inputs.old_logprobs)
+    return _clip(completions.spread(means.exp()), inputs)
+
+
+def probability_masked(inputs: SurrogateInputs) -> SurrogateOutputs:
+    """DPPO's binary total variation: ρA, without tokens whose probability moved too far in the direction of A."""
+    now, old = inputs.logprobs.detach(), inputs.old_logprobs
+    moved = now.exp() - old.exp()
+    is_low = (moved < -inputs.clip_low) & (inputs.advantages < 0)
+    is_high = (moved > inputs.clip_high) & (inputs.advantages > 0)
+    ratio = torch.where(is_low | is_high, torch.zeros_like(now), (inputs.logprobs - old).exp())
+    return SurrogateOutputs(-ratio * inputs.advantages, (now - old).exp(), is_low, is_high)
+
+
+def soft_gate(inputs: SurrogateInputs) -> SurrogateOutputs:
+    """SAPO eq. 5–6: 4/τ·σ(τ(ρ − 1))·A. The gradient fades with the distance of ρ from 1, and no token is clipped."""
+    ratio = (inputs.logprobs - inputs.old_logprobs).exp()
+    tau = torch.where(inputs.advantages > 0, inputs.gate_positive, inputs.gate_negative)
+    gate = 4 / tau * torch.sigmoid(tau * (ratio - 1))
+    never = torch.zeros_like(ratio, dtype=torch.bool)
+    return SurrogateOutputs(-gate * inputs.advantages, ratio.detach(), never, never)
+
+
+def geometric_mean(inputs: SurrogateInputs) -> SurrogateOutputs:
+    """GMPO eq. 4: one ratio per completion, the geometric mean of its tokens' ratios, each clipped by itself before.
+
+    The clip is in log space, on the side that A allows: log ρ ≤ high for A > 0, log ρ ≥ −low for A < 0.
+    """
+    log_ratio, completions = inputs.logprobs - inputs.old_logprobs, inputs.completions
+    is_low = (log_ratio < -inputs.clip_low) & (inputs.advantages < 0)
+    is_high = (log_ratio > inputs.clip_high) & (inputs.advantages > 0)
+    clipped_ratio = torch.where(
+        is_low | is_high, log_ratio.detach().clamp(-inputs.clip_low, inputs.clip_high), log_ratio
+    )
+    mean = completions.spread(completions.means(clipped_ratio).exp())
+    return SurrogateOutputs(-mean * inputs.advantages, log_ratio.detach().exp(), is_low, is_high)
 
 
 def cispo(inputs: SurrogateInputs) -> SurrogateOutputs:
@@ -81,9 +110,17 @@ def policy_gradient(inputs: SurrogateInputs) -> SurrogateOutputs:
 SURROGATES: dict[str, Callable[[SurrogateInputs], SurrogateOutputs]] = {
     "clipped": clipped,
     "sequence_clipped": sequence_clipped,
+    "probability_masked": probability_masked,
+    "soft_gate": soft_gate,
+    "geometric_mean": geometric_mean,
     "cispo": cispo,
     "policy_gradient": policy_gradient,
 }
+
+
+def pull(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    """Kimi K2.5: (log π/π_old)² [N], which draws each token's probability back to where the step began."""
+    return (logprobs - old_logprobs).square()
 
 
 KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -103,19 +140,6 @@ def kl_estimate(estimator: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tenso
 def with_divergence(loss: Tensor, divergence: Tensor, coefficient: float) -> Tensor:
     """Return loss + β·KL. For β = ∞ return the limit of that divided by β: the divergence alone."""
     return divergence if math.isinf(coefficient) else loss + coefficient * divergence
-
-
-IMPORTANCE: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "none": lambda ratio, cap: torch.ones_like(ratio),
-    "truncated": lambda ratio, cap: ratio.clamp(max=cap),
-    "masked": lambda ratio, cap: torch.where((ratio <= cap) & (ratio >= 1 / cap), ratio, torch.zeros_like(ratio)),
-}
-"""Weights from the ratio π_old / π_engine and the cap."""
-
-
-def importance_weights(mode: str, old_logprobs: Tensor, rollout_logprobs: Tensor, cap: float) -> Tensor:
-    """Return π_old / π_engine per token, truncated or masked: corrects for an engine that differs from the trainer."""
-    return IMPORTANCE[mode]((old_logprobs - rollout_logprobs).exp(), cap)
 
 
 def _clip(ratio: Tensor, inputs: SurrogateInputs) -> SurrogateOutputs:

@@ -24,6 +24,7 @@ from groupwise.config.schema import Recipe as Recipe
 from groupwise.config.schema import TaskConfig as TaskConfig
 from groupwise.config.schema import VerifierConfig as VerifierConfig
 from groupwise.config.stages import CurriculumConfig as CurriculumConfig
+from groupwise.config.stages import LossConfig as LossConfig
 from groupwise.config.stages import OptimizerConfig as OptimizerConfig
 from groupwise.config.stages import RewardConfig as RewardConfig
 from groupwise.config.stages import RlStage as RlStage

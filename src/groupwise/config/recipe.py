@@ -30,7 +30,10 @@ _NOT_IN_FINGERPRINT = (
 
 # Keys of RL stages that older versions did not have. At their defaults they change no number, and a run that an older
 # version started can be resumed.
-_NEW_IN_STAGES = ("loss.normalize_batch",)
+_NEW_IN_STAGES = (
+    *("loss.normalize_batch", "loss.gate_positive", "loss.gate_negative", "loss.pull", "loss.off_policy_mask"),
+    *("loss.importance_level", "loss.importance_floor", "kl.unbiased"),
+)
 
 MAX_RECIPE_BYTES = 1 << 20
 MAX_PLACES = 3

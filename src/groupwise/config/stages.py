@@ -75,6 +75,10 @@ AdvantageRule = Literal[
     "group_mean_std", "group_mean", "group_mean_relative", "leave_one_out", "batch_mean_std", "group_mean_batch_std"
 ]
 
+Surrogate = Literal[
+    "clipped", "sequence_clipped", "probability_masked", "soft_gate", "geometric_mean", "cispo", "policy_gradient"
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossConfig(Config):
@@ -82,23 +86,47 @@ class LossConfig(Config):
     """How a rollout's reward is compared with the others'."""
     normalize_batch: bool = False
     """Divide the advantages by their standard deviation over the step's completions."""
-    surrogate: Literal["clipped", "sequence_clipped", "cispo", "policy_gradient"] = "clipped"
+    surrogate: Surrogate = "clipped"
     """Objective as a function of the probability ratio."""
     weights: Literal["sequence_mean", "token_mean", "sequence_sum", "constant"] = "sequence_mean"
     """How tokens are averaged: per completion, over all tokens, summed, or divided by a constant length."""
     clip_low: Annotated[float, Within("[0, 1]", "0.2 is usual", also=math.inf)] = 0.2
-    """Clip the ratio below 1 − clip_low. inf: off."""
+    """Clip the ratio below 1 − clip_low. inf: off. `probability_masked`: drop tokens with a negative advantage whose
+    probability fell by more than this. `geometric_mean`: clip log ratios below −clip_low."""
     clip_high: Annotated[float, Within("[0, 100]", "0.2 is usual", also=math.inf)] = 0.2
-    """Clip the ratio above 1 + clip_high. inf: off."""
+    """Clip the ratio above 1 + clip_high. inf: off. `probability_masked`: drop tokens with a positive advantage whose
+    probability rose by more than this. `geometric_mean`: clip log ratios above clip_high."""
     dual_clip: Annotated[float, Within("(1, 1000]", "3 is usual", also=math.inf)] = math.inf
     """Limit the loss to this multiple of the advantage when the advantage is negative (3 is usual). inf: off."""
+    gate_positive: Annotated[float, Within("(0, 100]", "1 is usual")] = 1.0
+    """`soft_gate`: how fast the gradient fades as the ratio leaves 1, for tokens with a positive advantage."""
+    gate_negative: Annotated[float, Within("(0, 100]", "1.05 is usual")] = 1.05
+    """The same for tokens with a negative advantage."""
+    pull: Annotated[float, Within("[0, 1e6]", "1e-3 is usual, 0 is off")] = 0.0
+    """Add this times (log π/π_old)² to the loss of each token, which holds the policy near that of the step's start.
+    0: off."""
     constant_length: CountOrZero = 0
     """Divisor for weights = "constant". 0: sampling.max_new_tokens."""
-    importance: Literal["none", "truncated", "masked"] = "none"
-    """Correction for differences between engine and trainer: weight tokens by min(ratio, cap), or drop tokens. The
-    default with engine.name = "vllm" is `truncated`."""
+    importance: Literal["none", "truncated", "masked", "rejected"] = "none"
+    """Correction for differences between engine and trainer, from the ratio π_old / π_engine: weight tokens by
+    min(ratio, cap) (`truncated`), by the ratio if it is inside the bounds and by 0 if not (`masked`), or by 1 and 0
+    (`rejected`). The default with engine.name = "vllm" is `truncated`."""
+    importance_level: Literal["token", "sequence", "geometric"] = "token"
+    """Ratio that a token is weighted by: its own, the product of its completion's ratios, or their geometric mean."""
     importance_cap: Annotated[float, Within("[1, 1e6]", "2 is usual", also=math.inf)] = 2.0
-    """`truncated`: maximum weight. `masked`: tokens with a ratio outside [1/cap, cap] are dropped."""
+    """Maximum weight, and upper bound of the ratio."""
+    importance_floor: Annotated[float, Within("[0, 1]", "0.5 is usual")] = 0.0
+    """`masked` and `rejected`: lower bound of the ratio. 0: 1 / importance_cap."""
+    off_policy_mask: Annotated[float, Within("[0, 1000]", "0.1 is usual", also=math.inf)] = math.inf
+    """Drop completions with a negative advantage if the mean of log(π_engine / π) over their tokens is above this, in
+    nats. The KL term stays. inf: off."""
+
+    def check(self) -> None:
+        require(
+            self.importance_floor == 0 or self.importance_floor < self.importance_cap,
+            f"importance_floor = {self.importance_floor}, importance_cap = {self.importance_cap}: the first must be "
+            "smaller",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +138,9 @@ class KlConfig(Config):
     """Estimator of the KL: k1 = d, k2 = d²/2, k3 = exp(−d) − 1 + d, with d = log π − log π_ref of the sampled token."""
     place: Literal["loss", "reward"] = "loss"
     """Add the KL to the loss, or subtract it from the reward before advantages are computed."""
+    unbiased: bool = False
+    """For place = "loss": multiply the KL by π/π_old, with a gradient through both, so that the mean gradient of k1 and
+    k3 is that of the KL."""
     schedule: Literal["constant", "warmup", "anneal", "target"] = "constant"
     """The coefficient is constant, rises from 0 (`warmup`), falls to 0 (`anneal`) or keeps the KL near `target`."""
     schedule_steps: Count = 100
@@ -128,6 +159,10 @@ class KlConfig(Config):
             math.isfinite(self.coefficient) or (self.place == "loss" and self.schedule == "constant"),
             f"coefficient = {self.coefficient} makes the divergence the only term of the loss: it needs "
             'place = "loss" and schedule = "constant"',
+        )
+        require(
+            not self.unbiased or self.place == "loss",
+            'unbiased = true corrects the gradient of the KL, and place = "reward" gives it none; use place = "loss"',
         )
 
 
@@ -299,6 +334,11 @@ class RlStage(Config):
     @property
     def offloads_reference(self) -> bool:
         return self.kl.offload_reference
+
+    @property
+    def learns_without_advantage(self) -> bool:
+        """Whether the loss has a term that stays where the advantage is 0."""
+        return self.loss.pull > 0 or (self.uses_reference and self.kl.place == "loss")
 
     @property
     def needs_old_logprobs(self) -> bool:

@@ -71,6 +71,8 @@ _DECLARED: tuple[tuple[str, str, str], ...] = (
     ("policy/clip_share", "share", "Share of tokens whose ratio is clipped at either end"),
     ("policy/approx_kl", "nats", "KL from the policy before the update to the policy now, k3 estimate"),
     ("policy/importance_weight_mean", "", "Mean weight that corrects for the engine's own probabilities"),
+    ("policy/importance_zero_share", "share", "Share of tokens whose such weight is 0"),
+    ("policy/off_policy_share", "share", "Share of tokens that loss.off_policy_mask drops"),
     ("kl/ref_k1", "nats", "KL from the reference, k1 estimate (mean log ratio: unbiased, may be negative)"),
     ("kl/ref_k2", "nats", "KL from the reference, k2 estimate (half the squared log ratio)"),
     ("kl/ref_k3", "nats", "KL from the reference, k3 estimate (unbiased, never negative)"),

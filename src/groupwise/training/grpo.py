@@ -98,13 +98,12 @@ def make_batch(policy: Policy, stage: RlStage, collected: Collected, stage_step:
 
     penalties = reward_penalties(stage, examples, beta)
     advantages = assign_advantages(stage, collected.groups, penalties, stage_step)
-    # An advantage of exactly 0 adds nothing to the surrogate. Without a KL term the rollout is skipped.
-    has_kl_loss = stage.uses_reference and stage.kl.place == "loss"
+    # An advantage of exactly 0 adds nothing to the surrogate. Without another term the rollout is skipped.
     examples = [
         replace(
             example,
             advantages=advantages[example.member].float(),
-            is_learned=has_kl_loss or bool(advantages[example.member].any()),
+            is_learned=stage.learns_without_advantage or bool(advantages[example.member].any()),
         )
         for example in examples
         if not (stage.reward.overlong_filter and is_truncated(_rollout(collected.groups, example)))

@@ -1,4 +1,6 @@
-"""The loss of an RL stage per token: surrogate × importance weight + β·KL, and the metrics of its parts.
+"""The loss of an RL stage per token, and the metrics of its parts:
+
+    surrogate × rollout weight + τ·pull + β·KL
 
 The parts are pure functions of `groupwise.algo` that the stage names. Nothing is averaged here: `update_policy` weights
 the tokens and divides by the update's denominator.
@@ -6,17 +8,21 @@ the tokens and divides by the update's denominator.
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
+from groupwise.algo.completions import Completions
+from groupwise.algo.importance import IMPORTANCE, IMPORTANCE_LEVELS, off_policy
 from groupwise.algo.losses import (
     KL_ESTIMATORS,
     SURROGATES,
     SurrogateInputs,
-    importance_weights,
     kl_estimate,
+    pull,
     with_divergence,
 )
-from groupwise.config import RlStage
+from groupwise.config import LossConfig, RlStage
 from groupwise.data.batch import Microbatch
 from groupwise.training.update import LossFunction, TokenLoss
 
@@ -31,20 +37,22 @@ def policy_loss(stage: RlStage, beta: float) -> LossFunction:
         now = logprobs.detach()
         # With one update per step the old policy is the current one, and the ratio is exactly 1.
         old = now if microbatch.old_logprobs is None else microbatch.old_logprobs
+        completions = Completions(microbatch.sequence, microbatch.lengths)
         surrogate = SURROGATES[config.surrogate](
             SurrogateInputs(
                 logprobs=logprobs,
                 old_logprobs=old,
                 advantages=microbatch.advantages,
-                sequence=microbatch.sequence,
-                num_sequences=microbatch.num_sequences,
+                completions=completions,
                 clip_low=config.clip_low,
                 clip_high=config.clip_high,
                 dual_clip=config.dual_clip,
+                gate_positive=config.gate_positive,
+                gate_negative=config.gate_negative,
             )
         )
-        importance = importance_weights(config.importance, old, microbatch.rollout_logprobs, config.importance_cap)
-        loss = surrogate.loss * importance
+        weight, weight_means = rollout_weights(config, now, old, microbatch, completions)
+        loss = surrogate.loss * weight
         gap = (old - microbatch.rollout_logprobs).abs()
         means = {
             "policy/entropy_nats": entropies,
@@ -53,15 +61,39 @@ def policy_loss(stage: RlStage, beta: float) -> LossFunction:
             "policy/clip_high_share": surrogate.is_clipped_high,
             "policy/clip_share": surrogate.is_clipped_low | surrogate.is_clipped_high,
             "policy/approx_kl": kl_estimate("k3", old, now),
-            "policy/importance_weight_mean": importance,
+            **weight_means,
             "engine/logprob_gap_mean": gap,
         }
+        if config.pull > 0:
+            loss = loss + config.pull * pull(logprobs, old)
         if microbatch.ref_logprobs is not None:
             for estimator in KL_ESTIMATORS:
                 means[f"kl/ref_{estimator}"] = kl_estimate(estimator, now, microbatch.ref_logprobs)
             if stage.kl.place == "loss":
                 divergence = kl_estimate(stage.kl.estimator, logprobs, microbatch.ref_logprobs)
+                if stage.kl.unbiased:
+                    divergence = divergence * (logprobs - old).exp()
                 loss = with_divergence(loss, divergence, beta)
         return TokenLoss(loss, means, {"policy/ratio_max": surrogate.ratio, "engine/logprob_gap_max": gap})
 
     return token_loss
+
+
+def rollout_weights(
+    config: LossConfig, now: Tensor, old: Tensor, microbatch: Microbatch, completions: Completions
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return each token's weight in the surrogate, for rollouts of another policy than this one, and its metrics."""
+    assert microbatch.advantages is not None
+    assert microbatch.rollout_logprobs is not None
+    floor, cap = config.importance_floor or 1 / config.importance_cap, config.importance_cap
+    ratio = IMPORTANCE_LEVELS[config.importance_level](old - microbatch.rollout_logprobs, completions).exp()
+    weight = IMPORTANCE[config.importance](ratio, floor, cap)
+    means = {"policy/importance_weight_mean": weight}
+    if config.importance != "none":
+        means["policy/importance_zero_share"] = weight == 0
+    if math.isfinite(config.off_policy_mask):
+        log_ratio = microbatch.rollout_logprobs - now
+        is_off = off_policy(log_ratio, microbatch.advantages, completions, config.off_policy_mask)
+        weight = weight * ~is_off
+        means["policy/off_policy_share"] = is_off
+    return weight, means

@@ -196,6 +196,11 @@ NAN, INF = float("nan"), float("inf")
         ("@loss.clip_high", [-0.1, NAN]),
         ("@loss.dual_clip", [1.0, 0.5, NAN]),
         ("@loss.importance_cap", [0.9, NAN]),
+        ("@loss.importance_floor", [-0.1, 1.1, NAN]),
+        ("@loss.off_policy_mask", [-0.1, NAN]),
+        ("@loss.gate_positive", [0.0, INF, NAN]),
+        ("@loss.gate_negative", [-1.0, INF, NAN]),
+        ("@loss.pull", [-1e-3, INF, NAN]),
         ("@kl.coefficient", [-0.1, NAN]),
         ("@kl.target", [0.0, -1.0, NAN]),
         ("@reward.overlong_buffer_share", [-0.1, 1.1, NAN]),
@@ -217,6 +222,15 @@ def test_an_infinite_coefficient_goes_with_a_constant_term_of_the_loss() -> None
     make_recipe(changed({"@kl.coefficient": INF}))
     for other in ({"@kl.place": "reward"}, {"@kl.schedule": "warmup"}, {"@kl.schedule": "target"}):
         refused({"@kl.coefficient": INF} | other, "coefficient = inf", 'place = "loss"')
+
+
+def test_the_bounds_of_an_importance_ratio_are_in_order() -> None:
+    refused({"@loss.importance_floor": 1.0, "@loss.importance_cap": 1.0}, "importance_floor = 1", "importance_cap = 1")
+    make_recipe(changed({"@loss.importance_floor": 0.999, "@loss.importance_cap": 1.0}))
+
+
+def test_a_kl_in_the_reward_has_no_gradient_to_correct() -> None:
+    refused({"@kl.unbiased": True, "@kl.place": "reward"}, "unbiased = true", 'place = "loss"')
 
 
 @pytest.mark.parametrize(
