@@ -220,7 +220,10 @@ def num_computed(policy: Policy, update: Update, max_tokens: int) -> int:
     total = 0
     for microbatch in policy.microbatches(update.examples, update.token_weights, max_tokens):
         inputs = microbatch.inputs
-        total += len(inputs.token_ids) if isinstance(inputs, Pack) else int(inputs.attention_mask.sum())
+        if isinstance(inputs, Pack):
+            total += len(inputs.token_ids)
+        else:
+            total += inputs.input_ids.numel() if inputs.attention_mask is None else int(inputs.attention_mask.sum())
     return total
 
 

@@ -78,10 +78,10 @@ class Update:
 class Rectangle:
     input_ids: Tensor
     """[B, T]"""
-    attention_mask: Tensor
-    """[B, T]"""
-    position_ids: Tensor
-    """[B, T]"""
+    attention_mask: Tensor | None
+    """[B, T]. None: there is no padding, and the model finds the positions by itself."""
+    position_ids: Tensor | None
+    """[B, T], or None like the mask."""
     completion_mask: Tensor
     """[B, columns of completion] bool."""
 
@@ -163,15 +163,17 @@ def make_microbatches(
     device: torch.device,
     *,
     is_packed: bool = False,
+    is_padded: bool = True,
 ) -> Microbatches:
     """Make rectangles or packs of at most `max_tokens` cells or tokens, with at least one row each.
 
-    The largest comes first, so that memory runs out early if it does.
+    With neither packs nor padding, each row goes alone. The largest comes first, so that memory runs out early if it
+    does.
     """
     if is_packed:
         batches = pack_rows([(example.prompt_ids, example.completion_ids) for example in examples], max_tokens)
     else:
-        batches = _rectangle_rows(examples, max_tokens)
+        batches = _rectangle_rows(examples, max_tokens if is_padded else 0)
 
     def make(rows: Sequence[int]) -> Microbatch:
         chosen = [examples[row] for row in rows]
@@ -180,7 +182,7 @@ def make_microbatches(
         if is_packed:
             inputs: Rectangle | Pack = make_pack([(one.prompt_ids, one.completion_ids) for one in chosen], device)
         else:
-            inputs = _pad(chosen, device)
+            inputs = _pad(chosen, device, is_padded=is_padded)
         return Microbatch(
             inputs=inputs,
             completion_ids=send(whole_numbers(example.completion_ids for example in chosen), device),
@@ -207,7 +209,7 @@ def _rectangle_rows(examples: Sequence[Example], max_tokens: int) -> list[list[i
     return fill(order, num_cells, max_tokens)
 
 
-def _pad(examples: Sequence[Example], device: torch.device) -> Rectangle:
+def _pad(examples: Sequence[Example], device: torch.device, *, is_padded: bool) -> Rectangle:
     prompt_columns = max(len(example.prompt_ids) for example in examples)
     columns = max(len(example.completion_ids) for example in examples)
     input_ids = torch.zeros(len(examples), prompt_columns + columns, dtype=torch.long)
@@ -220,8 +222,8 @@ def _pad(examples: Sequence[Example], device: torch.device) -> Rectangle:
         completion_mask[row, : len(example.completion_ids)] = True
     return Rectangle(
         input_ids=send(input_ids, device),
-        attention_mask=send(attention_mask, device),
-        position_ids=send((attention_mask.cumsum(dim=1) - 1).clamp(min=0), device),
+        attention_mask=send(attention_mask, device) if is_padded else None,
+        position_ids=send((attention_mask.cumsum(dim=1) - 1).clamp(min=0), device) if is_padded else None,
         completion_mask=send(completion_mask, device),
     )
 

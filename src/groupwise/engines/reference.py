@@ -22,11 +22,10 @@ import torch
 from torch import Tensor
 from transformers import Cache
 
-from groupwise.base.text_layout import first_line
-from groupwise.config.build import ConfigError
 from groupwise.engines.engine import Assembly, Request
 from groupwise.engines.sampling import draw_tokens
 from groupwise.models.families import UNKNOWN, family_of
+from groupwise.models.trial import Unusable, attempt, check_causal, largest_rounding, logit_gap, not_a_decoder
 from groupwise.types import Finish, Group, SamplingParams
 
 
@@ -157,34 +156,27 @@ class _DecodeState:
 
 
 def _has_right_cache(model: Any) -> bool:
-    """Try whether rows of a model's cache can be moved and decoded with. Raise if the model cannot be sampled from."""
-    # What rounding explains, in nats and on average over the vocabulary.
-    bound = 1e-3 if model.dtype == torch.float32 else 0.25
+    """Try whether rows of a model's cache can be moved and decoded with. Refuse a model that cannot be sampled from."""
     ids = torch.arange(1, 17, device=model.device).view(2, 8)
+    check_causal(model, ids)
     try:
-        whole = model(input_ids=ids, use_cache=False).logits
-        if _gap(model(input_ids=ids[:, :4], use_cache=False).logits, whole[:, :4]) > bound:
-            raise ValueError("what it predicts depends on tokens that follow")
-        state = _DecodeState(model, ids[:, :4], None, is_cached=True)
-        state.run(state.ids)
-        # Caches of a single model's own kind hold more than `reorder_cache` moves (MiniMax, DeepSeek-V4).
-        parts = [part for cache in state.cache.values() for part in (cache, *getattr(cache, "layers", ()))]
-        if not parts or any(type(part).__module__ != Cache.__module__ for part in parts):
-            return False
-        gaps = [_gap(state.logits, whole[:, 3])]
-        swapped = torch.tensor([1, 0], device=model.device)
-        state.keep(swapped)
-        for column in range(4, 8):
-            state.advance(ids[swapped, column])
-            gaps.append(_gap(state.logits, whole[swapped, column]))
-    except (AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"model.path: {type(model).__name__} cannot be sampled from token by token: {first_line(error)}; choose a "
-            "causal language model (is_decoder = true in its config.json, where there is such a key)"
-        ) from error
-    return max(gaps) <= bound
+        return attempt(_follows_cache, model, ids)
+    except Unusable as error:
+        raise not_a_decoder(model, error) from error
 
 
-def _gap(logits: Tensor, expected: Tensor) -> float:
-    difference = logits.float().log_softmax(dim=-1) - expected.float().log_softmax(dim=-1)
-    return difference.abs().mean(dim=-1).max().item()
+def _follows_cache(model: Any, ids: Tensor) -> bool:
+    whole = model(input_ids=ids, use_cache=False).logits
+    state = _DecodeState(model, ids[:, :4], None, is_cached=True)
+    state.run(state.ids)
+    # Caches of a single model's own kind hold more than `reorder_cache` moves (MiniMax, DeepSeek-V4).
+    parts = [part for cache in state.cache.values() for part in (cache, *getattr(cache, "layers", ()))]
+    if not parts or any(type(part).__module__ != Cache.__module__ for part in parts):
+        return False
+    gaps = [logit_gap(state.logits, whole[:, 3])]
+    swapped = torch.tensor([1, 0], device=model.device)
+    state.keep(swapped)
+    for column in range(4, 8):
+        state.advance(ids[swapped, column])
+        gaps.append(logit_gap(state.logits, whole[swapped, column]))
+    return max(gaps) <= largest_rounding(model)

@@ -115,13 +115,13 @@ def has_bias(config: Any) -> bool:
 
 
 def logit_softcap(config: Any) -> float:
-    """Return the soft cap of the output logits (Gemma 2); 0 means none."""
-    return float(getattr(config, "final_logit_softcapping", None) or 0.0)
+    """Return the soft cap of the output logits (Gemma 2, RecurrentGemma); 0 means none."""
+    return float(getattr(config, "final_logit_softcapping", None) or getattr(config, "logits_soft_cap", None) or 0.0)
 
 
 def has_plain_logits(config: Any) -> bool:
     """Whether the output logits are the product with the head's matrix and nothing is done to them afterwards."""
-    names = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+    names = ("final_logit_softcapping", "logits_soft_cap", "logit_scale", "logits_scaling")
     return not any(getattr(config, name, None) for name in names)
 
 

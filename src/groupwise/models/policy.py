@@ -32,6 +32,7 @@ from groupwise.models.optimizer import GradientSums, MasterAdamW, sums_stay
 from groupwise.models.placement import beside, exchange, to_host
 from groupwise.models.replica import Replica, skeleton_of
 from groupwise.models.straight import straight_layers
+from groupwise.models.trial import Form, find_form
 
 AGREEMENT = 1e-4
 """Largest difference, in nats, at which the engine's logprobs replace the trainer's. (A clip range is about 0.2.)"""
@@ -61,12 +62,12 @@ class Policy:
         is_recorded = sums_stay(trainable_parameters(loaded.model).values())
         self._most_tokens = self._straight.most_tokens if self._straight is not None and is_recorded else 0
         self._head = Head(loaded.model, self._sums)
-        self._is_head_known: bool | None = None
+        self._form: Form | None = None
         self.version = 0
         self._ema_decay = ema_decay
         self._shards: Sharded | Unsharded = Unsharded()
         if not self.world.is_alone:
-            self._knows_head()  # while the model is whole
+            self._find_form()  # while the model is whole
             self._skeleton = skeleton_of(self.model)
             self._shards = Sharded(self.model, decoder_layers(self.model), self.world, self.device)
         self._reference: dict[str, Tensor] = {}
@@ -124,12 +125,13 @@ class Policy:
         self, examples: Sequence[Example], token_weights: Sequence[float], max_tokens: int
     ) -> Sequence[Microbatch]:
         most = min(max_tokens, self._most_tokens or max_tokens)
-        return make_microbatches(examples, token_weights, most, self.device, is_packed=self._is_packed)
+        form = {"is_packed": self._is_packed, "is_padded": self._find_form().is_padded}
+        return make_microbatches(examples, token_weights, most, self.device, **form)
 
     def logprobs(self, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
         """Return (logprobs with gradient, entropies without) of the completion tokens."""
         inputs, ids = microbatch.inputs, microbatch.completion_ids
-        if isinstance(inputs, Pack) or self._knows_head():
+        if isinstance(inputs, Pack) or self._find_form().has_known_head:
             return self._shards.run(self._logprobs, inputs, ids, temperature)
         logits = self._shards.run_own(own_logits, self.model, inputs)
         return token_logprobs(logits, ids, temperature), token_entropy(logits.detach(), temperature)
@@ -154,11 +156,11 @@ class Policy:
         torch.cuda.reset_peak_memory_stats(self.device)
         return peak
 
-    def _knows_head(self) -> bool:
-        """Try once whether the head is known. Not in training mode, where dropout makes any two passes differ."""
-        if self._is_head_known is None:
-            self._is_head_known = self._is_packed or self._head.is_right(self.model)
-        return self._is_head_known
+    def _find_form(self) -> Form:
+        """Try the model once. Not in training mode, where dropout makes any two passes differ."""
+        if self._form is None:
+            self._form = Form(True, True) if self._is_packed else find_form(self.model, self._head)
+        return self._form
 
     def old_logprobs(self, examples: Sequence[Example], temperature: float, max_tokens: int) -> list[Tensor]:
         """Return the logprobs of each example's completion tokens under the current weights.
@@ -220,7 +222,7 @@ class Policy:
     @contextmanager
     def training(self) -> Iterator[None]:
         """Switch on dropout of adapters and gradient checkpointing for the block. Sampling runs without them."""
-        self._knows_head()
+        self._find_form()
         set_training(self.model, True)
         try:
             with attending(self.model) if self._is_packed else nullcontext():

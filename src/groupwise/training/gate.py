@@ -87,11 +87,9 @@ def _cause(training: Training) -> str:
     fixes = ["choose another model"]
     if training.policy.dtype != torch.float32:
         fixes.insert(0, 'set model.dtype = "float32", in case it is rounding')
-    cause = f"{model} computes something else where a batch is padded, as the trainer's are"
     if training.recipe.engine.name == "native":
         fixes.insert(0, 'set engine.name = "reference", which decodes with the model\'s own cache')
-        cause = f"decoding {model} with a cache gives other results than its whole forward pass"
     return (
-        "The rollouts come from another distribution than the one that would be trained. The likely cause: "
-        f"{cause}. To continue, {'; or '.join(fixes)}"
+        "The rollouts come from another distribution than the one that would be trained. The likely cause: decoding "
+        f"{model} with a cache gives other results than its whole forward pass. To continue, {'; or '.join(fixes)}"
     )
