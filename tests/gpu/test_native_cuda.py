@@ -223,7 +223,9 @@ def test_fp32_draws_what_the_plain_runner_draws(
     model, requests = make_model(name, torch.float32), make_requests(9, 4, longest=90)
     sampling = SamplingParams(max_new_tokens=60, **keys)
     fast = sample(model, requests, 20, sampling, prefill_tokens=50)
-    monkeypatch.setattr(NativeEngine, "_make_runner", lambda self, **sizes: Runner(self._model, **sizes))
+    monkeypatch.setattr(
+        NativeEngine, "_make_runner", lambda self, layout, **sizes: Runner(self._model, layout, **sizes)
+    )
     plain = sample(model, requests, 20, sampling)
     same = [
         ours.token_ids == theirs.token_ids
@@ -296,13 +298,14 @@ def test_a_run_with_the_native_engine_has_no_gap(
 
 def test_the_cache_keeps_within_what_the_process_may_have() -> None:
     engine = NativeEngine(make_model("llama, 64"), make_tokenizer(), (7, 8, 9), 64)
-    everything = engine._affordable_blocks()
+    layout = engine.find_layout()
+    everything = engine._affordable_blocks(layout, 64)
     total = torch.cuda.get_device_properties(0).total_memory
     allowed = torch.cuda.memory_reserved() + 2**30
     torch.cuda.set_per_process_memory_fraction(allowed / total)
     try:
-        found = engine._affordable_blocks() * Runner.block_bytes(engine._model)
+        found = engine._affordable_blocks(layout, 64) * layout.block_bytes(torch.bfloat16)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert 0.7 * 2**30 < found <= 2**30
-    assert everything * Runner.block_bytes(engine._model) > 2 * found
+    assert everything * layout.block_bytes(torch.bfloat16) > 2 * found

@@ -39,7 +39,10 @@ def _make_engine(config: EngineConfig, policy: Policy, model: Any, is_truncated:
         return VllmEngine(backend, PublishedWeights(model), policy.tokenizer, policy.stop_token_ids)
     parts = (model, policy.tokenizer, policy.stop_token_ids, config.max_batch_rollouts)
     if config.name == "native":
-        return NativeEngine(*parts, cache_tokens=config.cache_tokens)
+        engine = NativeEngine(*parts, cache_tokens=config.cache_tokens)
+        if model is policy.model:  # A replica has no weights yet, so it is tried later.
+            engine.find_layout()
+        return engine
     return ReferenceEngine(*parts)
 
 

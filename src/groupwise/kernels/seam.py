@@ -42,7 +42,7 @@ class AttentionForm:
 
 
 class UnsupportedModel(ValueError):
-    """The native engine cannot compute this model's attention. The message names an engine that can."""
+    """This model's attention is none that our kernels compute."""
 
 
 _current: AttentionStep | None = None
@@ -73,14 +73,14 @@ def current_step() -> AttentionStep | None:
 
 
 def _attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, scaling: float | None = None,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, scaling: float | None = None,
     dropout: float = 0.0, sliding_window: int | None = None, softcap: float | None = None, s_aux: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     if _current is None:
         raise RuntimeError("attention was called without a step")
     if s_aux is not None:
-        raise UnsupportedModel('attention sinks are not supported here; set engine.name = "reference"')
+        raise UnsupportedModel("it has attention sinks")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     form = AttentionForm(scale, softcap or 0.0, sliding_window or 0)
     return _current.attend(module.layer_idx, query, key, value, form), None

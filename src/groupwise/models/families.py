@@ -84,14 +84,16 @@ def has_rotary_by_position(decoder: Any) -> bool:
 
 # ---- what differs between configurations, whatever the family ----
 
-KEPT_AS_KEYS_AND_VALUES = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+
+KEPT_AS_KEYS_AND_VALUES = frozenset({"full_attention", "sliding_attention"})
 """Kinds of layers whose whole state is a key and a value per token."""
 
 
 def other_state(config: Any) -> str:
     """Return what the layers keep besides a key and a value per token, or instead; "" if nothing.
 
-    That is the state of linear attention, convolutions and recurrences, or a compressed key and value (DeepSeek).
+    That is the state of linear attention, convolutions and recurrences, or a compressed key and value (DeepSeek). It
+    would leak from one sequence of a pack to the next.
     """
     if getattr(config, "kv_lora_rank", None):
         return "latent attention"
@@ -99,6 +101,15 @@ def other_state(config: Any) -> str:
         return "recurrent layers"
     kinds = sorted(set(getattr(config, "layer_types", None) or ()) - KEPT_AS_KEYS_AND_VALUES)
     return f"layers of type {', '.join(kinds)}" if kinds else ""
+
+
+def not_sampled(config: Any) -> str:
+    """Return why the native engine cannot sample from a model, where its trial of the model would not show that."""
+    if getattr(config, "lru_width", None):
+        return "its modules keep the states of recurrences themselves"
+    # A short sequence is within one chunk and within what an indexer chooses.
+    kinds = {"chunked_attention", "indexed_attention"} & set(getattr(config, "layer_types", None) or ())
+    return f"it has layers of type {', '.join(sorted(kinds))}" if kinds else ""
 
 
 def num_kv_heads(config: Any) -> int:
@@ -133,4 +144,4 @@ def logit_factor(config: Any) -> float:
 def fits_packed_attention(config: Any) -> bool:
     """Whether the kernels for packed sequences (kernels/packed.py) can compute this attention."""
     has_softcap = bool(getattr(config, "attn_logit_softcapping", None))
-    return not has_softcap and head_size(config) % 8 == 0 and head_size(config) <= 256
+    return not has_softcap and not other_state(config) and head_size(config) % 8 == 0 and head_size(config) <= 256

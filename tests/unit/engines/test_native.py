@@ -294,5 +294,5 @@ def test_attention_sinks_are_refused() -> None:
     x = torch.zeros(1, 4, 1, 8)
     with attending(model, None), pytest.raises(RuntimeError, match="without a step"):  # type: ignore[arg-type]
         _attention(model, x, x, x, None)
-    with attending(model, object()), pytest.raises(UnsupportedModel, match="reference"):  # type: ignore[arg-type]
+    with attending(model, object()), pytest.raises(UnsupportedModel, match="attention sinks"):  # type: ignore[arg-type]
         _attention(model, x, x, x, None, s_aux=torch.zeros(4))

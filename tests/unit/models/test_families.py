@@ -66,7 +66,7 @@ def test_an_unknown_architecture_runs_its_own_forward() -> None:
         ("deepseek_v3", {}, "latent attention"),
         ("qwen3", {}, ""),
         ("gemma3_text", {}, ""),
-        ("llama4_text", {}, ""),
+        ("llama4_text", {}, "layers of type chunked_attention"),
     ],
 )
 def test_what_layers_keep_besides_keys_and_values(model_type: str, changes: dict[str, Any], state: str) -> None:

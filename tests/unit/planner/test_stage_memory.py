@@ -14,8 +14,8 @@ from groupwise.algo import logprobs
 from groupwise.config import OptimizerConfig
 from groupwise.data.pack import _num_tokens, pack_rows
 from groupwise.engines.native import native_engine
-from groupwise.engines.native.decode import Runner
 from groupwise.engines.native.schedule import BLOCK_TOKENS
+from groupwise.engines.native.states import find_layout
 from groupwise.models import moments, recorded
 from groupwise.models.memory_limits import EXCHANGE_BYTES
 from groupwise.models.straight import StraightLayer
@@ -66,7 +66,7 @@ def test_what_a_layer_keeps(name: str, checkpointing: Any, keep: Any) -> None:
 def test_the_cache_of_a_token() -> None:
     model, _ = make_tiny("tiny-qwen3", {}, seed=0)
     shape = shape_of(model.config, "tiny-qwen3")
-    assert shape.cache_bytes(4) * 16 == Runner.block_bytes(model)
+    assert shape.cache_bytes(4) * 16 == find_layout(model).block_bytes(model.dtype)
 
 
 @pytest.mark.parametrize("kind", ["fp32", "8bit"])

@@ -2,7 +2,7 @@
 
 Families that decode straight (models/families.py) go through `StraightDecoder`, prefill included, with all large
 buffers in memory that `sleep` releases while the graphs stay valid. Other models run their own forward: decode steps in
-graphs, prefill without.
+graphs, unless they keep states, and prefill without.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from torch import Tensor
 from groupwise.engines.native.decode import DecodeProgress, Look, Piece, Runner
 from groupwise.engines.native.decoder import StraightDecoder, is_straight
 from groupwise.engines.native.schedule import BLOCK_TOKENS
+from groupwise.engines.native.states import Layout, Shape
 from groupwise.engines.sampling import truncate
 from groupwise.kernels import attention as kernels
 from groupwise.kernels.drawing import draw_and_advance
 from groupwise.kernels.output_head import fp32_logits
-from groupwise.kernels.seam import AttentionForm, attending
+from groupwise.kernels.seam import AttentionForm, UnsupportedModel, attending
 from groupwise.models.device_memory import DeviceMemoryError, ReleasableMemory
 from groupwise.models.head import has_plain_head
 from groupwise.types import SamplingParams
@@ -37,10 +38,13 @@ class CudaRunner(Runner):
     looks_ahead = 1
     steps_per_look = 4
     entry_share = 1 / 16
+    spare_blocks = 1  # for the padding of a prefill
 
-    def __init__(self, model: Any, *, prefill_tokens: int, **sizes: int) -> None:
+    def __init__(self, model: Any, layout: Layout, *, prefill_tokens: int, **sizes: int) -> None:
+        if any(keys != values for keys, values in layout.attention.values()):
+            raise UnsupportedModel("keys and values differ in size, which the kernels for a GPU do not take")
         self._memory = ReleasableMemory(model.device)
-        super().__init__(model, prefill_tokens=prefill_tokens, **sizes)
+        super().__init__(model, layout, prefill_tokens=prefill_tokens, **sizes)
         self._graphs: OrderedDict[tuple[Any, ...], torch.cuda.CUDAGraph] = OrderedDict()
         self._pool = torch.cuda.graph_pool_handle()
         self._reader = torch.cuda.Stream()
@@ -53,10 +57,8 @@ class CudaRunner(Runner):
         if has_plain_head(model):
             self._logits = self._memory.tensor((self.slots.num_slots, self._head.weight.shape[0]), torch.float32)
 
-    def _allocate_cache(self, shape: tuple[int, ...]) -> Tensor:
-        # One extra block for the padding of a prefill.
-        layers, two, blocks, *rest = shape
-        return self._memory.tensor((layers, two, blocks + 1, *rest), self.model.dtype)
+    def _allocate(self, shape: Shape, dtype: torch.dtype) -> Tensor:
+        return self._memory.tensor(shape, dtype)
 
     def peak_bytes(self) -> int:
         return torch.cuda.max_memory_allocated(self.device) + self._memory.num_bytes
@@ -109,7 +111,9 @@ class CudaRunner(Runner):
         for _ in range(num_steps):
             graph.replay()
 
-    def _graph(self, key: tuple[Any, ...], work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    def _graph(self, key: tuple[Any, ...], work: Callable[[], None]) -> torch.cuda.CUDAGraph | Uncaptured:
+        if self.states:
+            return Uncaptured(work)
         if key not in self._graphs:
             if len(self._graphs) >= MAX_GRAPHS:
                 torch.cuda.synchronize()
@@ -162,6 +166,13 @@ class CudaRunner(Runner):
         # On its own stream: the data was written before the preceding look, and steps continue meanwhile.
         with torch.cuda.stream(self._reader):
             return super().drawn(slots)
+
+
+class Uncaptured:
+    """A step of a model with states, whose own kernels may not be captured: it is launched each time."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.replay = work
 
 
 def graph_size(num_rows: int) -> int:

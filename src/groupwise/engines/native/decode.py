@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from groupwise.engines.native.schedule import BLOCK_TOKENS, Decoding, blocks_for
+from groupwise.engines.native.states import Layout, Place, Shape, States
 from groupwise.engines.sampling import draw_tokens
 from groupwise.kernels.seam import AttentionForm, attending
-from groupwise.models.families import head_size, num_kv_heads
 from groupwise.models.head import finish_logits
 from groupwise.types import SamplingParams
 
@@ -117,6 +118,7 @@ class Runner:
     def __init__(
         self,
         model: Any,
+        layout: Layout,
         *,
         num_blocks: int,
         num_slots: int,
@@ -132,20 +134,32 @@ class Runner:
         """Maximum number of tokens prefilled at once."""
         self._decoder = model.get_decoder()
         self._head = model.get_output_embeddings()
-        self._config = config = model.config.get_text_config()
+        self._takes_positions = takes_positions(self._decoder)
+        self._config = model.config.get_text_config()
         self.num_blocks = num_blocks
-        heads = (num_kv_heads(config), head_size(config))
-        self.cache = self._allocate_cache((config.num_hidden_layers, 2, num_blocks, BLOCK_TOKENS, *heads))
+        self._stores: list[Tensor] = []
+        """[layers, 1 or 2, blocks, tokens of a block, heads, size]: all keys and values of one shape."""
+        self.cache = self._make_cache(layout)
+        """Keys and values [blocks, tokens of a block, heads, size] by number of the layer."""
+        self.states = States(model, layout, num_slots, self._allocate)
         self.slots = Slots(num_slots, blocks_for(row_tokens), max_new_tokens, self.device)
 
-    def _allocate_cache(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.zeros(shape, device=self.device, dtype=self.model.dtype)
+    spare_blocks = 0
+    """Blocks of the cache that no rollout has."""
 
-    @staticmethod
-    def block_bytes(model: Any) -> int:
-        config = model.config.get_text_config()
-        values = config.num_hidden_layers * 2 * BLOCK_TOKENS * num_kv_heads(config) * head_size(config)
-        return int(values * torch.finfo(model.dtype).bits // 8)
+    def _make_cache(self, layout: Layout) -> dict[int, tuple[Tensor, Tensor]]:
+        cache: dict[int, tuple[Tensor, Tensor]] = {}
+        blocks = (self.num_blocks + self.spare_blocks, BLOCK_TOKENS)
+        for shapes in dict.fromkeys(layout.attention.values()):
+            layers = [layer for layer, found in layout.attention.items() if found == shapes]
+            parts = [(2, shapes[0])] if shapes[0] == shapes[1] else [(1, shape) for shape in shapes]
+            stores = [self._allocate((len(layers), count, *blocks, *shape), self.model.dtype) for count, shape in parts]
+            self._stores += stores
+            cache |= {layer: (stores[0][place, 0], stores[-1][place, -1]) for place, layer in enumerate(layers)}
+        return cache
+
+    def _allocate(self, shape: Shape, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, device=self.device, dtype=dtype)
 
     def fits(self, num_slots: int, row_tokens: int, max_new_tokens: int) -> bool:
         has_slots = num_slots <= self.slots.num_slots and row_tokens <= self.row_tokens
@@ -167,11 +181,26 @@ class Runner:
     @torch.inference_mode()
     def prefill(self, pieces: Sequence[Piece]) -> None:
         """Write the keys and values of the pieces. The first token is sampled by a decode step."""
+        self._prefill(pieces, {"use_cache": False})
+
+    @torch.inference_mode()
+    def prefill_states(self, prompt: Piece) -> dict[Place, Tensor]:
+        """Write the keys and values of a prompt and return its states. Such a prompt goes alone and whole."""
+        with self.states.beginning() as (arguments, found):
+            self._prefill([prompt], arguments)
+        return found
+
+    def _prefill(self, pieces: Sequence[Piece], arguments: dict[str, Any]) -> None:
         tokens = [token for piece in pieces for token in piece.token_ids]
         positions = [piece.position + offset for piece in pieces for offset in range(len(piece.token_ids))]
         ids, positions_of_ids = torch.tensor([[tokens], [positions]], device=self.device)
         with attending(self.model, self._prefill_step(pieces)):
-            self._decoder(input_ids=ids, position_ids=positions_of_ids, use_cache=False)
+            self._hidden(ids, positions_of_ids, arguments)
+
+    def _hidden(self, ids: Tensor, positions: Tensor, arguments: dict[str, Any]) -> Tensor:
+        where = {"position_ids": positions} if self._takes_positions else {}
+        hidden: Tensor = self._decoder(input_ids=ids, **where, **arguments).last_hidden_state
+        return hidden
 
     def _prefill_step(self, pieces: Sequence[Piece]) -> Any:
         return PlainPrefill(self, pieces)
@@ -189,7 +218,8 @@ class Runner:
         """Copy blocks of the cache, each (from, to)."""
         if pairs:
             sources, targets = torch.tensor(pairs, device=self.device).t()
-            self.cache[:, :, targets] = self.cache[:, :, sources]
+            for store in self._stores:
+                store[:, :, targets] = store[:, :, sources]
 
     # -- decode --
 
@@ -218,13 +248,10 @@ class Runner:
 
     def logits(self, num_rows: int) -> Tensor:
         """Return [B, V] in fp32 for the next token of each of the first rows."""
-        order = self.slots.order[:num_rows]
-        hidden = self._decoder(
-            input_ids=self.slots.tokens[order][:, None],
-            position_ids=self.slots.positions[order][:, None],
-            use_cache=False,
-        ).last_hidden_state[:, 0]
-        return self.head(hidden)
+        slots, order = self.slots, self.slots.order[:num_rows]
+        with self.states.going_on(order) as arguments:
+            hidden = self._hidden(slots.tokens[order][:, None], slots.positions[order][:, None], arguments)
+        return self.head(hidden[:, 0])
 
     def head(self, hidden: Tensor) -> Tensor:
         return finish_logits(self._config, self._head(hidden).float())
@@ -238,6 +265,12 @@ class Runner:
         """Return the tokens that each of these slots has sampled so far, and their logprobs."""
         where = torch.tensor(slots, device=self.device, dtype=torch.int64)
         return self.slots.out_tokens[where].tolist(), self.slots.out_logprobs[where].tolist()
+
+
+def takes_positions(decoder: Any) -> bool:
+    """Whether a model is told the positions of its tokens. Recurrences alone have none."""
+    parameters = signature(decoder.forward).parameters
+    return "position_ids" in parameters or any(one.kind is one.VAR_KEYWORD for one in parameters.values())
 
 
 class PlainPrefill:
@@ -259,7 +292,7 @@ class PlainPrefill:
             positions = torch.arange(piece.position, end, device=query.device)[:, None]
             seen = may_see(positions, torch.arange(end, device=query.device)[None], form.window)
             out.append(plain_attention(part, seen_keys, seen_values, seen[None, None], form))
-        return torch.cat(out, dim=2).transpose(1, 2)
+        return torch.cat(out, dim=2).transpose(1, 2).contiguous()
 
 
 class PlainDecode:

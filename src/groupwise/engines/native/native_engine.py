@@ -7,8 +7,8 @@
 On a GPU the host reads the result of a block of steps while the next block runs, so neither waits for the other.
 
 Contract: that of `engines.engine.Engine`, and the same tokens as the reference engine where arithmetic is exact enough
-(fp32). Models whose layers keep more than keys and values are refused. Not implemented: speculative decoding, several
-GPUs for one model, preemption of rollouts.
+(fp32). A model of no known family is tried once, on a few short rollouts, and refused if their logprobs are not those
+of a whole forward pass. Not implemented: speculative decoding, several GPUs for one model, preemption of rollouts.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from groupwise.algo.logprobs import token_logprobs
 from groupwise.config import ConfigError
 from groupwise.engines.engine import Assembly, Request
 from groupwise.engines.native.decode import DecodeProgress, Look, Piece, Runner
@@ -28,12 +29,20 @@ from groupwise.engines.native.schedule import (
     PREFILL_TOKENS,
     BlockPool,
     Decoding,
+    Prefix,
     Schedule,
     Scheduled,
     blocks_for,
 )
-from groupwise.models.families import other_state
-from groupwise.types import Finish, Group, SamplingParams
+from groupwise.engines.native.states import Layout, find_layout
+from groupwise.models.agreement import gap_between, rounding_gap
+from groupwise.models.families import UNKNOWN, family_of, not_sampled
+from groupwise.models.trial import Unusable, attempt
+from groupwise.types import Finish, Group, Problem, Prompt, SamplingParams
+
+TRIAL_PROMPTS = (19, 5, 1)
+"""Tokens of the prompts in a trial of a model: more than a block, less, and nothing to prefill."""
+TRIAL_TOKENS, TRIAL_SLOTS = 14, 4
 
 
 class CacheTooSmall(ValueError):
@@ -51,13 +60,8 @@ class NativeEngine:
         cache_tokens: int = 0,
         prefill_tokens: int = PREFILL_TOKENS,
     ) -> None:
-        state = other_state(model.config.get_text_config())
-        if state:
-            raise ConfigError(
-                f"model.path = {tokenizer.name_or_path!r}: {type(model).__name__} has {state}, whose state the native "
-                'engine does not keep; set engine.name = "reference"'
-            )
         self.peak_bytes = 0
+        self._layout: Layout | None = None
         self._model = model
         self._tokenizer = tokenizer
         self._stops = torch.tensor(sorted(stop_token_ids), device=model.device, dtype=torch.int64)
@@ -74,7 +78,56 @@ class NativeEngine:
         yield from assembly.undrawn()
         if not assembly.wanted:
             return
-        runner = self._runner_for([request for request in requests if request.seeds], sampling)
+        yield from self._sample(assembly, self.find_layout())
+
+    def find_layout(self) -> Layout:
+        """Return the model's layout, found once. Refuse a model that the engine cannot sample from."""
+        if self._layout is not None:
+            return self._layout
+        try:
+            reason = not_sampled(self._model.config.get_text_config())
+            if reason:
+                raise Unusable(reason)
+            layout = find_layout(self._model)
+            if family_of(self._model) is UNKNOWN:
+                attempt(self._try, layout)
+        except Unusable as error:
+            raise ConfigError(
+                f"model.path = {self._tokenizer.name_or_path!r}: the native engine cannot sample from "
+                f'{type(self._model).__name__}: {error}; set engine.name = "reference"'
+            ) from error
+        self._layout = layout
+        return layout
+
+    @torch.inference_mode()
+    def _try(self, layout: Layout) -> None:
+        """Sample a few short rollouts. Raise if their logprobs are not those of a pass over each sequence alone."""
+        model = self._model
+        trial = NativeEngine(model, self._tokenizer, self._stops.tolist(), TRIAL_SLOTS)
+        num_ids = model.get_input_embeddings().weight.shape[0]
+        requests = []
+        for length in TRIAL_PROMPTS:
+            ids = torch.randint(num_ids, (length,), generator=torch.Generator().manual_seed(length)).tolist()
+            requests.append(
+                Request(Prompt(Problem(f"trial-{length}", (), ""), tuple(ids)), (2 * length, 2 * length + 1))
+            )
+        ours, theirs = [], []
+        assembly = Assembly(requests, SamplingParams(max_new_tokens=TRIAL_TOKENS), self._tokenizer, 0)
+        for _, group in trial._sample(assembly, layout):
+            for rollout in group.rollouts:
+                count = len(rollout.token_ids)
+                whole = torch.tensor([[*group.prompt.token_ids, *rollout.token_ids]], device=model.device)
+                logits = model(input_ids=whole, use_cache=False).logits[0, -count - 1 : -1]
+                ours.append(torch.tensor(rollout.rollout_logprobs))
+                theirs.append(token_logprobs(logits, whole[0, -count:], 1.0).cpu())
+        gap, bound = gap_between(torch.cat(ours), torch.cat(theirs)), rounding_gap(model.dtype, model.device)
+        if not gap.is_within(bound):
+            raise Unusable(f"its logprobs would differ from a whole forward pass by {gap}")
+
+    def _sample(self, assembly: Assembly, layout: Layout) -> Iterator[tuple[int, Group]]:
+        runner = self._runner_for(
+            layout, [request for request in assembly.requests if request.seeds], assembly.sampling
+        )
         try:
             yield from self._run(runner, assembly)
         finally:
@@ -117,9 +170,22 @@ class NativeEngine:
     def _let_in(self, runner: Runner, entry: Scheduled, sampling: SamplingParams) -> None:
         if not entry.rollouts:
             return
+        if runner.states:
+            for prefix in entry.prefixes:
+                prefix.states = runner.prefill_states(Piece(prefix.token_ids, 0, prefix.blocks))
+        else:
+            self._prefill(runner, entry.prefixes)
+        runner.copy_blocks(entry.copies)
+        for rollout, prefix in zip(entry.rollouts, entry.continued, strict=True):
+            runner.states.put(rollout.slot, prefix.states)
+        for prefix in entry.continued:
+            prefix.states = prefix.states if prefix.num_waiting else None
+        runner.slots.put(entry.rollouts, sampling.max_new_tokens)
+
+    def _prefill(self, runner: Runner, prefixes: Sequence[Prefix]) -> None:
         pieces: list[Piece] = []
         room = runner.prefill_tokens
-        for prefix in entry.prefixes:
+        for prefix in prefixes:
             position = 0
             while position < len(prefix.token_ids):
                 count = min(room, len(prefix.token_ids) - position)
@@ -130,8 +196,6 @@ class NativeEngine:
                     pieces, room = [], runner.prefill_tokens
         if pieces:
             runner.prefill(pieces)
-        runner.copy_blocks(entry.copies)
-        runner.slots.put(entry.rollouts, sampling.max_new_tokens)
 
     def _find_finished(
         self, progress: DecodeProgress, present: Mapping[int, Decoding], runner: Runner, assembly: Assembly
@@ -152,7 +216,7 @@ class NativeEngine:
                     finished[slot] = cut, Finish.STOP
         return finished
 
-    def _runner_for(self, requests: Sequence[Request], sampling: SamplingParams) -> Runner:
+    def _runner_for(self, layout: Layout, requests: Sequence[Request], sampling: SamplingParams) -> Runner:
         """Return the existing runner if it is large enough and its memory is available, else a new one."""
         new_tokens = sampling.max_new_tokens
         row_tokens = max(len(request.prompt.token_ids) for request in requests) - 1 + new_tokens
@@ -165,9 +229,10 @@ class NativeEngine:
         row_tokens = -(-row_tokens // 64) * 64
         # One extra row: a prompt whose rollouts enter one after the other keeps its own blocks.
         wanted = self._cache_tokens or (num_slots + 1) * row_tokens
-        num_blocks = max(1, min(blocks_for(wanted), self._affordable_blocks()))
+        num_blocks = max(1, min(blocks_for(wanted), self._affordable_blocks(layout, num_slots)))
         self._refuse_too_small(requests, num_blocks, num_slots, new_tokens)
         self._runner = self._make_runner(
+            layout,
             num_blocks=num_blocks,
             num_slots=num_slots,
             row_tokens=row_tokens,
@@ -176,22 +241,24 @@ class NativeEngine:
         )
         return self._runner
 
-    def _make_runner(self, **sizes: int) -> Runner:
+    def _make_runner(self, layout: Layout, **sizes: int) -> Runner:
         if not self._is_cuda:
-            return Runner(self._model, **sizes)
+            return Runner(self._model, layout, **sizes)
         from groupwise.engines.native.cuda import CudaRunner
 
-        return CudaRunner(self._model, **sizes)
+        return CudaRunner(self._model, layout, **sizes)
 
-    def _affordable_blocks(self) -> int:
-        if not self._is_cuda:
+    def _affordable_blocks(self, layout: Layout, num_slots: int) -> int:
+        block_bytes = layout.block_bytes(self._model.dtype)
+        if not self._is_cuda or not block_bytes:
             return 2**31
         torch.cuda.empty_cache()
         device = self._model.device
         free, total = torch.cuda.mem_get_info(device)
         # A process may be limited to a share of the GPU (`train --memory-gib`), which includes what torch has reserved.
         allowed = total * torch.cuda.get_per_process_memory_fraction(device) - torch.cuda.memory_reserved(device)
-        return int(max(0, min(free, allowed)) * CACHE_SHARE) // Runner.block_bytes(self._model)
+        states = (num_slots + 1) * layout.slot_bytes()
+        return max(0, int(min(free, allowed) * CACHE_SHARE) - states) // block_bytes
 
     def _refuse_too_small(self, requests: Sequence[Request], num_blocks: int, num_slots: int, new_tokens: int) -> None:
         for request in requests:

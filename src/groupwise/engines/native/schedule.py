@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from groupwise.engines.engine import Request
 
@@ -66,6 +67,8 @@ class Prefix:
     num_full: int
     """Number of full blocks, which are shared and not copied."""
     num_waiting: int
+    states: Any = None
+    """What the runner keeps of the prompt besides the blocks."""
 
 
 @dataclass(slots=True)
@@ -95,6 +98,8 @@ class Scheduled:
     prefixes: list[Prefix]
     """Prompts to prefill."""
     rollouts: list[Decoding]
+    continued: list[Prefix]
+    """The prefix that each rollout continues."""
     copies: list[tuple[int, int]]
     """(from, to): blocks to copy after the prefill."""
 
@@ -132,7 +137,7 @@ class Schedule:
         for prefix in self._used_up:
             self._pool.give(prefix.blocks)
         self._used_up.clear()
-        entry = Scheduled([], [], [])
+        entry = Scheduled([], [], [], [])
         while self._waiting and self._free_slots:
             rollout = self._waiting[0]
             known = self._prefixes.get(rollout.request)
@@ -155,6 +160,7 @@ class Schedule:
                 self._used_up.append(self._prefixes.pop(rollout.request))
             rollout.slot = self._free_slots.pop()
             entry.rollouts.append(rollout)
+            entry.continued.append(prefix)
             self.active[rollout.slot] = rollout
         return entry
 
