@@ -47,6 +47,7 @@ from groupwise.models.model_files import INDEX, check_files, check_index, read_j
 from groupwise.models.quantized import quantize
 from groupwise.models.templates import FALLBACK_TEMPLATE, probe, template_of
 from groupwise.models.tiny import TINY_NAMES, make_tiny
+from groupwise.models.trial import Unusable, attempt
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +81,25 @@ def load_model(config: ModelConfig, seed: int) -> LoadedModel:
     if config.quantization != "none":
         quantize(model, config.quantization, device, dtype)
     model = model.to(device=device, dtype=dtype)
+    if config.quantization != "none":
+        try_quantized(model, config.quantization)
     recompute_activations(model, config.gradient_checkpointing)
     set_training(model, False)
     limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     return LoadedModel(model, tokenizer, int(tokenizer.model_max_length if limit is None else limit), device, dtype)
+
+
+def try_quantized(model: Any, kind: str) -> None:
+    """Refuse a model whose code reads the weights of its linear layers, which are packed now."""
+    ids = torch.arange(1, 5, device=model.device)[None]
+    try:
+        with torch.no_grad():
+            attempt(model, input_ids=ids, use_cache=False)
+    except Unusable as error:
+        raise ConfigError(
+            f"model.quantization = {kind!r}: {type(model).__name__} uses weights that are quantized in "
+            f"a way of its own ({error}); remove the key"
+        ) from error
 
 
 def prepare_template(tokenizer: Any, config: ModelConfig) -> None:
@@ -99,60 +115,65 @@ def prepare_template(tokenizer: Any, config: ModelConfig) -> None:
 def recompute_activations(model: Any, which: Literal[False, True, "mlp"]) -> None:
     """Enable gradient checkpointing of whole layers or of their feed-forward blocks. `set_training` switches it on.
 
-    A feed-forward block gets another class in place. A wrapper module would be more explicit, but would rename the
-    weights in checkpoints and exports.
+    The recomputed module gets another class of the same name in place. A wrapper module would be more explicit, but
+    would rename the weights in checkpoints and exports.
     """
-    if which is True:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if which != "mlp":
+    if not which:
         return
-    layers = getattr(model.get_decoder(), "layers", ())
-    parts = [layer.mlp for layer in layers if isinstance(getattr(layer, "mlp", None), nn.Module)]
-    if not parts or len(parts) < len(layers):
-        raise ConfigError(
-            f"model.gradient_checkpointing = 'mlp': the layers of {type(model).__name__} have no such block; "
-            "use true, which recomputes whole layers"
-        )
+    if which == "mlp":
+        layers = getattr(model.get_decoder(), "layers", ())
+        parts = [layer.mlp for layer in layers if isinstance(getattr(layer, "mlp", None), nn.Module)]
+        if not parts or len(parts) < len(layers):
+            raise ConfigError(
+                f"model.gradient_checkpointing = 'mlp': the layers of {type(model).__name__} have no such block; "
+                "use true, which recomputes whole layers"
+            )
+    else:
+        parts = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+        if not parts:
+            raise ConfigError(
+                f"model.gradient_checkpointing = true: the layers of {type(model).__name__} cannot be recomputed in "
+                "transformers; use false, and lower microbatch_tokens to save memory"
+            )
     for part in parts:
         kind: Any = type(part)
-        part.__class__ = _checkpointed(kind)
+        part.__class__ = _recomputed(kind)
 
 
 class Recomputed(nn.Module):
-    """Recomputes its activations in the backward pass, if it is in training mode.
+    """Recomputes its activations in the backward pass while `is_recomputing` is set.
 
-    The checkpoint is around `__call__`, because fused.py replaces `forward`. The layers of transformers wrap the
-    `forward` of their class since 5.23, so one that is replaced there is not recomputed.
+    Training mode does not decide, as it does in transformers: it would also switch on the dropout of the module, which
+    changes the policy. The checkpoint is around `__call__`, because fused.py replaces `forward`.
     """
 
-    gradient_checkpointing = True
+    recomputes = True
+    """False: a fused form around it recomputes by itself (models/straight.py)."""
+    is_recomputing = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         call = super().__call__
-        if self.gradient_checkpointing and self.training:
+        if self.recomputes and self.is_recomputing:
             return checkpoint(call, *args, use_reentrant=False, **kwargs)
         return call(*args, **kwargs)
 
 
 @cache
-def _checkpointed(kind: type[nn.Module]) -> type[nn.Module]:
-    return type(f"Checkpointed{kind.__name__}", (Recomputed, kind), {})
+def _recomputed(kind: type[nn.Module]) -> type[nn.Module]:
+    return type(kind.__name__, (Recomputed, kind), {})
 
 
 def set_training(model: nn.Module, is_training: bool) -> None:
     """Switch on what only training needs: gradient checkpointing, where enabled, and the dropout of adapters.
 
     Everything else stays in eval mode, because dropout in the model would change the policy that was sampled from.
-    Activations are recomputed only in modules in training mode, so exactly those modules are put there, without their
-    children.
     """
     model.eval()
-    if not is_training:
-        return
     for name, module in model.named_modules():
-        is_checkpointed = isinstance(module, GradientCheckpointingLayer | Recomputed) and module.gradient_checkpointing
-        if is_checkpointed or ".lora_dropout." in name:
-            module.training = True
+        if isinstance(module, Recomputed):
+            module.is_recomputing = is_training
+        if ".lora_dropout." in name:
+            module.training = is_training
 
 
 def stop_token_ids(tokenizer: Any, model: Any) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ writes the merged model.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,19 +29,23 @@ def add_lora(model: nn.Module, config: LoraConfig, seed: int) -> nn.Module:
         import peft
     except ImportError as error:
         raise ConfigError("model.lora: needs peft, which is not installed; pip install groupwise[lora]") from error
-    _check_targets(model, config.target_modules)
+    targets = _find_targets(model, config.target_modules)
+    # In a shell without a configuration: of a mixture of experts that it knows, peft would adapt the fused experts
+    # instead of the linear layers that have such a name.
+    shell = nn.Module()
+    shell.model = model
     settings = peft.LoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
-        target_modules=list(config.target_modules),
+        target_modules=[f"model.{name}" for name in targets],
         bias="none",
     )
     training = model.training
     # peft samples on the CPU and moves the result to the layer's device, so only the CPU's generator must be restored.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.default_generator.manual_seed(seed)
-        peft.inject_adapter_in_model(settings, model, adapter_name=_ADAPTER)
+        peft.inject_adapter_in_model(settings, shell, adapter_name=_ADAPTER)
     for layer in _lora_layers(model).values():
         if isinstance(layer.base_layer, QuantizedLinear):  # peft looks at the packed weight and leaves them in float32
             layer.lora_A.to(layer.base_layer.dtype)
@@ -91,23 +96,49 @@ def _lora_layers(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def _check_targets(model: nn.Module, targets: tuple[str, ...]) -> None:
+def _find_targets(model: nn.Module, targets: tuple[str, ...]) -> list[str]:
+    """Return the full names of the linear layers that the given names mean."""
     if _lora_layers(model):
         raise ConfigError("model.lora: the model already has adapters; merge them first")
-    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    # Not subclasses: a router that is one returns something else than a product.
+    linear = {name: module for name, module in model.named_modules() if type(module) in (nn.Linear, QuantizedLinear)}
     short_names = {name.rpartition(".")[2] for name in linear}
     if not targets:
         raise ConfigError(f"model.lora.target_modules = []: name at least one of {', '.join(sorted(short_names))}")
+    embedding = getattr(model, "get_input_embeddings", lambda: None)()
+    found: list[str] = []
     for target in targets:
-        matches = [module for name, module in linear.items() if name == target or name.endswith("." + target)]
-        if not matches:
+        names = [name for name in linear if name == target or name.endswith("." + target)]
+        if not names:
             raise ConfigError(
                 f"model.lora.target_modules: {target!r} is not a linear layer of {type(model).__name__}; "
                 f"it has {', '.join(sorted(short_names))} ({nearest(target, short_names)})"
             )
-        embedding = getattr(model, "get_input_embeddings", lambda: None)()
-        if embedding is not None and any(module.weight is embedding.weight for module in matches):
+        if embedding is not None and any(linear[name].weight is embedding.weight for name in names):
             raise ConfigError(
                 f"model.lora.target_modules: {target!r} shares its weight with the embedding, so an adapter on it "
                 "cannot be merged; remove it"
             )
+        found += names
+    return found
+
+
+@torch.no_grad()
+def check_adapters(model: Any) -> None:
+    """Refuse adapters that a forward pass does not call: some layers use the weight of another one directly."""
+    called: set[str] = set()
+    layers = _lora_layers(model)
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda *_: called.add(name)
+
+    hooks = [layer.register_forward_pre_hook(note(name.rpartition(".")[2])) for name, layer in layers.items()]
+    model(input_ids=torch.arange(1, 5, device=model.device)[None], use_cache=False)
+    for hook in hooks:
+        hook.remove()
+    missed = sorted({name.rpartition(".")[2] for name in layers} - called)
+    if missed:
+        raise ConfigError(
+            f"model.lora.target_modules: {type(model).__name__} uses the weight of {', '.join(missed)} without calling "
+            "the layer, so an adapter would have no effect; remove it"
+        )

@@ -24,10 +24,11 @@ from groupwise.data.pack import Pack
 from groupwise.distributed.shards import Sharded, Unsharded, local
 from groupwise.distributed.world import World, together
 from groupwise.kernels.seam import attending
+from groupwise.models.families import UNKNOWN, family_of
 from groupwise.models.fused import PackedDecoder, fuse, packed_hidden
 from groupwise.models.head import Head, own_logits, padded_hidden
 from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
-from groupwise.models.lora import add_lora, trainable_parameters
+from groupwise.models.lora import add_lora, check_adapters, trainable_parameters
 from groupwise.models.optimizer import GradientSums, MasterAdamW, sums_stay
 from groupwise.models.placement import beside, exchange, to_host
 from groupwise.models.replica import Replica, skeleton_of
@@ -43,6 +44,8 @@ def load_policy(recipe: Recipe, world: World | None = None) -> Policy:
     loaded = load_model(recipe.model, recipe.seed)
     if recipe.model.lora is not None:
         add_lora(loaded.model, recipe.model.lora, recipe.seed)
+        if family_of(loaded.model) is UNKNOWN:
+            check_adapters(loaded.model)
     return Policy(loaded, ema_decay=recipe.model.ema_decay, world=world)
 
 

@@ -376,12 +376,12 @@ def straighten(model: Any, ops: LayerOps, sums: GradientSums | None = None) -> N
     for layer in getattr(model.get_decoder(), "layers", ()) if family is not UNKNOWN else ():
         if type(layer).__name__ != family.layer or not has_silu(layer.mlp) or not _is_plain(layer):
             continue
-        # The layer recomputes its activations itself; transformers must not do it around the layer.
+        # The layer recomputes its activations itself; nothing must do it around the layer.
         keep: Keep = "all"
-        if layer.gradient_checkpointing:
-            keep, layer.gradient_checkpointing = "input", False
-        elif getattr(layer.mlp, "gradient_checkpointing", False):
-            keep, layer.mlp.gradient_checkpointing = "attention", False
+        if getattr(layer, "recomputes", False):
+            keep, layer.recomputes = "input", False
+        elif getattr(layer.mlp, "recomputes", False):
+            keep, layer.mlp.recomputes = "attention", False
         layer.straight = StraightLayer(layer, ops, keep, family, sums)
         layer.own_forward = layer.forward
         layer.forward = types.MethodType(_forward, layer)

@@ -11,7 +11,6 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM, GPT2Config
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from groupwise.bench.update_speed import UpdateTiming, UpdateWork, bench_update, make_policy
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
@@ -59,7 +58,7 @@ def learn(model: Any) -> tuple[dict[str, torch.Tensor], int, int]:
         return tensor
 
     for module in model.modules():
-        if isinstance(module, GradientCheckpointingLayer | Recomputed) and module.gradient_checkpointing:
+        if isinstance(module, Recomputed) and module.recomputes:
             # It holds its input itself, past autograd's hooks.
             module.register_forward_pre_hook(lambda _, inputs: (keep(inputs[0]),))
     set_training(model, True)
@@ -169,7 +168,7 @@ BENCH: dict[str, Any] = {
 def test_the_bench_takes_it(lora: int | None, note: str) -> None:
     work = UpdateWork(**BENCH, lora=lora, checkpointing="mlp")
     layers = make_policy(work).model.model.layers
-    assert all(layer.mlp.gradient_checkpointing and not layer.gradient_checkpointing for layer in layers)
+    assert all(isinstance(layer.mlp, Recomputed) and not isinstance(layer, Recomputed) for layer in layers)
     timing = bench_update(work)
     assert isinstance(timing, UpdateTiming)
     assert note in timing.note

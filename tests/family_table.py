@@ -1,0 +1,215 @@
+"""What groupwise does with each decoder family of transformers, measured: the table in docs/reference/models.md.
+
+    python -m tests.family_table --write
+
+A cell is "equal" where logprobs (or gradients) are those of the model's own forward pass over each sequence alone, to
+`BOUNDS`, or the text of the refusal.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from groupwise.config import LoraConfig, ModelConfig
+from groupwise.config.build import ConfigError
+from groupwise.data.batch import Example
+from groupwise.engines.engine import Engine, Request
+from groupwise.engines.native.native_engine import NativeEngine
+from groupwise.engines.reference import ReferenceEngine
+from groupwise.models.export import save_folder
+from groupwise.models.load import LoadedModel, load_model, recompute_activations, set_training, try_quantized
+from groupwise.models.lora import add_lora, check_adapters, merged_state_dict, trainable_parameters
+from groupwise.models.policy import Policy
+from groupwise.models.quantized import quantize
+from groupwise.models.tiny import make_tokenizer
+from groupwise.types import Problem, Prompt, SamplingParams
+from tests.families import NAMES, make_tiny_family
+
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "models.md"
+BOUNDS = {
+    # A step of the recurrence multiplies in another order than the scan over the sequence.
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba"), 1e-4),
+    # Here logits are large, and 1e-5 is their rounding.
+    **dict.fromkeys(("gemma4_unified_text", "minicpm3", "youtu"), 1e-4),
+}
+"""Largest difference in nats where it is not 1e-5."""
+STOPS = tuple(range(0, 256, 8))  # Frequent, so that rows leave the batch at different times.
+CPU = torch.device("cpu")
+
+
+def ids(num_tokens: int, seed: int) -> tuple[int, ...]:
+    return tuple(torch.randint(3, 250, (num_tokens,), generator=torch.Generator().manual_seed(seed)).tolist())
+
+
+def request(num_tokens: int, num_rollouts: int) -> Request:
+    seeds = range(100 * num_tokens, 100 * num_tokens + num_rollouts)
+    return Request(Prompt(Problem(str(num_tokens), (), ""), ids(num_tokens, num_tokens)), tuple(seeds))
+
+
+REQUESTS = [request(9, 3), request(4, 2), request(20, 1)]
+EXAMPLES = [Example(ids(9, 0), ids(3, 1)), Example(ids(4, 2), ids(6, 3)), Example(ids(12, 4), ids(2, 5))]
+
+
+@torch.no_grad()
+def own_logprobs(model: Any, prompt: Sequence[int], completion: Sequence[int]) -> Tensor:
+    """Return the logprobs of a completion from the model's own forward pass over this sequence alone."""
+    whole = torch.tensor([[*prompt, *completion]])
+    count = len(completion)
+    logprobs = model(input_ids=whole, use_cache=False).logits[0, -count - 1 : -1].float().log_softmax(dim=-1)
+    return logprobs.gather(1, whole[0, -count:, None])[:, 0]
+
+
+def sampled_gap(engine: Engine, model: Any) -> float:
+    gaps = []
+    for index, group in engine.generate(REQUESTS, SamplingParams(max_new_tokens=8), 0):
+        assert len(group.rollouts) == len(REQUESTS[index].seeds)
+        for rollout in group.rollouts:
+            own = own_logprobs(model, group.prompt.token_ids, rollout.token_ids)
+            gaps.append((torch.tensor(rollout.rollout_logprobs) - own).abs().max().item())
+    return max(gaps)
+
+
+def trained_gap(model: Any) -> tuple[float, bool]:
+    """Return the gap of the trainer's logprobs, and whether rows of different lengths share a rectangle."""
+    policy = Policy(LoadedModel(model, make_tokenizer(), 64, CPU, torch.float32), ema_decay=0.0)
+    measured = policy.old_logprobs(EXAMPLES, 1.0, 4096)
+    gaps = [
+        (logprobs - own_logprobs(model, example.prompt_ids, example.completion_ids)).abs().max().item()
+        for example, logprobs in zip(EXAMPLES, measured, strict=True)
+    ]
+    return max(gaps), policy._find_form().is_padded
+
+
+# -- the columns: each returns a gap, or a gap and a word --
+
+
+def reference(name: str) -> float:
+    model = make_tiny_family(name)
+    return sampled_gap(ReferenceEngine(model, make_tokenizer(), STOPS, 4), model)
+
+
+def native(name: str) -> float:
+    model = make_tiny_family(name)
+    return sampled_gap(NativeEngine(model, make_tokenizer(), STOPS, 4), model)
+
+
+def training(name: str) -> tuple[float, str]:
+    gap, is_padded = trained_gap(make_tiny_family(name))
+    return gap, "equal" if is_padded else "equal, each row alone"
+
+
+def lora(name: str) -> float:
+    model = make_tiny_family(name)
+    add_lora(model, LoraConfig(rank=2, target_modules=linear_names(model)), seed=0)
+    check_adapters(model)
+    adapters = trainable_parameters(model)
+    with torch.no_grad():
+        for key, weight in adapters.items():
+            if "lora_B" in key:
+                weight.normal_(std=0.02, generator=torch.Generator().manual_seed(1))
+    gap, _ = trained_gap(model)
+    merged = make_tiny_family(name)
+    merged.load_state_dict(merged_state_dict(model))
+    example = EXAMPLES[0]
+    ours, plain = (own_logprobs(one, example.prompt_ids, example.completion_ids) for one in (model, merged))
+    return max(gap, (ours - plain).abs().max().item())
+
+
+def linear_names(model: Any) -> tuple[str, ...]:
+    """Return the linear layers of the decoder's layers that adapters can be put beside."""
+    outside = {id(model.get_output_embeddings()), id(model.get_input_embeddings())}
+    found = (path for path, one in model.named_modules() if type(one) is nn.Linear and id(one) not in outside)
+    names = {path.rpartition(".")[2] for path in found if any(part.isdigit() for part in path.split("."))}
+    return tuple(sorted(name for name in names if not name.isdigit()))
+
+
+def eight_bit(name: str) -> float:
+    model = make_tiny_family(name)
+    quantize(model, "8bit", CPU, torch.float32)
+    try_quantized(model, "8bit")
+    return max(sampled_gap(ReferenceEngine(model, make_tokenizer(), STOPS, 4), model), trained_gap(model)[0])
+
+
+def checkpointing(which: Any) -> Callable[[str], float]:
+    def compare(name: str) -> float:
+        plain, model = make_tiny_family(name), make_tiny_family(name)
+        recompute_activations(model, which)
+        expected, found = gradients(plain), gradients(model)
+        return max((found[key] - gradient).abs().max().item() for key, gradient in expected.items())
+
+    return compare
+
+
+def gradients(model: Any) -> dict[str, Tensor]:
+    set_training(model, True)
+    whole = torch.tensor([[*EXAMPLES[0].prompt_ids, *EXAMPLES[0].completion_ids]])
+    logits = model(input_ids=whole, use_cache=False).logits[0, :-1]
+    loss = nn.functional.cross_entropy(logits, whole[0, 1:])
+    loss.backward()
+    set_training(model, False)
+    return {key: weight.grad for key, weight in model.named_parameters() if weight.grad is not None}
+
+
+def export(name: str) -> float:
+    model = make_tiny_family(name)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        save_folder(LoadedModel(model, make_tokenizer(), 64, CPU, torch.float32), path)
+        loaded = load_model(ModelConfig(path=str(path), device="cpu", dtype="float32"), 0).model
+    example = EXAMPLES[0]
+    ours, theirs = (own_logprobs(one, example.prompt_ids, example.completion_ids) for one in (model, loaded))
+    return (ours - theirs).abs().max().item()
+
+
+COLUMNS: dict[str, Callable[[str], Any]] = {
+    "reference engine": reference,
+    "native engine": native,
+    "training": training,
+    "LoRA": lora,
+    "8-bit weights": eight_bit,
+    "checkpointing": checkpointing(True),
+    'checkpointing "mlp"': checkpointing("mlp"),
+    "export": export,
+}
+
+
+def cell(column: str, name: str) -> str:
+    """Return the text of a cell."""
+    try:
+        result = COLUMNS[column](name)
+    except ConfigError as error:
+        return text_of(error)
+    gap, word = result if isinstance(result, tuple) else (result, "equal")
+    bound = BOUNDS.get(name, 1e-5)
+    return word if gap <= bound else f"WRONG by {gap:.1e}"
+
+
+def text_of(error: ConfigError) -> str:
+    """Return the text of a refusal without what differs between machines and runs."""
+    text = re.sub(r"model\.path( = '[^']*')?: ", "", str(error))
+    return re.sub(r" by [\d.e-]+ nats.*? at most", "", text)
+
+
+def row(name: str) -> dict[str, str]:
+    return {column: cell(column, name) for column in COLUMNS}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("names", nargs="*")
+    arguments = parser.parse_args()
+    for name in arguments.names or NAMES:
+        print(name, row(name), flush=True)
+
+
+if __name__ == "__main__":
+    main()
