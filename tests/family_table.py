@@ -2,8 +2,8 @@
 
     python -m tests.family_table --write
 
-A cell is "equal" where logprobs (or gradients) are those of the model's own forward pass over each sequence alone, to
-`BOUNDS`, or the text of the refusal.
+A cell says that logprobs (or gradients) are those of the model's own forward pass over each sequence alone, or it is
+the text of the refusal.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import argparse
 import re
 import tempfile
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 
 from groupwise.config import LoraConfig, ModelConfig
@@ -31,7 +33,7 @@ from groupwise.models.policy import Policy
 from groupwise.models.quantized import quantize
 from groupwise.models.tiny import make_tokenizer
 from groupwise.types import Problem, Prompt, SamplingParams
-from tests.families import NAMES, make_tiny_family
+from tests.families import LEFT_OUT, NAMES, make_tiny_family
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "models.md"
 BOUNDS = {
@@ -103,7 +105,7 @@ def native(name: str) -> float:
 
 def training(name: str) -> tuple[float, str]:
     gap, is_padded = trained_gap(make_tiny_family(name))
-    return gap, "equal" if is_padded else "equal, each row alone"
+    return gap, "equal" if is_padded else "alone"
 
 
 def lora(name: str) -> float:
@@ -182,33 +184,79 @@ COLUMNS: dict[str, Callable[[str], Any]] = {
 
 
 def cell(column: str, name: str) -> str:
-    """Return the text of a cell."""
+    """Return the text of a cell: what was found equal, or the refusal."""
     try:
         result = COLUMNS[column](name)
     except ConfigError as error:
-        return text_of(error)
-    gap, word = result if isinstance(result, tuple) else (result, "equal")
-    bound = BOUNDS.get(name, 1e-5)
-    return word if gap <= bound else f"WRONG by {gap:.1e}"
+        return _text_of(error)
+    gap, text = result if isinstance(result, tuple) else (result, "equal")
+    return text if gap <= BOUNDS.get(name, 1e-5) else f"WRONG by {gap:.1e}"
 
 
-def text_of(error: ConfigError) -> str:
-    """Return the text of a refusal without what differs between machines and runs."""
-    text = re.sub(r"model\.path( = '[^']*')?: ", "", str(error))
+def _text_of(error: ConfigError) -> str:
+    """Return the text of a refusal without the model's path and class, and without figures that rounding moves."""
+    text = re.sub(r"^model\.path( = '[^']*')?: ", "", str(error))
+    text = re.sub(r"\b(?!GPT-)\w+(ForCausalLM|LMHeadModel|ForConditionalGeneration|Decoder)\b", "the model", text)
     return re.sub(r" by [\d.e-]+ nats.*? at most", "", text)
 
 
-def row(name: str) -> dict[str, str]:
+def measure(name: str) -> dict[str, str]:
     return {column: cell(column, name) for column in COLUMNS}
+
+
+INTRO = """# Model families
+
+What groupwise does with each family of causal language models in transformers {version}, measured with tiny models of
+random weights in fp32 on a CPU. `python -m tests.family_table --write` makes this page, and a test holds it.
+
+- **equal**: logprobs of sampling and of training are those of the model's own forward pass over each sequence alone, to
+  1e-5 nats (¹ 1e-4, because its rounding is larger). For checkpointing, gradients are those without it. For LoRA,
+  merged weights compute what the adapters did. For export, the loaded folder computes what the model did.
+- **alone**: equal, and each sequence goes through the model alone, because padding would change the result.
+- A letter: refused before anything is sampled, with the text below the table.
+
+Not listed, because their text model is, or because no tiny model of them can be made here:
+{left_out}.
+
+"""
+
+
+def page(rows: dict[str, dict[str, str]]) -> str:
+    letters: dict[str, str] = {}
+    lines = [f"| `model_type` | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 1) + "|"]
+    for name, row in rows.items():
+        shown = [text if text in WORDS else letters.setdefault(text, _letter(len(letters))) for text in row.values()]
+        lines.append(f"| {name}{'¹' * (name in BOUNDS)} | {' | '.join(shown)} |")
+    legend = [f"- **{letter}**: {text}" for text, letter in letters.items()]
+    left_out = textwrap.fill(", ".join(sorted(LEFT_OUT)), 119)
+    return INTRO.format(version=transformers.__version__, left_out=left_out) + "\n".join([*lines, "", *legend]) + "\n"
+
+
+WORDS = ("equal", "alone")
+
+
+def _letter(number: int) -> str:
+    return chr(ord("a") + number) if number < 26 else _letter(number // 26 - 1) + _letter(number % 26)
+
+
+def read_page(text: str) -> dict[str, dict[str, str]]:
+    """Return the table of a page, with the texts of its letters."""
+    texts = dict(re.findall(r"^- \*\*([a-z]+)\*\*: (.*)$", text, re.MULTILINE)) | {word: word for word in WORDS}
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
+    return {name.rstrip("¹"): dict(zip(COLUMNS, map(texts.__getitem__, cells), strict=True)) for name, *cells in rows}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true")
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("--write", action="store_true", help="write the page")
+    parser.add_argument("names", nargs="*", help="families; all by default")
     arguments = parser.parse_args()
+    rows = read_page(PAGE.read_text())
     for name in arguments.names or NAMES:
-        print(name, row(name), flush=True)
+        rows[name] = measure(name)
+        print(name, rows[name], flush=True)
+    if arguments.write:
+        PAGE.write_text(page({name: rows[name] for name in NAMES}))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from groupwise.config import ConfigError, ModelConfig
 from groupwise.models.load import LoadedModel, load_model, set_training, stop_token_ids
 from groupwise.models.tiny import make_tiny, make_tokenizer
 from groupwise.planner.shapes import find_shape
+from tests.families import make_tiny_family
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_layers": 2, "context_tokens": 128}
 IDS = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
@@ -376,3 +377,9 @@ def test_real_gguf_answers_a_question() -> None:
         completion = output[0, prompt.shape[1] :]
         assert "Paris" in loaded.tokenizer.decode(completion)
         assert completion[-1].item() == stops[0]
+
+
+def test_a_model_without_scaled_dot_product_attention_is_loaded(tmp_path: Path) -> None:
+    make_tiny_family("mamba").save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    assert type(load(tmp_path).model).__name__ == "MambaForCausalLM"
