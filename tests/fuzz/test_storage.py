@@ -151,6 +151,19 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(
     assert step_of(run) == 1
 
 
+def test_a_missing_checkpoint_is_named(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    newest = run / "checkpoints" / "step-000002"
+    shutil.rmtree(newest)
+    gw.resume(run, progress=False)
+    assert f"{newest} is passed over: it is missing" in caplog.text
+    assert f"{run} continues from step-000001: the steps after it are repeated" in caplog.text
+    caplog.clear()
+    gw.resume(run, progress=False)
+    assert (step_of(run), caplog.text) == (1, "")
+    gw.resume(run, progress=False)
+    assert (step_of(run), caplog.text) == (1, "")
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", LOGS)

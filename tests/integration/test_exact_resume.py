@@ -237,7 +237,16 @@ def unmount(checkpoints: Path) -> list[str]:
     return [f"{checkpoints} has no checkpoint"]
 
 
-@pytest.mark.parametrize("lose", [cut, unmount])
+def leave_the_first(checkpoints: Path) -> list[str]:
+    """As if the disk had gone back to the start of the run: what is there is whole."""
+    later = [path for path in sorted(checkpoints.glob("step-*")) if path.name != "step-000000"]
+    assert (checkpoints / "step-000000").is_dir()
+    for path in later:
+        shutil.rmtree(path)
+    return [f"{later[-1].name}: it is missing"]
+
+
+@pytest.mark.parametrize("lose", [cut, unmount, leave_the_first])
 def test_a_run_that_lost_its_checkpoints_begins_again_only_when_told(
     lose: Callable[[Path], list[str]],
     recipe_with: Callable[..., Recipe],

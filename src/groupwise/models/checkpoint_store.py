@@ -72,6 +72,10 @@ def checkpoint_order(name: str) -> tuple[int, bool, int]:
     return int(step), update is None, int(update or 0)
 
 
+def is_checkpoint_name(name: object) -> bool:
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
 class CheckpointStore:
     def __init__(self, root: Path, keep_last: int, on_skip: Callable[[Path, str], None] | None = None) -> None:
         """`on_skip(path, reason)` is called for checkpoints that do not verify or cannot be removed."""
@@ -117,15 +121,24 @@ class CheckpointStore:
         self._prune(name, protected)
         return path
 
-    def newest_valid(self) -> Path | None:
-        """Return the newest checkpoint that verifies, reading every byte. Newer, damaged ones go to `on_skip`."""
-        for path in reversed(self._candidates()):
+    def newest_valid(self, saved: str = "") -> Path | None:
+        """Return the newest checkpoint that verifies, reading every byte. Newer, damaged ones go to `on_skip`.
+
+        `saved`: the newest that was ever saved. It goes there too if the folder has older ones alone.
+        """
+        paths = self._candidates()
+        if saved and paths and checkpoint_order(paths[-1].name.removeprefix(_REPLACED)) < checkpoint_order(saved):
+            self._pass_over(self.root / saved, "it is missing")
+        for path in reversed(paths):
             reason = self.verify(path)
             if reason is None:
                 return path
-            self.passed_over[path.name] = reason
-            self._on_skip(path, reason)
+            self._pass_over(path, reason)
         return None
+
+    def _pass_over(self, path: Path, reason: str) -> None:
+        self.passed_over[path.name] = reason
+        self._on_skip(path, reason)
 
     def verify(self, path: Path) -> str | None:
         """Return why this checkpoint cannot be trusted, or None if all files match its manifest."""
@@ -279,7 +292,7 @@ class CheckpointReader(CheckpointStore):
     def save(self, *arguments: Any, **named: Any) -> Path:
         return self.root
 
-    def newest_valid(self) -> Path | None:
+    def newest_valid(self, saved: str = "") -> Path | None:
         return None  # the writing rank decides and shares its choice
 
     def mark(self, name: str, tag: str) -> None:

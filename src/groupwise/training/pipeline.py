@@ -67,13 +67,16 @@ def carry_out(request: RunRequest) -> bool:
 def _run(training: Training, request: RunRequest) -> bool:
     log = training.log
     try:
+        origin = {}
         if request.is_resumed and not request.start_over:
-            training.restore(accept_verifier=request.accept_verifier, accept_logs=request.accept_logs)
+            name = training.restore(accept_verifier=request.accept_verifier, accept_logs=request.accept_logs)
+            origin = {"checkpoint": name}
         else:
             if request.is_resumed:
                 log.set_aside()
             record_start(training)
-        log.write_event("resumed" if request.is_resumed else "started", step=training.position.step, pid=os.getpid())
+        kind = "resumed" if request.is_resumed else "started"
+        log.write_event(kind, step=training.position.step, pid=os.getpid(), **origin)
         with training.control.listening():
             try:
                 run_stages(training)

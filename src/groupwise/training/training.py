@@ -26,7 +26,7 @@ from groupwise.engines.engine import Engine
 from groupwise.evals.guards import judge, read_guards
 from groupwise.evals.held_out import evaluate
 from groupwise.models.chat import Prompts
-from groupwise.models.checkpoint_store import CheckpointStore, checkpoint_name, checkpoint_order
+from groupwise.models.checkpoint_store import CheckpointStore, checkpoint_name, checkpoint_order, is_checkpoint_name
 from groupwise.models.policy import Policy
 from groupwise.runs import layout
 from groupwise.runs.reader import Run
@@ -246,17 +246,17 @@ class Training:
         self.aside["time/checkpoint_s"] += self.save_s
         self.log.write_event("checkpoint", name=name, seconds=self.save_s)
 
-    def restore(self, *, accept_verifier: bool = False, accept_logs: bool = False) -> None:
-        """Load the newest valid checkpoint. A run that has saved none starts over, with the same numbers."""
-        path = self.store.newest_valid()
+    def restore(self, *, accept_verifier: bool = False, accept_logs: bool = False) -> str:
+        """Load the newest valid checkpoint; return its name. A run that has saved none starts over: then it is ""."""
+        path = self.store.newest_valid(_newest_saved(Run(self.run_dir).events()))
         # Rank 0 chooses the checkpoint; the others only read.
-        path, refusal = self.policy.world.gather((path, "" if path else self._refusal_to_start_over()))[0]
+        path, refusal = self.policy.world.gather((path, self._refusal_to_start_over(path)))[0]
         if refusal:
             raise ConfigError(refusal)
         if path is None:
             logger.warning("%s has saved no checkpoint yet: it starts over at step 1", self.run_dir)
             self.log.rewind(0, eval_step=-1)
-            return
+            return ""
         if self.store.passed_over:
             logger.warning("%s continues from %s: the steps after it are repeated", self.run_dir, path.name)
         tensors, state = self.store.load(path, check=False)
@@ -270,7 +270,7 @@ class Training:
                 + "\nRestore them and resume again, or continue with those that are there: --accept-logs "
                 "(accept_logs=True)"
             )
-        self.store.rewind(path.name)
+        path = self.store.rewind(path.name)
         if differences:
             self.log.write_event("logs_accepted", differences=differences)
         verifiers = [state["identity"]["verifier"], self.identity["verifier"]]
@@ -292,14 +292,20 @@ class Training:
         self.log.rewind(position.step, eval_step=position.last_eval_step, rollout_step=position.step + in_flight)
         if position.best_checkpoint in self.store.names():
             self.store.mark(position.best_checkpoint, "best")
+        return path.name
 
-    def _refusal_to_start_over(self) -> str:
-        """Return why a run without a usable checkpoint does not simply start over; "" if it never saved one."""
+    def _refusal_to_start_over(self, path: Path | None) -> str:
+        """Return why a run that lost what it saved does not simply start over; "" if it goes on or saved nothing.
+
+        The checkpoint of step 0 is the start: a run that lost all others starts over there too.
+        """
         run, lost, folder = Run(self.run_dir), self.store.passed_over, self.store.root
+        if path is not None and not (lost and path.name.endswith(checkpoint_name(0))):
+            return ""
         events = run.events()
-        saved = [str(event["name"]) for event in events if event["kind"] == "checkpoint"]
+        saved = _newest_saved(events)
         steps = [record.step for record in run.steps()] + run.rollout_steps()
-        step = max([0, *steps, *(checkpoint_order(name)[0] for name in saved)])
+        step = max(checkpoint_order(saved or checkpoint_name(0))[0], *steps, 0)
         if step == 0 or (events and not saved and not lost):
             return ""
         reasons = [f"{name}: {reason}" for name, reason in lost.items()]
@@ -310,6 +316,13 @@ class Training:
             + f"\nRestore {folder} and resume again. Or start over at step 1 with --start-over (start_over=True): it "
             f"moves logs and checkpoints to {self.run_dir / layout.OLD}-N and deletes nothing"
         )
+
+
+def _newest_saved(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return the name of the checkpoint that was saved or continued from last; "" if no event says."""
+    keys = {"checkpoint": "name", "resumed": "checkpoint"}
+    names = [event[keys[event["kind"]]] for event in events if keys.get(event.get("kind", "")) in event]
+    return names[-1] if names and is_checkpoint_name(names[-1]) else ""
 
 
 def refuse_changes(now: Mapping[str, Any], then: Mapping[str, Any], accept_verifier: bool = False) -> None:
