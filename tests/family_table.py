@@ -27,11 +27,15 @@ from groupwise.engines.engine import Engine, Request
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
 from groupwise.models.export import save_folder
+from groupwise.models.families import fits_packed_attention
+from groupwise.models.head import Head
 from groupwise.models.load import LoadedModel, load_model, recompute_activations, set_training, try_quantized
 from groupwise.models.lora import add_lora, check_adapters, merged_state_dict, trainable_parameters
+from groupwise.models.optimizer import GradientSums
 from groupwise.models.policy import Policy
 from groupwise.models.quantized import quantize
 from groupwise.models.tiny import make_tokenizer
+from groupwise.models.trial import has_right_packs
 from groupwise.types import Problem, Prompt, SamplingParams
 from tests.families import LEFT_OUT, NAMES, make_tiny_family
 
@@ -108,6 +112,13 @@ def training(name: str) -> tuple[float, str]:
     return gap, "equal" if is_padded else "alone"
 
 
+def packs(name: str) -> tuple[float, str]:
+    model = make_tiny_family(name)
+    if not has_right_packs(model, Head(model, GradientSums())):
+        return 0.0, "no"
+    return 0.0, "equal" if fits_packed_attention(model.config.get_text_config()) else "no"
+
+
 def lora(name: str) -> float:
     model = make_tiny_family(name)
     add_lora(model, LoraConfig(rank=2, target_modules=linear_names(model)), seed=0)
@@ -175,6 +186,7 @@ COLUMNS: dict[str, Callable[[str], Any]] = {
     "reference engine": reference,
     "native engine": native,
     "training": training,
+    "packs": packs,
     "LoRA": lora,
     "8-bit weights": eight_bit,
     "checkpointing": checkpointing(True),
@@ -213,6 +225,8 @@ random weights in fp32 on a CPU. `python -m tests.family_table --write` makes th
   1e-5 nats (¹ 1e-4, because its rounding is larger). For checkpointing, gradients are those without it. For LoRA,
   merged weights compute what the adapters did. For export, the loaded folder computes what the model did.
 - **alone**: equal, and each sequence goes through the model alone, because padding would change the result.
+- **no**: not packed. Sequences are packed on a GPU in bf16 only, by kernels; here their plain form shows where nothing
+  leaks from one sequence to the next.
 - A letter: refused before anything is sampled, with the text below the table.
 
 Not listed, because their text model is, or because no tiny model of them can be made here:
@@ -232,7 +246,7 @@ def page(rows: dict[str, dict[str, str]]) -> str:
     return INTRO.format(version=transformers.__version__, left_out=left_out) + "\n".join([*lines, "", *legend]) + "\n"
 
 
-WORDS = ("equal", "alone")
+WORDS = ("equal", "alone", "no")
 
 
 def _letter(number: int) -> str:

@@ -112,6 +112,11 @@ def not_sampled(config: Any) -> str:
     return f"it has layers of type {', '.join(sorted(kinds))}" if kinds else ""
 
 
+def is_uniform(config: Any) -> bool:
+    """Whether all layers have the same sizes. Elsewhere (Gemma 4) a configuration has no single head size to read."""
+    return not getattr(config, "is_heterogeneous", False)
+
+
 def num_kv_heads(config: Any) -> int:
     return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
 
@@ -143,5 +148,7 @@ def logit_factor(config: Any) -> float:
 
 def fits_packed_attention(config: Any) -> bool:
     """Whether the kernels for packed sequences (kernels/packed.py) can compute this attention."""
+    if not is_uniform(config) or other_state(config) or not getattr(config, "num_attention_heads", 0):
+        return False
     has_softcap = bool(getattr(config, "attn_logit_softcapping", None))
-    return not has_softcap and not other_state(config) and head_size(config) % 8 == 0 and head_size(config) <= 256
+    return not has_softcap and head_size(config) % 8 == 0 and head_size(config) <= 256

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from groupwise.data.pack import Pack
 from groupwise.kernels.joined import lay_side_by_side
+from groupwise.kernels.plain import PlainPackedStep
 from groupwise.kernels.seam import AttentionForm, attend_with
 from groupwise.models.families import fits_packed_attention, has_silu
 from groupwise.models.head import has_plain_head
@@ -196,7 +197,7 @@ def packed_hidden(model: Any, pack: Pack) -> Tensor:
 
     Call it inside `attending(model)`.
     """
-    attend_with(step_over(pack))
+    attend_with(step_over(pack) if pack.token_ids.is_cuda else PlainPackedStep(pack.segments))
     hidden: Tensor = model.get_decoder()(
         input_ids=pack.token_ids[None], position_ids=pack.positions[None], use_cache=False
     ).last_hidden_state[0]

@@ -33,7 +33,7 @@ from groupwise.models.optimizer import GradientSums, MasterAdamW, sums_stay
 from groupwise.models.placement import beside, exchange, to_host
 from groupwise.models.replica import Replica, skeleton_of
 from groupwise.models.straight import straight_layers
-from groupwise.models.trial import Form, find_form
+from groupwise.models.trial import Form, find_form, has_right_packs
 
 AGREEMENT = 1e-4
 """Largest difference, in nats, at which the engine's logprobs replace the trainer's. (A clip range is about 0.2.)"""
@@ -65,6 +65,8 @@ class Policy:
         is_recorded = sums_stay(trainable_parameters(loaded.model).values())
         self._most_tokens = self._straight.most_tokens if self._straight is not None and is_recorded else 0
         self._head = Head(loaded.model, self._sums)
+        if self._is_packed and family_of(loaded.model) is UNKNOWN:
+            self._is_packed = has_right_packs(loaded.model, self._head)
         self._form: Form | None = None
         self.version = 0
         self._ema_decay = ema_decay

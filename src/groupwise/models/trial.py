@@ -16,6 +16,10 @@ from groupwise.algo.logprobs import token_logprobs
 from groupwise.base.text_layout import first_line
 from groupwise.config.build import ConfigError
 from groupwise.data.batch import Example, Rectangle, make_microbatches
+from groupwise.data.pack import Pack
+from groupwise.kernels.seam import attending
+from groupwise.models.agreement import gap_between, rounding_gap
+from groupwise.models.fused import packed_hidden
 from groupwise.models.head import Head, own_logits, padded_hidden
 
 T = TypeVar("T")
@@ -49,8 +53,7 @@ def attempt(work: Callable[..., T], *arguments: Any, **named: Any) -> T:
 @torch.no_grad()
 def find_form(model: Any, head: Head) -> Form:
     """Return the fastest form that is right. Call it in eval mode, where two passes over the same ids are equal."""
-    num_ids = model.get_input_embeddings().weight.shape[0]
-    ids = torch.randint(num_ids, (len(_LENGTHS), 16), generator=torch.Generator().manual_seed(0))
+    ids = _random_ids(model)
     rounding = check_causal(model, ids.to(model.device))
     examples = [
         Example(tuple(row[:start]), tuple(row[start : start + count]))
@@ -79,6 +82,37 @@ def find_form(model: Any, head: Head) -> Form:
     # Rounding is measured as well, because it grows with depth. A form that is refused in error is only slower.
     floor = 1e-5 if model.dtype == torch.float32 else 5e-3
     return Form(has_known_head, is_padded=gap <= max(floor, 1.5 * rounding))
+
+
+@torch.no_grad()
+def has_right_packs(model: Any, head: Head) -> bool:
+    """Whether a pack gives what each sequence alone gives, so that nothing leaks from one to the next."""
+    ids = _random_ids(model).tolist()
+    # Two completions of one prompt, and another sequence.
+    pairs = [(ids[0][:9], ids[0][9:]), (ids[0][:9], ids[1][:4]), (ids[2][:5], ids[2][5:])]
+    examples = [Example(tuple(prompt), tuple(completion)) for prompt, completion in pairs]
+
+    def logprobs(max_tokens: int, **how: bool) -> Tensor:
+        found: dict[int, Tensor] = {}
+        for batch in make_microbatches(examples, [1.0] * 3, max_tokens, model.device, **how):
+            inputs = batch.inputs
+            hidden = packed_hidden(model, inputs) if isinstance(inputs, Pack) else padded_hidden(model, inputs)
+            rows, _ = head.logprobs(model, hidden, batch.completion_ids, 1.0)
+            found |= dict(zip(batch.example_indices, rows.split(batch.lengths), strict=True))
+        return torch.cat([found[index] for index in range(3)])
+
+    try:
+        alone = attempt(logprobs, 0, is_packed=False, is_padded=False)
+        with attending(model):
+            packed = attempt(logprobs, 3 * 16, is_packed=True)
+    except Unusable:
+        return False
+    return gap_between(packed, alone).is_within(rounding_gap(model.dtype, model.device))
+
+
+def _random_ids(model: Any) -> Tensor:
+    num_ids = model.get_input_embeddings().weight.shape[0]
+    return torch.randint(num_ids, (len(_LENGTHS), 16), generator=torch.Generator().manual_seed(0))
 
 
 @torch.no_grad()

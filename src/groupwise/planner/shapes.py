@@ -9,7 +9,7 @@ from groupwise.base.hub import hub_or_cache
 from groupwise.base.outside import local_path
 from groupwise.base.text_layout import first_line
 from groupwise.config import ConfigError, LoraConfig, ModelConfig
-from groupwise.models.families import UNKNOWN, family_named, has_bias, head_size, num_kv_heads
+from groupwise.models.families import UNKNOWN, family_named, has_bias, head_size, is_uniform, num_kv_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,8 @@ def shape_of(config: Any, path: str) -> ModelShape:
     for key in ("num_experts", "num_local_experts", "n_routed_experts"):
         if getattr(text, key, None):
             raise ConfigError(f"model.path = {path!r}: the planner does not support mixtures of experts ({key})")
+    if not is_uniform(text):
+        raise ConfigError(f"model.path = {path!r}: the planner does not support layers of different sizes")
     wanted = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
     missing = [key for key in wanted if not isinstance(getattr(text, key, None), int)]
     if missing:

@@ -20,6 +20,7 @@ from torch import Tensor
 from groupwise.engines.native.schedule import BLOCK_TOKENS, Decoding, blocks_for
 from groupwise.engines.native.states import Layout, Place, Shape, States
 from groupwise.engines.sampling import draw_tokens
+from groupwise.kernels.plain import may_see, plain_attention
 from groupwise.kernels.seam import AttentionForm, attending
 from groupwise.models.head import finish_logits
 from groupwise.types import SamplingParams
@@ -326,20 +327,3 @@ def gather(cache: tuple[Tensor, Tensor], tables: Tensor, length: int) -> tuple[T
     found = [part.index_select(0, blocks).view(len(tables), -1, *part.shape[2:]) for part in cache]
     keys, values = (part[:, :length].transpose(1, 2) for part in found)
     return keys, values
-
-
-def plain_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, form: AttentionForm) -> Tensor:
-    """Return [B, H, T, D]. `seen` [B, 1, T, L] says which keys a query may see."""
-    if not form.softcap:
-        return torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=seen, scale=form.scale, enable_gqa=True
-        )
-    groups = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
-    scores = form.softcap * torch.tanh(query.float() @ key.float().transpose(2, 3) * form.scale / form.softcap)
-    return scores.masked_fill(~seen, -torch.inf).softmax(-1).to(value.dtype) @ value
-
-
-def may_see(query_positions: Tensor, key_positions: Tensor, window: int) -> Tensor:
-    seen = key_positions <= query_positions
-    return seen & (key_positions > query_positions - window) if window else seen
