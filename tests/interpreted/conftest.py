@@ -54,18 +54,22 @@ def _without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def fenced() -> Iterator[Callable[[Tensor], Tensor]]:
-    """Copy a tensor into the middle of NaN: what reads beyond it computes NaN, and what writes there fails the test."""
-    fences: list[Tensor] = []
+    """Copy a tensor into the middle of huge numbers, others for each.
+
+    What reads beyond it computes with these, and what writes there fails the test.
+    """
+    fences: list[tuple[Tensor, float]] = []
 
     def fence(inside: Tensor) -> Tensor:
-        memory = torch.full((inside.numel() + 2 * FENCE,), float("nan"))
+        huge = float(torch.tensor(1e30 * (1 + len(fences))))
+        memory = torch.full((inside.numel() + 2 * FENCE,), huge)
         before, middle, after = memory.split([FENCE, inside.numel(), FENCE])
-        fences.extend((before, after))
+        fences.extend(((before, huge), (after, huge)))
         middle.copy_(inside.detach().flatten())
         return middle.view(inside.shape)
 
     yield fence
-    assert all(fence.isnan().all() for fence in fences), "written out of bounds"
+    assert all((fence == huge).all() for fence, huge in fences), "written out of bounds"
 
 
 FENCE = 8192

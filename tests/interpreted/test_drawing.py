@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -86,6 +87,22 @@ def test_greedy_is_the_likeliest_token_and_the_first_of_equals(vocab: int) -> No
     torch.testing.assert_close(slots.out_logprobs[:ROWS, 0].flip(0), logprobs, rtol=1e-5, atol=2e-6)
 
 
+@runs("drawing._minus_log_uniform")
+def test_the_logarithm_of_a_uniform_number() -> None:
+    """On both sides of where a series takes over, and at both ends. On a GPU, the fast logarithm is less precise."""
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    from groupwise.kernels.drawing import _minus_log_uniform
+
+    places = numpy.concatenate([numpy.arange(2**23 - 2**18, 2**23), numpy.arange(0, 2**23, 2**5)])
+    bits = tl.tensor(
+        TensorHandle((places << 9).astype(numpy.uint32), tl.uint32), tl.block_type(tl.uint32, [len(places)])
+    )
+    found = _minus_log_uniform(bits).handle.data
+    numpy.testing.assert_allclose(found, -numpy.log((places + 0.5) / 2**23), rtol=3e-6)
+
+
 @runs(*PARTS, *HASH)
 def test_a_tile_that_cannot_be_drawn_from_and_one_token_that_can() -> None:
     logits = torch.full((ROWS, 4096 + 8), -float("inf"))
@@ -102,8 +119,9 @@ def test_a_tile_that_cannot_be_drawn_from_and_one_token_that_can() -> None:
 def test_no_token_is_out_of_the_vocabulary_though_all_logits_are_nan(temperature: float) -> None:
     slots = slots_of(SEEDS)
     sampling = SamplingParams(max_new_tokens=9, temperature=temperature)
-    draw(torch.full((ROWS, 4100), float("nan")), slots, sampling, torch.empty(0, dtype=torch.int64))
-    assert slots.out_tokens[:ROWS, 0].tolist() == [4099] * ROWS
+    # Three tiles are joined as four, and the fourth, which holds nothing, has the best score of all.
+    draw(torch.full((ROWS, 8200), float("nan")), slots, sampling, torch.empty(0, dtype=torch.int64))
+    assert slots.out_tokens[:ROWS, 0].tolist() == [8199] * ROWS
 
 
 @runs(*PARTS)

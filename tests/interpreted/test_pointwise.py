@@ -20,7 +20,7 @@ SIZES = [1, 64, 65, 80]
 
 @runs("pointwise.rms_norm_kernel", "pointwise._rms_norm_backward")
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("rows", [0, 1, 530])
+@pytest.mark.parametrize("rows", [0, 1, 531])
 @pytest.mark.parametrize("one_plus", [False, True])
 def test_a_norm_and_its_gradient(size: int, rows: int, one_plus: bool, fenced: Fence) -> None:
     """From 529 rows on, a program sums the weight's gradient over more than one, and the last over fewer."""
