@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from groupwise.data.pack import Segment, make_pack
+from groupwise.data.pack import Segment
+from tests.plain_kernels import attend, columns, pack_of, seen_in_pack
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -88,10 +88,6 @@ class FewSlots:
     is_done: Tensor
 
 
-def columns(rows: list[tuple[int, ...]]) -> tuple[Tensor, ...]:
-    return tuple(torch.tensor(rows, device="cuda", dtype=torch.int32).t().contiguous().unbind())
-
-
 def whole(length: int) -> Any:
     """One sequence as a pack."""
     from groupwise.kernels.packed import PackedTiles
@@ -133,7 +129,7 @@ def test_attention(heads: int, kv_heads: int, size: int, window: int, length: in
     assert torch.equal(out, q)
     assert torch.equal(cache[0].flatten(0, 1)[places], k)
     prefilled = attention.prefill_attention(
-        q, (cache[0], cache[1]), order[None].repeat(2, 1), columns(tiles), softcap=0.0, **options
+        q, (cache[0], cache[1]), order[None].repeat(2, 1), columns(tiles, "cuda"), softcap=0.0, **options
     )
     assert torch.equal(prefilled, packed)
 
@@ -171,37 +167,11 @@ def test_memory_comes_back_at_the_same_address() -> None:
     assert bool((tensor == 8).all())
 
 
-def pack_of(*groups: tuple[int, list[int]]) -> Any:
-    """Random tokens: for each (length of a prompt, lengths of its completions)."""
-    dice = random.Random(0)
-    pairs = []
-    for prompt_length, lengths in groups:
-        prompt = tuple(dice.randrange(99) for _ in range(prompt_length))
-        pairs += [(prompt, tuple(dice.randrange(99) for _ in range(length))) for length in lengths]
-    return make_pack(pairs, torch.device("cuda"))
-
-
-def dense_attention(q: Tensor, k: Tensor, v: Tensor, pack: Any, scale: float, window: int) -> Tensor:
-    """Attention by a mask over all pairs of tokens, in the precision of its inputs."""
-    tokens = len(pack.token_ids)
-    seen = torch.zeros(tokens, tokens, dtype=torch.bool, device="cuda")
-    for part in pack.segments:
-        rows = slice(part.start, part.start + part.length)
-        seen[rows, part.prompt_start : part.prompt_start + part.prompt_length] = True
-        seen[rows, rows] = torch.ones(part.length, part.length, dtype=torch.bool, device="cuda").tril()
-    if window:
-        seen &= pack.positions[:, None] - pack.positions[None, :] < window
-    groups = q.shape[1] // k.shape[1]
-    x = torch.einsum("qhd,khd->hqk", q, k.repeat_interleave(groups, 1)) * scale
-    weights = x.masked_fill(~seen, -float("inf")).softmax(-1)
-    return torch.einsum("hqk,khd->qhd", weights, v.repeat_interleave(groups, 1))
-
-
 @pytest.mark.parametrize(("heads", "kv_heads", "size", "window"), ATTENTION)
 def test_attention_within_a_pack_and_its_gradients(heads: int, kv_heads: int, size: int, window: int) -> None:
     from groupwise.kernels.packed import PackedTiles, packed_attention
 
-    pack = pack_of((130, [1, 2, 90, 300]), (1, [64, 65]), (64, [1]), (3, [129]))
+    pack = pack_of((130, [1, 2, 90, 300]), (1, [64, 65]), (64, [1]), (3, [129]), device="cuda")
     tokens = len(pack.token_ids)
     leaves = [noise(tokens, count, size, scale=1.5).requires_grad_() for count in (heads, kv_heads, kv_heads)]
     grad = noise(tokens, heads, size)
@@ -211,7 +181,7 @@ def test_attention_within_a_pack_and_its_gradients(heads: int, kv_heads: int, si
     again = torch.autograd.grad(packed_attention(*leaves, tiles, scale=size**-0.5, window=window), leaves, grad)
     assert all(torch.equal(one, other) for one, other in zip(mine, again, strict=True))
     wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
-    truth = dense_attention(*wide, pack, size**-0.5, window)
+    truth = attend(*wide, seen_in_pack(pack, window), size**-0.5)
     theirs = torch.autograd.grad(truth, wide, grad.double())
     for one, other in zip((out, *mine), (truth, *theirs), strict=True):
         assert (one.double() - other).norm() < 0.01 * other.norm()

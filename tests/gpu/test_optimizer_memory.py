@@ -10,8 +10,8 @@ import torch
 from torch.nn import Parameter
 
 from groupwise.config import OptimizerConfig
-from groupwise.models.moments import no_moments, step_codes, step_sizes
 from groupwise.models.optimizer import MasterAdamW, UnusableWeights
+from tests.eight_bit_steps import check_steps
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -19,33 +19,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 @pytest.mark.parametrize("shape", [(64, 80), (4097,), (3, 41, 37), (1000, 1000)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_kernel_makes_the_steps_of_the_plain_form(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    from groupwise.kernels.eight_bit_moments import step_codes_cuda
-
-    torch.manual_seed(0)
-    config = OptimizerConfig(weight_decay=0.1)
-    slow = torch.randn(shape)
-    fast = slow.cuda()
-    weight = None if dtype == torch.float32 else torch.empty_like(fast, dtype=dtype)
-    slow_codes, fast_codes = no_moments(slow), no_moments(fast)
-    for step in range(1, 21):
-        gradient = torch.randn(shape) * torch.rand(shape) ** 4
-        sizes = step_sizes(config, 1e-2, step, decays=True)
-        step_codes(slow, gradient, slow_codes, sizes)
-        step_codes_cuda(fast, gradient.cuda(), weight, fast_codes, sizes)
-        torch.testing.assert_close(fast.cpu(), slow, rtol=1e-5, atol=1e-6)
-        for name in ("first_scales", "second_scales"):
-            torch.testing.assert_close(getattr(fast_codes, name).cpu(), getattr(slow_codes, name), rtol=1e-5, atol=0)
-        for name in ("first", "second"):
-            # The last bit of a root decides between two codes, now and then.
-            apart = getattr(fast_codes, name).cpu().int() - getattr(slow_codes, name).int()
-            assert apart.abs().max() <= 1
-            assert (apart != 0).float().mean() < 1e-3
-        # Both go on from the same place: what fell the other way would grow, and hide what is wrong.
-        slow.copy_(fast)
-        for name in ("first", "first_scales", "second", "second_scales"):
-            getattr(slow_codes, name).copy_(getattr(fast_codes, name))
-    if weight is not None:
-        assert torch.equal(weight, fast.to(dtype))
+    check_steps(shape, "cuda", None if dtype == torch.float32 else dtype, steps=20)
 
 
 def weights_of(shapes: list[tuple[int, ...]]) -> dict[str, Parameter]:

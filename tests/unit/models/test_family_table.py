@@ -12,6 +12,10 @@ TEXT = PAGE.read_text()
 ROWS = read_page(TEXT)
 
 
+IS_THIS_VERSION = f"transformers {transformers.__version__}," in TEXT
+
+
+@pytest.mark.skipif(not IS_THIS_VERSION, reason="the page is of another version of transformers")
 def test_the_page_has_every_family_and_is_as_it_is_written() -> None:
     assert list(ROWS) == NAMES
     assert page(ROWS) == TEXT
@@ -19,7 +23,9 @@ def test_the_page_has_every_family_and_is_as_it_is_written() -> None:
     assert sum(row["native engine"] == "equal" for row in ROWS.values()) >= 90
 
 
-@pytest.mark.skipif(f"transformers {transformers.__version__}," not in TEXT, reason="the page is of another version")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_family(name: str) -> None:
-    assert measure(name) == ROWS[name]
+    found = measure(name)
+    assert not [column for column, text in found.items() if text.startswith("WRONG")]
+    if IS_THIS_VERSION:
+        assert found == ROWS[name]

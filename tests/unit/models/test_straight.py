@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -20,71 +19,17 @@ from groupwise.models.load import load_model, recompute_activations
 from groupwise.models.lora import add_lora, trainable_parameters
 from groupwise.models.optimizer import GradientSums
 from groupwise.models.straight import straighten
+from tests.plain_kernels import PlainOps, seen_in_pack
 
 SMALL = {"hidden_size": 32, "intermediate_size": 96, "num_layers": 3, "num_heads": 4, "num_kv_heads": 2}
 CPU = torch.device("cpu")
-
-
-class PlainOps:
-    """What kernels/training.py does, in torch and with autograd's own gradients."""
-
-    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, eps)
-
-    def add_norm(self, x: Tensor, y: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        return x + y, self.norm(x + y, weight, eps)
-
-    def norm_backward(
-        self, grad: Tensor, x: Tensor, weight: Tensor, eps: float, around: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_(), weight.detach().requires_grad_()]
-            out = self.norm(leaves[0], leaves[1], eps)
-        dx, dweight = torch.autograd.grad(out, leaves, grad)
-        return dx if around is None else dx + around, out.detach(), dweight
-
-    def turn_heads(self, heads: Any, rotary: Any, out: Any, sign: float) -> None:
-        cos, sin = rotary[0][:, None], rotary[1][:, None] * sign
-        for source, target in zip(heads[:2], out[:2], strict=True):
-            first, second = source.chunk(2, dim=-1)
-            target.copy_(source * cos + torch.cat([-second, first], dim=-1) * sin)
-        out[2].copy_(heads[2])
-
-    def gate(self, joined: Tensor) -> Tensor:
-        gate, up = joined.chunk(2, dim=-1)
-        return F.silu(gate) * up
-
-    def gate_backward(self, grad: Tensor, joined: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            leaf = joined.detach().requires_grad_()
-            out = self.gate(leaf)
-        return torch.autograd.grad(out, leaf, grad)[0], out.detach()
-
-    def project(self, x: Tensor, joined: Any) -> Tensor:
-        out = F.linear(x, joined.weight, joined.bias)
-        if joined.adapter is not None:
-            low = (x @ joined.adapter.down.t()).split(joined.adapter.up.shape[1], dim=1)
-            ups = joined.adapter.up.split(joined.sizes)
-            out = out + torch.cat([a @ b.t() for a, b in zip(low, ups, strict=True)], dim=1) * joined.adapter.scaling
-        return out
-
-    def add_product(self, total: Tensor, left: Tensor, right: Tensor) -> None:
-        total.addmm_(left.t(), right)
-
-    def split_sums(self) -> Any:
-        return nullcontext()
 
 
 class PlainStep:
     """Attention within a pack by a mask over all pairs of tokens."""
 
     def __init__(self, pack: Pack) -> None:
-        count = len(pack.token_ids)
-        self.seen = torch.zeros(count, count, dtype=torch.bool)
-        for part in pack.segments:
-            rows = slice(part.start, part.start + part.length)
-            self.seen[rows, part.prompt_start : part.prompt_start + part.prompt_length] = True
-            self.seen[rows, rows] = torch.ones(part.length, part.length, dtype=torch.bool).tril()
+        self.seen = seen_in_pack(pack)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
         raise AssertionError("the layers are to run straight")
