@@ -40,6 +40,8 @@ GAP = [0.1, -0.2, 0.3, 0.0, 0.2, -0.1, 0.4, -0.3, 0.15, 0.2, -0.25]
 ENGINE = [1.0, 2.5, 0.4, 1.2, 0.8, 3.0, 0.6, 1.9, 1.1, 0.9, 0.3]
 """π_old / π_engine"""
 
+ENTROPY = [1.0, 0.2, 0.9, 0.1, 1.5, 0.3, 0.8, 0.05, 1.2, 0.4, 0.7]
+
 NOW = [old + math.log(ratio) for old, ratio in zip(OLD, RATIO, strict=True)]
 REF = [old - gap for old, gap in zip(OLD, GAP, strict=True)]
 ROLLOUT = [old - math.log(weight) for old, weight in zip(OLD, ENGINE, strict=True)]
@@ -61,15 +63,20 @@ class TablePolicy:
 
     def __init__(self) -> None:
         self.table = nn.Parameter(torch.tensor(NOW))
+        self.entropies = nn.Parameter(torch.tensor(ENTROPY))
         self.gradient: list[float] = []
+        self.entropy_gradient: list[float] | None = None
         self.optimizer = self
 
     def microbatches(self, examples: list[Example], token_weights: list[float], max_tokens: int) -> list[Microbatch]:
         return make_microbatches(examples, token_weights, max_tokens, self.device)
 
     def logprobs(self, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
-        chosen = self.table[microbatch.completion_ids]
-        return chosen, torch.zeros_like(chosen)
+        return self.table[microbatch.completion_ids], self.entropies[microbatch.completion_ids]
+
+    def measure(self, examples: list[Example], temperature: float, max_tokens: int) -> list[tuple[Tensor, Tensor]]:
+        tables = torch.tensor(OLD), torch.tensor(ENTROPY)
+        return [(tables[0][list(one.completion_ids)], tables[1][list(one.completion_ids)]) for one in examples]
 
     def old_logprobs(self, examples: list[Example], temperature: float, max_tokens: int) -> list[Tensor]:
         return [torch.tensor([OLD[token] for token in example.completion_ids]) for example in examples]
@@ -81,7 +88,7 @@ class TablePolicy:
         return nullcontext()
 
     def begin_gradients(self) -> None:
-        self.table.grad = None
+        self.table.grad = self.entropies.grad = None
 
     def backward(self, loss: Tensor) -> None:
         loss.backward()
@@ -89,6 +96,7 @@ class TablePolicy:
     def step(self, learning_rate: float) -> tuple[float, bool]:
         assert self.table.grad is not None
         self.gradient = self.table.grad.tolist()
+        self.entropy_gradient = None if self.entropies.grad is None else self.entropies.grad.tolist()
         return float(self.table.grad.norm()), True
 
 
@@ -125,6 +133,7 @@ def learn(
     truncated: tuple[int, ...] = (),
     stage_step: int = 0,
     max_tokens: int = 1000,
+    policy: Any = None,
 ) -> tuple[UpdateStats, list[float]]:
     """(the first update of a step, gradient per token). `truncated`: completions that were cut."""
     scores = scores or plain(*REWARDS)
@@ -143,12 +152,17 @@ def learn(
         group = Group(Prompt(Problem(name, (Message("user", name),), "1"), (50, 51, 52)[: len(members)]), rollouts)
         limit = stage.sampling.max_new_tokens
         groups.append(shape_group(group, [scores[index] for index in members], stage.reward, stage_step, limit))
-    policy: Any = TablePolicy()
+    policy = policy or TablePolicy()
     beta = stage.kl.coefficient
     batch = make_batch(policy, stage, Collected(tuple(groups), (), 0, 0.0, 0.0), stage_step, beta)
     update = choose_examples(stage, batch, 0, key=("golden",))
     stats = update_policy(
-        policy, update, policy_loss(stage, beta), temperature=1.0, learning_rate=0.1, max_tokens=max_tokens
+        policy,
+        update,
+        policy_loss(stage, beta, stage.entropy.bonus),
+        temperature=1.0,
+        learning_rate=0.1,
+        max_tokens=max_tokens,
     )
     return stats, policy.gradient
 

@@ -78,6 +78,14 @@ def test_killed_after_each_update_and_resumed(
     [
         pytest.param({"algorithm": "dapo", "kl": {"coefficient": 0.05, "schedule": "target"}}, id="dapo-target-kl"),
         pytest.param({"algorithm": "reinforce++"}, id="reinforce++"),
+        pytest.param({"algorithm": "otb"}, id="otb"),
+        pytest.param(
+            {
+                "algorithm": "kl_cov",
+                "entropy": {"bonus": 0.1, "target": 2.0, "top_share": 0.5, "covariance_share": 0.2, "pull_share": 0.3},
+            },
+            id="entropy",
+        ),
         pytest.param(
             {"algorithm": "grpo", "curriculum": {"kind": "pass_rate"}, "max_rollouts_per_problem": 6}, id="curriculum"
         ),
@@ -86,7 +94,7 @@ def test_killed_after_each_update_and_resumed(
 def test_every_kind_of_state_survives(
     changes: dict[str, object], recipe_with: Callable[..., Recipe], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The KL controller, the sampler's pass rates, an average of the weights and adapters are all in the checkpoint."""
+    """Controllers, choices of tokens, the sampler's pass rates, average weights and adapters are in the checkpoint."""
     model = TINY_MODEL | {"ema_decay": 0.9, "lora": {"rank": 2, "dropout": 0.1}}
     recipe = recipe_with(
         model=model,

@@ -7,10 +7,12 @@ Everything is float64: groups are small, and equal rewards must give exactly equ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 # Below this standard deviation, rewards are equal up to rounding. Keeps the division finite.
 EPSILON = 1e-6
@@ -73,6 +75,22 @@ def batch_mean_std(returns_T: Sequence[Tensor]) -> list[Tensor]:
     tokens = torch.cat(list(returns_T))
     mean, scale = tokens.mean(), _std(tokens) + EPSILON
     return [(returns - mean) / scale for returns in returns_T]
+
+
+def optimal_token(returns_T: Sequence[Tensor], logprobs_T: Sequence[Tensor]) -> list[Tensor]:
+    """OTB: the returns of one group minus, at each position t, their mean with weights W_t.
+
+    W_t is the sum of 1 − π(token) up to t, whose mean at a prefix is that of the squared gradient of log π by the
+    logits. Completions that have ended are left out; one that is alone gets 0.
+    """
+    returns = pad_sequence(list(returns_T), batch_first=True)
+    is_there = pad_sequence([torch.ones_like(row) for row in returns_T], batch_first=True).bool()
+    spent = pad_sequence([(1 - row.double().exp()).clamp(min=0) for row in logprobs_T], batch_first=True)
+    weights = (spent.cumsum(1) + EPSILON) * is_there
+    # Relative to the smallest, so that equal returns give exactly 0.
+    above = (returns - returns.masked_fill(~is_there, math.inf).amin(0)) * is_there
+    advantages = above - (weights * above).sum(0) / weights.sum(0)
+    return [row[: len(own)] for row, own in zip(advantages, returns_T, strict=True)]
 
 
 def returns_to_go(reward: float, penalties_T: Tensor) -> Tensor:

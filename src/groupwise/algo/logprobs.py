@@ -1,4 +1,4 @@
-"""Logprobs of sampled tokens and entropies of their distributions, from hidden states.
+"""Logprobs of sampled tokens and entropies of their distributions, from hidden states. Both have gradients.
 
 The logits of all tokens at once would be the largest tensor of a step: tokens × vocabulary in fp32. So they are
 computed chunk by chunk, and again in the backward pass. Memory grows with neither tokens nor vocabulary.
@@ -21,17 +21,14 @@ CHUNK_BYTES = 256 << 20
 
 
 def token_logprobs(logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> Tensor:
-    """Return log π(token) at the sampling temperature, always in fp32."""
+    return token_measures(logits_NV, token_ids_N, temperature)[0]
+
+
+def token_measures(logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return log π(token) at the sampling temperature and the entropy in nats, [N] each, always in fp32."""
     scaled = logits_NV.float() / temperature
     chosen = scaled.gather(1, token_ids_N[:, None])[:, 0]
-    return chosen - scaled.logsumexp(dim=-1)
-
-
-@torch.no_grad()
-def token_entropy(logits_NV: Tensor, temperature: float) -> Tensor:
-    """Return the entropy in nats."""
-    log_p = (logits_NV.float() / temperature).log_softmax(dim=-1)
-    return -(log_p.exp() * log_p).nan_to_num(0.0).sum(dim=-1)
+    return chosen - scaled.logsumexp(dim=-1), _Entropy.apply(scaled)
 
 
 class Rows(Protocol):
@@ -84,7 +81,7 @@ def head_logprobs(
     rows: Rows | None = None,
     grad_sum_VD: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Return (logprobs with gradient, entropies without) under a head that is one matrix.
+    """Return (logprobs, entropies) under a head that is one matrix.
 
     With `grad_sum_VD` the backward pass adds the weight's gradient to it, in fp32, and hands autograd none.
     """
@@ -105,8 +102,7 @@ def chunked_logprobs(
     """Return the same under any head, hidden states → logits. Autograd recomputes its chunks."""
 
     def score(hidden: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
-        logits = head(hidden)
-        return token_logprobs(logits, token_ids, temperature), token_entropy(logits.detach(), temperature)
+        return token_measures(head(hidden), token_ids, temperature)
 
     size = chunk_tokens or chunk_tokens_of(vocab)
     chunks = zip(hidden_ND.split(size), token_ids_N.split(size), strict=True)
@@ -126,6 +122,28 @@ def _logits(hidden: Tensor, weight: Tensor) -> Tensor:
     return (hidden @ weight.t()).float()
 
 
+class _Entropy(torch.autograd.Function):
+    """Keeps the logits alone, which the logprobs keep anyway: where no loss asks, a gradient costs nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, scaled: Tensor) -> Tensor:
+        log_p = scaled.log_softmax(dim=-1)
+        entropies = -(log_p.exp() * log_p).nan_to_num(0.0).sum(dim=-1)
+        ctx.save_for_backward(scaled, entropies)
+        return entropies
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        scaled, entropies = ctx.saved_tensors
+        return _entropy_slope(scaled.log_softmax(dim=-1), entropies, grad)
+
+
+def _entropy_slope(log_p: Tensor, entropies: Tensor, grad: Tensor) -> Tensor:
+    """Return the gradient of logits / temperature from that of the entropies: dH / dx = -p (log p + H)."""
+    # A token that cannot be sampled has p = 0 and log p = -inf.
+    return log_p.exp().mul_((log_p + entropies[:, None]).clamp_(min=-1e30)).mul_(-grad[:, None])
+
+
 class _HeadLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, token_ids: Tensor, form: Any) -> tuple[Tensor, Tensor]:
@@ -135,14 +153,18 @@ class _HeadLogprobs(torch.autograd.Function):
             for start in range(0, max(1, hidden.shape[0]), size)
         ]
         logprobs, totals, entropies = (torch.cat(parts) for parts in zip(*chunks, strict=True))
-        ctx.save_for_backward(hidden, weight, token_ids, totals)
+        ctx.save_for_backward(hidden, weight, token_ids, totals, entropies)
         ctx.form = form
-        ctx.mark_non_differentiable(entropies)
+        # The gradient of entropies is None, not zeros, where the loss has none of them.
+        ctx.set_materialize_grads(False)
         return logprobs, entropies
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
-        hidden, weight, token_ids, totals = ctx.saved_tensors
+    def backward(
+        ctx: Any, grad: Tensor | None, entropy_grad: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, None, None]:
+        hidden, weight, token_ids, totals, entropies = ctx.saved_tensors
+        grad = torch.zeros_like(totals) if grad is None else grad
         temperature, size, rows, grad_weight = ctx.form
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         has_sum = grad_weight is not None
@@ -150,8 +172,15 @@ class _HeadLogprobs(torch.autograd.Function):
         for start in range(0, hidden.shape[0], size):
             part = slice(start, start + size)
             logits = _logits(hidden[part], weight)
+            bonus = None
+            if entropy_grad is not None:
+                log_p = logits.div(temperature).sub_(totals[part, None])
+                bonus = _entropy_slope(log_p, entropies[part], entropy_grad[part] / temperature)
+                del log_p
             slope = rows.slope(logits, token_ids[part], totals[part], grad[part], temperature, hidden.dtype)
             del logits
+            if bonus is not None:
+                slope += bonus
             with rows.split_sums():
                 if grad_hidden is not None:
                     torch.mm(slope, weight, out=grad_hidden[part])

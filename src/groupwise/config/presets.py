@@ -41,6 +41,21 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
         "reward": {"normalize_parts": True},
     },
     "maxrl": {"loss": _loss("group_mean_relative", "clipped", "token_mean")},
+    "luspo": {"loss": _loss("group_mean_std", "sequence_clipped", "sequence_sum", clip_low=3e-4, clip_high=4e-4)},
+    "gmpo": {"loss": _loss("group_mean_std", "geometric_mean", "sequence_mean", clip_low=0.4, clip_high=0.4)},
+    "sapo": {
+        "loss": _loss("group_mean_std", "soft_gate", "sequence_mean", gate_positive=1.0, gate_negative=1.05),
+    },
+    "dppo": {"loss": _loss("group_mean_std", "probability_masked", "token_mean", clip_low=0.2, clip_high=0.2)},
+    "clip_cov": {
+        "loss": _loss("group_mean_std", "clipped", "token_mean"),
+        "entropy": {"covariance_share": 2e-4, "covariance_low": 1.0, "covariance_high": 5.0},
+    },
+    "kl_cov": {
+        "loss": _loss("group_mean_std", "clipped", "token_mean", clip_low=math.inf, clip_high=math.inf, pull=0.5),
+        "entropy": {"pull_share": 2e-3},
+    },
+    "otb": {"loss": _loss("optimal_token", "clipped", "constant")},
     "gr_reinforce": {"loss": _loss("group_mean_std", "policy_gradient", "sequence_mean")},
 }
 
@@ -61,5 +76,12 @@ SUMMARIES: Mapping[str, str] = {
     "reinforce++": "reward-to-go with the KL in the reward, normalized over the whole batch (REINFORCE++)",
     "gdpo": "group mean and std of each part of the reward, their weighted sum normalized over the batch (GDPO)",
     "maxrl": "group mean, divided by the group mean: the fewer rollouts solve a problem, the more it weighs (MaxRL)",
+    "luspo": "GSPO without the division by the length, so that long completions weigh as much per token (LUSPO)",
+    "gmpo": "one ratio per completion, the geometric mean of token ratios that are clipped one by one (GMPO)",
+    "sapo": "a soft gate on the ratio instead of a clip; it closes sooner for negative advantages (SAPO)",
+    "dppo": "tokens are dropped by how far their probability moved, not by its ratio (DPPO)",
+    "clip_cov": "GRPO with a token mean, without a few tokens whose logprob and advantage vary together (Clip-Cov)",
+    "kl_cov": "no clip; the few tokens whose logprob and advantage vary together most are pulled back (KL-Cov)",
+    "otb": "a baseline per token, from completions weighted by the gradient they have spent so far (OTB)",
     "gr_reinforce": "one on-policy update, mean token logprob per completion, no ratio and no clipping",
 }

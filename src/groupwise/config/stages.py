@@ -72,8 +72,17 @@ class OptimizerConfig(Config):
 
 
 AdvantageRule = Literal[
-    "group_mean_std", "group_mean", "group_mean_relative", "leave_one_out", "batch_mean_std", "group_mean_batch_std"
+    "group_mean_std",
+    "group_mean",
+    "group_mean_relative",
+    "leave_one_out",
+    "batch_mean_std",
+    "group_mean_batch_std",
+    "optimal_token",
 ]
+
+TOKEN_RULES = ("batch_mean_std", "optimal_token")
+"""Advantage rules that compare tokens: those of a rollout may get different advantages."""
 
 Surrogate = Literal[
     "clipped", "sequence_clipped", "probability_masked", "soft_gate", "geometric_mean", "cispo", "policy_gradient"
@@ -127,6 +136,45 @@ class LossConfig(Config):
             f"importance_floor = {self.importance_floor}, importance_cap = {self.importance_cap}: the first must be "
             "smaller",
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntropyConfig(Config):
+    bonus: Annotated[float, Within("[0, 1000]", "0.001 is usual, 0 is off")] = 0.0
+    """Subtract this times the entropy of the next-token distribution from the loss of each token. 0: off."""
+    target: Annotated[float, Within("[0, 100]", "0.2 is usual, 0 is off")] = 0.0
+    """Steer the bonus, which starts at `bonus`, so that the mean entropy of a step is near this, in nats per token. 0:
+    the bonus is fixed."""
+    target_steps: Count = 10
+    """Steps in which a steered bonus can grow or shrink by a factor of e."""
+    top_share: Annotated[float, Within("(0, 1]", "0.2 is usual, 1 is off")] = 1.0
+    """Learn from this share of the step's tokens alone, those with the highest entropy. KL, pull and bonus count for
+    all. 1: off."""
+    covariance_share: Annotated[float, Within("[0, 1)", "0.0002 is usual, 0 is off")] = 0.0
+    """Clip-Cov: do not learn from this share of the step's tokens, drawn from those whose covariance of logprob and
+    advantage is within the bounds. 0: off."""
+    covariance_low: Annotated[float, Within("[-1e6, 1e6]", "1 is usual")] = 1.0
+    """Lower bound of that covariance."""
+    covariance_high: Annotated[float, Within("[-1e6, 1e6]", "5 is usual", also=math.inf)] = 5.0
+    """Upper bound of that covariance."""
+    pull_share: Annotated[float, Within("(0, 1]", "0.002 is usual, 1 is off")] = 1.0
+    """KL-Cov: apply `loss.pull` to this share of the step's tokens alone, those with the highest covariance of logprob
+    and advantage. 1: to all."""
+
+    def check(self) -> None:
+        require(
+            self.target == 0 or self.bonus > 0,
+            f"target = {self.target} multiplies the bonus, and bonus = 0 stays 0; start from 0.001",
+        )
+        require(
+            self.covariance_low < self.covariance_high,
+            f"covariance_low = {self.covariance_low}, covariance_high = {self.covariance_high}: the first must be "
+            "smaller",
+        )
+
+    @property
+    def needs_covariance(self) -> bool:
+        return self.covariance_share > 0 or self.pull_share < 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,6 +319,8 @@ class RlStage(Config):
     """Advantage, surrogate and weights."""
     kl: KlConfig = field(default_factory=KlConfig)
     """KL divergence from the reference policy, which is the policy at the start of this stage."""
+    entropy: EntropyConfig = field(default_factory=EntropyConfig)
+    """What holds the entropy up: a bonus, and which tokens are learned from."""
     reward: RewardConfig = field(default_factory=RewardConfig)
     """How scores become rewards."""
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
@@ -279,14 +329,20 @@ class RlStage(Config):
     def check(self) -> None:
         self._check_group_size()
         require(
-            not self.reward.normalize_parts or self.loss.advantage != "batch_mean_std",
-            'reward.normalize_parts compares parts within groups, but loss.advantage = "batch_mean_std" compares '
-            "tokens over the batch; remove one of the two",
+            not self.reward.normalize_parts or self.loss.advantage not in TOKEN_RULES,
+            f"reward.normalize_parts compares parts of rollouts, but loss.advantage = {self.loss.advantage!r} compares "
+            "tokens; remove one of the two",
         )
         require(
-            not self.loss.normalize_batch or self.loss.advantage not in ("batch_mean_std", "group_mean_batch_std"),
-            f"loss.normalize_batch divides by the standard deviation over the batch, and loss.advantage = "
-            f'{self.loss.advantage!r} has done so already; remove one of the two, or take "group_mean_std"',
+            not self.loss.normalize_batch or self.loss.advantage not in (*TOKEN_RULES, "group_mean_batch_std"),
+            f"loss.normalize_batch divides what rollouts got in their groups by its standard deviation over the batch, "
+            f"which loss.advantage = {self.loss.advantage!r} does already or cannot use; remove one of the two, or "
+            'take "group_mean_std"',
+        )
+        require(
+            self.entropy.pull_share == 1 or self.loss.pull > 0,
+            f"entropy.pull_share = {self.entropy.pull_share} chooses tokens for loss.pull, which is 0; set loss.pull, "
+            "such as 0.5",
         )
         is_linear = self.loss.advantage in ("group_mean", "leave_one_out")
         require(
@@ -338,13 +394,15 @@ class RlStage(Config):
     @property
     def learns_without_advantage(self) -> bool:
         """Whether the loss has a term that stays where the advantage is 0."""
-        return self.loss.pull > 0 or (self.uses_reference and self.kl.place == "loss")
+        return self.loss.pull > 0 or self.entropy.bonus > 0 or (self.uses_reference and self.kl.place == "loss")
 
     @property
     def needs_old_logprobs(self) -> bool:
         """With a single update and no correction, the old policy is the current one: no forward pass is needed."""
         has_penalty = self.uses_reference and self.kl.place == "reward"
-        return self.updates_per_step > 1 or self.loss.importance != "none" or has_penalty
+        return (
+            self.updates_per_step > 1 or self.loss.importance != "none" or has_penalty or self.entropy.needs_covariance
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

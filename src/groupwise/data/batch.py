@@ -41,6 +41,10 @@ class Example:
     rollout_logprobs: Tensor | None = None
     old_logprobs: Tensor | None = None
     ref_logprobs: Tensor | None = None
+    learned_tokens: Tensor | None = None
+    """1 for tokens that the surrogate counts, 0 for others. None: it counts all."""
+    pulled_tokens: Tensor | None = None
+    """The same for the pull."""
     is_learned: bool = True
     """False: it counts in the denominator but adds nothing (a zero-variance group), so the model skips it."""
 
@@ -98,10 +102,12 @@ class Microbatch:
     sequence: Tensor
     """[N] long: row of each token."""
     advantages: Tensor | None
-    """[N], like the next three."""
+    """[N], like the next five."""
     rollout_logprobs: Tensor | None
     old_logprobs: Tensor | None
     ref_logprobs: Tensor | None
+    learned_tokens: Tensor | None
+    pulled_tokens: Tensor | None
     example_indices: tuple[int, ...]
     """Index of each row in the list that the microbatches were made from."""
 
@@ -193,6 +199,8 @@ def make_microbatches(
             rollout_logprobs=_join([example.rollout_logprobs for example in chosen], device),
             old_logprobs=_join([example.old_logprobs for example in chosen], device),
             ref_logprobs=_join([example.ref_logprobs for example in chosen], device),
+            learned_tokens=_join([example.learned_tokens for example in chosen], device),
+            pulled_tokens=_join([example.pulled_tokens for example in chosen], device),
             example_indices=tuple(rows),
         )
 
@@ -261,9 +269,9 @@ def _example_to_json(example: Example) -> dict[str, Any]:
 
 def _example_from_json(entry: Mapping[str, Any]) -> Example:
     values = dict(entry)
-    for name in ("prompt_ids", "completion_ids"):
-        values[name] = tuple(values[name])
-    for name in ("advantages", "rollout_logprobs", "old_logprobs", "ref_logprobs"):
-        if values[name] is not None:
-            values[name] = torch.tensor(values[name], dtype=torch.float32)
+    for name, value in entry.items():
+        if name.endswith("_ids"):
+            values[name] = tuple(value)
+        elif isinstance(value, list):
+            values[name] = torch.tensor(value, dtype=torch.float32)
     return Example(**values)

@@ -46,7 +46,7 @@ class Head:
         self._is_linear = logit_factor(config) == 1 and not logit_softcap(config)
 
     def logprobs(self, model: Any, hidden: Tensor, token_ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-        """Return (logprobs with gradient, entropies without) of tokens [N], predicted from hidden states [N, D]."""
+        """Return (logprobs, entropies) of tokens [N], predicted from hidden states [N, D]."""
         head = model.get_output_embeddings()
         if type(head) is nn.Linear and head.bias is None and self._is_linear:
             size = chunk_tokens_of(head.weight.shape[0], self._chunk_bytes)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from groupwise.algo.logprobs import token_entropy, token_logprobs
+from groupwise.algo.logprobs import token_measures
 from groupwise.config import OptimizerConfig, Recipe
 from groupwise.data.batch import Example, Microbatch, Rectangle, make_microbatches
 from groupwise.data.pack import Pack
@@ -134,12 +134,11 @@ class Policy:
         return make_microbatches(examples, token_weights, most, self.device, **form)
 
     def logprobs(self, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """Return (logprobs with gradient, entropies without) of the completion tokens."""
+        """Return (logprobs, entropies) of the completion tokens, both with gradients."""
         inputs, ids = microbatch.inputs, microbatch.completion_ids
         if isinstance(inputs, Pack) or self._find_form().has_known_head:
             return self._shards.run(self._logprobs, inputs, ids, temperature)
-        logits = self._shards.run_own(own_logits, self.model, inputs)
-        return token_logprobs(logits, ids, temperature), token_entropy(logits.detach(), temperature)
+        return token_measures(self._shards.run_own(own_logits, self.model, inputs), ids, temperature)
 
     def _logprobs(self, inputs: Rectangle | Pack, ids: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         if isinstance(inputs, Rectangle):

@@ -10,14 +10,22 @@ reward.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from groupwise.algo.advantages import GROUP_RULES, batch_mean_std, over_batch_std, returns_to_go, soft_length_penalty
+from groupwise.algo.advantages import (
+    GROUP_RULES,
+    batch_mean_std,
+    optimal_token,
+    over_batch_std,
+    returns_to_go,
+    soft_length_penalty,
+)
 from groupwise.config import RewardConfig, RlStage
+from groupwise.config.stages import TOKEN_RULES
 from groupwise.rewards.format import has_elements
 from groupwise.types import Finish, Group, Rollout, Score, ScoredGroup, Verdict
 
@@ -107,9 +115,11 @@ def assign_advantages(
         if not score.is_error
     }
     penalties = {member: penalties.get(member, torch.zeros(length)) for member, length in lengths.items()}
-    if stage.loss.advantage == "batch_mean_std":
-        returns = [returns_to_go(groups[group].rewards[number], penalties[group, number]) for group, number in lengths]
-        return dict(zip(lengths, batch_mean_std(returns), strict=True))
+    if stage.loss.advantage in TOKEN_RULES:
+        returns = {member: returns_to_go(_reward(groups, member), penalty) for member, penalty in penalties.items()}
+        if stage.loss.advantage == "batch_mean_std":
+            return dict(zip(returns, batch_mean_std(list(returns.values())), strict=True))
+        return _against_optimal_tokens(groups, returns)
     total = dict.fromkeys(lengths, 0.0)
     for weight, rewards in _reward_terms(stage, groups, penalties, stage_step):
         for member, advantage in _compare(stage.loss.advantage, rewards).items():
@@ -120,14 +130,31 @@ def assign_advantages(
     return {member: torch.full((length,), total[member], dtype=torch.float64) for member, length in lengths.items()}
 
 
+def _against_optimal_tokens(groups: Sequence[ScoredGroup], returns: Mapping[Member, Tensor]) -> dict[Member, Tensor]:
+    result: dict[Member, Tensor] = {}
+    for members in _by_group(returns):
+        logprobs = [torch.tensor(groups[group].group.rollouts[number].rollout_logprobs) for group, number in members]
+        result.update(zip(members, optimal_token([returns[member] for member in members], logprobs), strict=True))
+    return result
+
+
+def _reward(groups: Sequence[ScoredGroup], member: Member) -> float:
+    return groups[member[0]].rewards[member[1]]
+
+
+def _by_group(members: Iterable[Member]) -> list[list[Member]]:
+    rows: dict[int, list[Member]] = {}
+    for member in members:
+        rows.setdefault(member[0], []).append(member)
+    return list(rows.values())
+
+
 def _compare(rule: str, rewards: Mapping[Member, float]) -> dict[Member, float]:
     """Apply a rule within each group; a zero-variance group gets exact zeros."""
-    rows: dict[int, list[Member]] = {}
-    for member in rewards:
-        rows.setdefault(member[0], []).append(member)
-    tensors = [torch.tensor([rewards[member] for member in row], dtype=torch.float64) for row in rows.values()]
+    rows = _by_group(rewards)
+    tensors = [torch.tensor([rewards[member] for member in row], dtype=torch.float64) for row in rows]
     result: dict[Member, float] = {}
-    for row, values, advantages in zip(rows.values(), tensors, GROUP_RULES[rule](tensors), strict=True):
+    for row, values, advantages in zip(rows, tensors, GROUP_RULES[rule](tensors), strict=True):
         # The mean of equal numbers may differ from them in the last bit, so compare the rewards themselves.
         is_equal = bool((values == values[0]).all())
         result.update(zip(row, [0.0] * len(row) if is_equal else advantages.tolist(), strict=True))
@@ -140,7 +167,7 @@ def _reward_terms(
     """Return (weight of the advantage, values to compare): the whole reward, or each of its parts (normalize_parts)."""
     off = {member: float(penalty.double().sum()) for member, penalty in penalties.items()}
     if not stage.reward.normalize_parts:
-        return [(1.0, {(group, number): groups[group].rewards[number] - off[group, number] for group, number in off})]
+        return [(1.0, {member: _reward(groups, member) - off[member] for member in off})]
     # Rules that divide by a spread would cancel the weights of parts, so these weigh the advantages instead.
     config = replace(stage.reward, part_weights={}, format_anneal_steps=0)
     parts = {}

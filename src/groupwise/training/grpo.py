@@ -8,12 +8,12 @@ Every preset is this loop; they differ in pure functions of `groupwise.algo`. A 
 updates: it contains the batch in flight, and a resumed run continues with the next update, bit for bit.
 
 Elsewhere: the choice of problems (data/sampler), comparison of rewards (scoring/credit), the loss per token
-(training/policy_loss), the model (models/policy), evaluating, logging and saving (training/training).
+(training/policy_loss) and its coefficients (training/steering), the model (models/policy), evaluating, logging and
+saving (training/training).
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,12 +27,14 @@ from groupwise.config import RlStage
 from groupwise.data.batch import Example, StepBatch, Update, deal_problems, weigh
 from groupwise.data.sampler import ProblemSampler
 from groupwise.models.policy import Policy
-from groupwise.scoring.credit import Member, assign_advantages, falling, is_truncated
+from groupwise.scoring.credit import Member, assign_advantages, is_truncated
 from groupwise.training.collect import Collected, Collector
 from groupwise.training.gate import check_engine
 from groupwise.training.metrics import rollout_metrics, update_metrics
 from groupwise.training.policy_loss import policy_loss
-from groupwise.training.training import Position, Training
+from groupwise.training.steering import current_beta, current_bonus, next_beta, next_bonus
+from groupwise.training.token_choice import choose_tokens
+from groupwise.training.training import Training
 from groupwise.training.update import scheduled_rate, update_policy
 from groupwise.types import Rollout, ScoredGroup
 
@@ -47,7 +49,7 @@ def run_stage(training: Training, stage: RlStage) -> None:
 
     while not training.is_stage_over(stage):
         step_start = time.perf_counter()
-        beta = current_beta(stage, position)
+        beta, bonus = current_beta(stage, position), current_bonus(stage, position)
 
         if training.batch is None:
             with training.control.interruptible():
@@ -59,7 +61,7 @@ def run_stage(training: Training, stage: RlStage) -> None:
         else:
             batch = training.batch
 
-        loss_function = policy_loss(stage, beta)
+        loss_function = policy_loss(stage, beta, bonus)
         for number in range(len(batch.updates), stage.updates_per_step):
             stats = update_policy(
                 policy,
@@ -76,6 +78,7 @@ def run_stage(training: Training, stage: RlStage) -> None:
         training.log_tokens(stage, batch)
         metrics = batch.metrics | update_metrics(batch.updates) | sampler.metrics() | {"kl/coefficient": beta}
         position.kl_coefficient = next_beta(stage, beta, metrics.get(f"kl/ref_{stage.kl.estimator}"))
+        position.entropy_bonus = next_bonus(stage, bonus, metrics.get("policy/entropy_nats"))
         training.after_step(stage, metrics, num_tokens=batch.num_tokens, seconds=time.perf_counter() - step_start)
 
 
@@ -108,6 +111,7 @@ def make_batch(policy: Policy, stage: RlStage, collected: Collected, stage_step:
         for example in examples
         if not (stage.reward.overlong_filter and is_truncated(_rollout(collected.groups, example)))
     ]
+    examples = choose_tokens(stage, policy, examples, key=(stage.name, stage_step))
     groups = tuple(_with_advantages(scored, group, advantages) for group, scored in enumerate(collected.groups))
     metrics = rollout_metrics(groups, collected.set_aside, stage.reward, stage_step) | {
         "groups/extra_rollouts": float(collected.num_extra_rollouts),
@@ -139,32 +143,6 @@ def choose_examples(stage: RlStage, batch: StepBatch, number: int, key: Sequence
     problems = set(deal_problems(len(batch.groups), per_epoch, (*key, "epoch", epoch))[index])
     chosen = [example for example in batch.examples if example.problem_index in problems]
     return weigh(chosen, stage.loss.weights, stage.loss.constant_length or stage.sampling.max_new_tokens)
-
-
-def current_beta(stage: RlStage, position: Position) -> float:
-    """Return the KL coefficient of this step, from the schedule or the target-seeking controller."""
-    if position.kl_coefficient is not None:
-        return position.kl_coefficient
-    kl, step = stage.kl, position.stage_step
-    if kl.schedule == "warmup":
-        return kl.coefficient * min((step + 1) / kl.schedule_steps, 1.0)
-    if kl.schedule == "anneal":
-        return kl.coefficient * falling(step, kl.schedule_steps)
-    return kl.coefficient
-
-
-def next_beta(stage: RlStage, beta: float, kl: float | None) -> float | None:
-    """Return the target-seeking controller's next coefficient; None for schedules that depend on the step alone.
-
-    This is the proportional controller of Ziegler et al. (2019), with its relative error clipped to ±0.2. The gain
-    makes a KL far above the target multiply the coefficient by about e in schedule_steps.
-    """
-    if stage.kl.schedule != "target":
-        return None
-    if kl is None:  # no update in this step, so there is no KL
-        return beta
-    error = min(max(kl / stage.kl.target - 1, -0.2), 0.2)
-    return beta * math.exp(error / 0.2 / stage.kl.schedule_steps)
 
 
 def _rollout(groups: Sequence[ScoredGroup], example: Example) -> Rollout:

@@ -124,7 +124,7 @@ def run_stages(training: Training) -> None:
         training.save()
         position.stage_index += 1
         position.stage_step = position.evals_without_best = 0
-        position.sampler = position.kl_coefficient = None
+        position.sampler = position.kl_coefficient = position.entropy_bonus = None
         position.is_guard_broken = False
         training.saved = None
 

@@ -1,6 +1,6 @@
 """The loss of an RL stage per token, and the metrics of its parts:
 
-    surrogate × rollout weight + τ·pull + β·KL
+    surrogate × rollout weight + τ·pull − bonus·entropy + β·KL
 
 The parts are pure functions of `groupwise.algo` that the stage names. Nothing is averaged here: `update_policy` weights
 the tokens and divides by the update's denominator.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from groupwise.algo.completions import Completions
@@ -27,8 +28,8 @@ from groupwise.data.batch import Microbatch
 from groupwise.training.update import LossFunction, TokenLoss
 
 
-def policy_loss(stage: RlStage, beta: float) -> LossFunction:
-    """Return the stage's loss function, with the KL coefficient of the step."""
+def policy_loss(stage: RlStage, beta: float, bonus: float = 0.0) -> LossFunction:
+    """Return the stage's loss function, with the KL coefficient and the entropy bonus of the step."""
     config = stage.loss
 
     def token_loss(logprobs: Tensor, entropies: Tensor, microbatch: Microbatch) -> TokenLoss:
@@ -64,8 +65,15 @@ def policy_loss(stage: RlStage, beta: float) -> LossFunction:
             **weight_means,
             "engine/logprob_gap_mean": gap,
         }
+        if microbatch.learned_tokens is not None:
+            loss = loss * microbatch.learned_tokens
+            means["policy/learned_share"] = microbatch.learned_tokens
         if config.pull > 0:
-            loss = loss + config.pull * pull(logprobs, old)
+            is_pulled = 1 if microbatch.pulled_tokens is None else microbatch.pulled_tokens
+            loss = loss + config.pull * is_pulled * pull(logprobs, old)
+        if bonus > 0:
+            loss = loss - bonus * entropies
+            means["policy/entropy_bonus"] = torch.full_like(now, bonus)
         if microbatch.ref_logprobs is not None:
             for estimator in KL_ESTIMATORS:
                 means[f"kl/ref_{estimator}"] = kl_estimate(estimator, now, microbatch.ref_logprobs)

@@ -32,12 +32,12 @@ def rehearse(policy: Policy, stage: RlStage, prompt_tokens: int) -> None:
         return
     new_tokens, max_tokens = stage.sampling.max_new_tokens, stage.microbatch_tokens
     length = prompt_tokens + new_tokens
-    if _fits(policy, prompt_tokens, new_tokens, max_tokens):
+    if _fits(policy, stage, prompt_tokens, max_tokens):
         return
     if not policy.can_abandon:
         raise DoesNotFit(refusal(stage, prompt_tokens, None))
     smaller = max_tokens // 2
-    while smaller >= length and not _fits(policy, prompt_tokens, new_tokens, smaller):
+    while smaller >= length and not _fits(policy, stage, prompt_tokens, smaller):
         smaller //= 2
     fitting = smaller if smaller >= length else 0
     raise DoesNotFit(refusal(stage, prompt_tokens, fitting))
@@ -68,12 +68,13 @@ def refusal(stage: RlStage, prompt_tokens: int, fitting: int | None) -> str:
     return "\n".join(lines)
 
 
-def _fits(policy: Policy, prompt_tokens: int, new_tokens: int, max_tokens: int) -> bool:
+def _fits(policy: Policy, stage: RlStage, prompt_tokens: int, max_tokens: int) -> bool:
     """Return whether it fits on all ranks, which continue or fail together."""
-    return all(policy.world.gather(_fits_here(policy, prompt_tokens, new_tokens, max_tokens)))
+    return all(policy.world.gather(_fits_here(policy, stage, prompt_tokens, max_tokens)))
 
 
-def _fits_here(policy: Policy, prompt_tokens: int, new_tokens: int, max_tokens: int) -> bool:
+def _fits_here(policy: Policy, stage: RlStage, prompt_tokens: int, max_tokens: int) -> bool:
+    new_tokens = stage.sampling.max_new_tokens
     rows = max(1, max_tokens // (prompt_tokens + new_tokens))
     # Different prompts, because a pack stores equal ones only once.
     prompts = [tuple(row >> 2 * place & 3 for place in range(prompt_tokens)) for row in range(rows)]
@@ -83,7 +84,7 @@ def _fits_here(policy: Policy, prompt_tokens: int, new_tokens: int, max_tokens: 
     # Random numbers that dropout uses here must not change later ones.
     with torch.random.fork_rng(devices=[policy.device]):
         try:
-            _learn_nothing(policy, examples, max_tokens)
+            _learn_nothing(policy, examples, max_tokens, has_bonus=stage.entropy.bonus > 0)
         except torch.OutOfMemoryError:
             return False
         finally:
@@ -98,9 +99,11 @@ def _fits_here(policy: Policy, prompt_tokens: int, new_tokens: int, max_tokens: 
     return peak + policy.optimizer.missing_bytes <= room
 
 
-def _learn_nothing(policy: Policy, examples: Sequence[Example], max_tokens: int) -> None:
+def _learn_nothing(policy: Policy, examples: Sequence[Example], max_tokens: int, *, has_bonus: bool) -> None:
     policy.optimizer.begin_gradients()
     with policy.training():
         for microbatch in policy.microbatches(examples, [0.0] * len(examples), max_tokens):
-            logprobs, _ = policy.logprobs(microbatch, 1.0)
-            policy.backward((logprobs * microbatch.weights).sum())
+            logprobs, entropies = policy.logprobs(microbatch, 1.0)
+            # The gradient of entropies needs memory of its own.
+            learned = logprobs + entropies if has_bonus else logprobs
+            policy.backward((learned * microbatch.weights).sum())

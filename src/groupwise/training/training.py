@@ -61,6 +61,8 @@ class Position:
     nonfinite_in_a_row: int = 0
     kl_coefficient: float | None = None
     """Coefficient of the target-seeking controller."""
+    entropy_bonus: float | None = None
+    """Steered bonus of the entropy."""
     sampler: dict[str, Any] | None = None
     """State of the sampler after the newest batch was sampled."""
     last_eval_step: int = -1

@@ -25,13 +25,13 @@ class TokenLoss:
     loss: Tensor
     """[N], with gradient. `update_policy` weights it and divides by the denominator, never the loss function."""
     means: dict[str, Tensor] = field(default_factory=dict)
-    """[N] each, detached: metrics that are averaged over tokens."""
+    """[N] each: metrics that are averaged over tokens, without gradient."""
     maxima: dict[str, Tensor] = field(default_factory=dict)
-    """[N] each, detached: metrics whose maximum over tokens is taken."""
+    """[N] each: metrics whose maximum over tokens is taken."""
 
 
 LossFunction = Callable[[Tensor, Tensor, Microbatch], TokenLoss]
-"""(logprobs [N] with gradient, entropies [N], microbatch) → TokenLoss."""
+"""(logprobs [N], entropies [N], microbatch) → TokenLoss. Both have gradients."""
 
 
 def update_policy(
@@ -91,7 +91,7 @@ class Totals:
     def add(self, loss: Tensor, terms: TokenLoss, num_tokens: int) -> None:
         self._num_tokens += num_tokens
         for name, values in {LOSS: loss, **terms.means}.items():
-            total = values.double().sum()
+            total = values.detach().double().sum()
             self._sums[name] = self._sums[name] + total if name in self._sums else total
         for name, values in terms.maxima.items():
             most = values.max().double()

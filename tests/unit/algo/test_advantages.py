@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -14,6 +16,7 @@ from groupwise.algo.advantages import (
     group_mean_relative,
     group_mean_std,
     leave_one_out,
+    optimal_token,
     returns_to_go,
     soft_length_penalty,
 )
@@ -111,3 +114,33 @@ def test_soft_length_penalty(length: int, expected: float) -> None:
 
 def test_soft_length_penalty_without_a_buffer_is_off() -> None:
     assert soft_length_penalty(100, 100, 0, 2.0) == 0.0
+
+
+token_rows = st.lists(
+    st.tuples(st.floats(-3, 3, width=32), st.lists(st.floats(-6, 0, width=32), max_size=5)), min_size=1, max_size=5
+)
+
+
+@given(rows=token_rows)
+def test_the_optimal_baseline_is_the_weighted_mean_of_the_rewards_at_each_position(
+    rows: list[tuple[float, list[float]]],
+) -> None:
+    returns = [torch.full((len(logprobs),), reward, dtype=torch.float64) for reward, logprobs in rows]
+    found = optimal_token(returns, [torch.tensor(logprobs) for _, logprobs in rows])
+    for place in range(max(len(logprobs) for _, logprobs in rows)):
+        there = [(index, reward, logprobs) for index, (reward, logprobs) in enumerate(rows) if place < len(logprobs)]
+        weights = [sum(1 - math.exp(value) for value in logprobs[: place + 1]) + 1e-6 for _, _, logprobs in there]
+        total = sum(weight * reward for weight, (_, reward, _) in zip(weights, there, strict=True))
+        baseline = total / sum(weights)
+        for index, reward, _ in there:
+            assert found[index][place].item() == pytest.approx(reward - baseline, rel=1e-4, abs=1e-5)
+        if len({reward for _, reward, _ in there}) == 1:
+            assert all(found[index][place] == 0 for index, _, _ in there)
+
+
+def test_the_weights_are_the_squared_gradient_of_the_logits_in_the_mean() -> None:
+    """The gradient of log π(a) by the logits is e_a − π. The mean of its squared length is that of 1 − π(a)."""
+    p = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
+    squares = [(torch.eye(3, dtype=torch.float64)[a] - p).square().sum() for a in range(3)]
+    mean = sum(p[a] * squares[a] for a in range(3))
+    assert float(mean) == pytest.approx(float((p * (1 - p)).sum()))

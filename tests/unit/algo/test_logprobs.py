@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from groupwise.algo.logprobs import chunked_logprobs, head_logprobs, token_entropy, token_logprobs
+from groupwise.algo.logprobs import chunked_logprobs, head_logprobs, token_logprobs, token_measures
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
@@ -51,18 +51,33 @@ def test_entropy_against_a_naive_sum(temperature: float) -> None:
     for row in logits.tolist():
         odds = [math.exp(x / temperature) for x in row]
         expected.append(-sum(o / sum(odds) * math.log(o / sum(odds)) for o in odds))
-    assert token_entropy(logits, temperature).tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert entropy(logits, temperature).tolist() == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 def test_entropy_extremes() -> None:
-    assert token_entropy(torch.zeros(1, 8), 1.0).item() == pytest.approx(math.log(8))
-    assert token_entropy(torch.tensor([[0.0, -torch.inf, -torch.inf]]), 1.0).item() == 0.0
-    assert token_entropy(torch.zeros(0, 8), 1.0).shape == (0,)
+    assert entropy(torch.zeros(1, 8), 1.0).item() == pytest.approx(math.log(8))
+    assert entropy(torch.tensor([[0.0, -torch.inf, -torch.inf]]), 1.0).item() == 0.0
+    assert entropy(torch.zeros(0, 8), 1.0).shape == (0,)
 
 
-def test_entropy_has_no_gradient() -> None:
-    logits = torch.zeros(2, 3, requires_grad=True)
-    assert not token_entropy(logits, 1.0).requires_grad
+def entropy(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    return token_measures(logits, torch.zeros(len(logits), dtype=torch.long), temperature)[1]
+
+
+def test_entropy_gradient_by_hand() -> None:
+    """Odds 1 : 3 at temperature 2: dH/dx = -p (log p + H) / 2. A token that cannot be sampled gets none."""
+    logits = torch.tensor([[0.0, 2 * math.log(3), -torch.inf]], requires_grad=True)
+    entropy(logits, 2.0).sum().backward()
+    nats = -(0.25 * math.log(0.25) + 0.75 * math.log(0.75))
+    expected = [-0.25 * (math.log(0.25) + nats) / 2, -0.75 * (math.log(0.75) + nats) / 2, 0]
+    assert logits.grad is not None
+    assert logits.grad[0].tolist() == pytest.approx(expected, rel=1e-5)
+
+
+def naive_measures(logits: torch.Tensor, ids: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return logprobs and entropies in float64, with autograd's own gradients."""
+    log_p = (logits.double() / temperature).log_softmax(-1)
+    return log_p.gather(1, ids[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
 
 
 @pytest.mark.parametrize("is_plain", [True, False])
@@ -72,20 +87,25 @@ def test_chunks_are_the_whole(is_plain: bool, chunk_tokens: int, temperature: fl
     """Values and gradients, of the hidden states and of the head, against the logits of all tokens at once."""
     generator = torch.Generator().manual_seed(3)
     hidden, weight = (torch.randn(*shape, generator=generator).requires_grad_() for shape in ((7, 5), (11, 5)))
-    ids, grad = torch.randint(11, (7,), generator=generator), torch.randn(7, generator=generator)
-    whole = token_logprobs(hidden @ weight.t(), ids, temperature)
-    expected = torch.autograd.grad(whole, (hidden, weight), grad)
+    ids, (grad, bonus) = torch.randint(11, (7,), generator=generator), torch.randn(2, 7, generator=generator)
+    whole = naive_measures(hidden @ weight.t(), ids, temperature)
     if is_plain:
         logprobs, entropies = head_logprobs(hidden, weight, ids, temperature, chunk_tokens)
     else:
         logprobs, entropies = chunked_logprobs(
             lambda part: part @ weight.t(), hidden, ids, temperature, 11, chunk_tokens
         )
-    torch.testing.assert_close(logprobs, whole, rtol=0, atol=1e-5)
-    torch.testing.assert_close(entropies, token_entropy(hidden @ weight.t(), temperature), rtol=0, atol=1e-5)
-    assert not entropies.requires_grad
-    for ours, theirs in zip(torch.autograd.grad(logprobs, (hidden, weight), grad), expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    for ours, theirs in zip((logprobs, entropies), whole, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, rtol=0, atol=1e-5)
+    # The gradient of the logprobs alone, of both, and of the entropies alone.
+    for used in (slice(0, 1), slice(0, 2), slice(1, 2)):
+        found = torch.autograd.grad(
+            (logprobs, entropies)[used], (hidden, weight), (grad, bonus)[used], retain_graph=True
+        )
+        doubles = (grad.double(), bonus.double())[used]
+        expected = torch.autograd.grad(whole[used], (hidden, weight), doubles, retain_graph=True)
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
 def test_only_what_is_trained_gets_a_gradient() -> None:

@@ -270,7 +270,7 @@ def test_the_edges_are_fine() -> None:
     )
 
 
-@pytest.mark.parametrize("rule", ["batch_mean_std", "group_mean_batch_std"])
+@pytest.mark.parametrize("rule", ["batch_mean_std", "group_mean_batch_std", "optimal_token"])
 def test_a_batch_is_normalized_once(rule: str) -> None:
     refused({"@loss.advantage": rule, "@loss.normalize_batch": True}, "loss.normalize_batch", rule, "remove one")
 
@@ -278,7 +278,8 @@ def test_a_batch_is_normalized_once(rule: str) -> None:
 def test_parts_that_are_normalized_are_neither_clipped_nor_summed() -> None:
     parts = {"@reward.normalize_parts": True}
     refused(parts | {"@reward.min_reward": 0.0}, "normalize_parts", "min_reward and max_reward clip their sum")
-    refused(parts | {"@loss.advantage": "batch_mean_std"}, "reward.normalize_parts", "remove one of the two")
+    for rule in ("batch_mean_std", "optimal_token"):
+        refused(parts | {"@loss.advantage": rule}, "reward.normalize_parts", rule, "remove one of the two")
     refused(parts | {"@kl.place": "reward"}, "reward.normalize_parts", "cancels kl.coefficient", 'kl.place = "loss"')
     make_recipe(changed(parts | {"@kl.place": "reward", "@loss.advantage": "group_mean"}))
 
@@ -412,3 +413,29 @@ def test_synonyms_are_keys_or_values_of_recipes() -> None:
 )
 def test_numbers_outside_of_their_limits(key: str, value: float, message: str) -> None:
     refused({key: value}, message)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fragments"),
+    [
+        ({"@entropy.bonus": -0.1}, ("stages.0.entropy: bonus = -0.1", "0.001 is usual")),
+        ({"@entropy.target": 0.2}, ("stages.0.entropy", "target = 0.2", "bonus = 0 stays 0")),
+        ({"@entropy.top_share": 0}, ("stages.0.entropy: top_share = 0", "0.2 is usual, 1 is off")),
+        ({"@entropy.covariance_share": 1}, ("stages.0.entropy: covariance_share = 1", "0.0002 is usual")),
+        (
+            {"@entropy.covariance_low": 6.0},
+            ("covariance_low = 6.0, covariance_high = 5.0", "the first must be smaller"),
+        ),
+        ({"@entropy.pull_share": 0.002}, ("pull_share = 0.002", "set loss.pull, such as 0.5")),
+        ({"@entropy_coef": 0.1}, ("stages.0.entropy_coef: unknown key; did you mean 'stages.0.entropy.bonus'?",)),
+    ],
+)
+def test_entropy(changes: dict[str, Any], fragments: tuple[str, ...]) -> None:
+    refused(changes, *fragments)
+
+
+def test_what_chooses_tokens_by_covariance_needs_the_old_logprobs() -> None:
+    for entropy, needs in (({}, False), ({"bonus": 0.1, "top_share": 0.2}, False), ({"covariance_share": 0.1}, True)):
+        stage = make_recipe(changed({"@entropy": entropy})).stages[0]
+        assert isinstance(stage, RlStage)
+        assert stage.needs_old_logprobs is needs

@@ -26,10 +26,13 @@ LENGTHS = (4, 1, 7, 3, 2, 5)
 BETA = 0.3
 
 
-def make_batch(seed: int, spread: float = 0.6, has_token_advantages: bool = False) -> tuple[Tensor, list[Example]]:
+def make_batch(
+    seed: int, spread: float = 0.6, has_token_advantages: bool = False, has_choices: bool = False
+) -> tuple[Tensor, list[Example]]:
     """(table of logprobs now, one token id for each; examples whose old, engine and reference logprobs are near it)."""
     dice = torch.Generator().manual_seed(seed)
     now = -0.05 - 3 * torch.rand(sum(LENGTHS), generator=dice)
+    choices = (torch.rand(2, len(now), generator=torch.Generator().manual_seed(seed)) < 0.6).float()
     old, engine, ref = (now + spread * torch.randn(len(now), generator=dice) for _ in range(3))
     examples, start = [], 0
     for index, length in enumerate(LENGTHS):
@@ -44,6 +47,8 @@ def make_batch(seed: int, spread: float = 0.6, has_token_advantages: bool = Fals
                 old_logprobs=old[part],
                 rollout_logprobs=engine[part],
                 ref_logprobs=ref[part],
+                learned_tokens=choices[0][part] if has_choices else None,
+                pulled_tokens=choices[1][part] if has_choices else None,
             )
         )
         start += length
@@ -57,7 +62,7 @@ def fast(stage: RlStage, now: Tensor, examples: list[Example], max_tokens: int) 
     total, clipped = 0.0, torch.zeros(len(now))
     for batch in make_microbatches(update.examples, update.token_weights, max_tokens, torch.device("cpu")):
         logprobs = table[batch.completion_ids]
-        terms: TokenLoss = policy_loss(stage, BETA)(logprobs, torch.zeros_like(logprobs), batch)
+        terms: TokenLoss = policy_loss(stage, BETA, stage.entropy.bonus)(logprobs, logprobs.square(), batch)
         loss = (terms.loss * batch.weights).sum() / update.denominator
         loss.backward()
         total += loss.item()
@@ -82,8 +87,12 @@ def slow(stage: RlStage, now: Tensor, examples: list[Example]) -> tuple[float, l
             example.advantages.tolist(),
         )
         for place, ref in enumerate(example.ref_logprobs.tolist()):
-            surrogate = completion.surrogate(place, stage) * completion.weight(place, stage)
-            losses.append(weight * (surrogate + completion.other_terms(place, ref, stage)))
+            is_learned, is_pulled = (
+                1.0 if chosen is None else chosen[place].item()
+                for chosen in (example.learned_tokens, example.pulled_tokens)
+            )
+            surrogate = completion.surrogate(place, stage) * completion.weight(place, stage) * is_learned
+            losses.append(weight * (surrogate + completion.other_terms(place, ref, stage, is_pulled)))
     total = sum(losses, torch.zeros((), dtype=torch.float64)) / update.denominator
     total.backward()
     assert table.grad is not None
@@ -146,18 +155,24 @@ class Completion:
         drift = sum(engine - now.item() for now, engine in zip(self.now, self.engine, strict=True)) / count
         return 0.0 if self.advantages[place] < 0 and drift > loss.off_policy_mask else weight
 
-    def other_terms(self, place: int, ref: float, stage: RlStage) -> Tensor:
+    def other_terms(self, place: int, ref: float, stage: RlStage, is_pulled: float) -> Tensor:
+        """Pull, KL and bonus. Where a real policy has the entropy, here is the square of the logprob."""
         now, old = self.now[place], self.old[place]
         d = now - ref
         kl = {"k1": d, "k2": d * d / 2, "k3": torch.exp(-d) - 1 + d}[stage.kl.estimator]
         if stage.kl.unbiased:
             kl = torch.exp(now - old) * kl
-        return stage.loss.pull * (now - old) ** 2 + BETA * kl
+        return stage.loss.pull * is_pulled * (now - old) ** 2 - stage.entropy.bonus * now**2 + BETA * kl
 
 
-def changed(stage: RlStage, *, estimator: str = "k3", unbiased: bool = False, **loss: Any) -> RlStage:
+def changed(
+    stage: RlStage, *, estimator: str = "k3", unbiased: bool = False, bonus: float = 0.0, **loss: Any
+) -> RlStage:
     return replace(
-        stage, loss=replace(stage.loss, **loss), kl=replace(stage.kl, estimator=estimator, unbiased=unbiased)
+        stage,
+        loss=replace(stage.loss, **loss),
+        kl=replace(stage.kl, estimator=estimator, unbiased=unbiased),
+        entropy=replace(stage.entropy, bonus=bonus),
     )
 
 
@@ -181,6 +196,7 @@ def test_every_combination_has_the_loss_and_the_gradient_of_the_formulas(surroga
             stage,
             estimator=("k1", "k2", "k3")[seed % 3],
             unbiased=unbiased,
+            bonus=(0.0, 0.2)[seed % 2],
             surrogate=surrogate,
             pull=pull,
             off_policy_mask=mask,
@@ -192,7 +208,7 @@ def test_every_combination_has_the_loss_and_the_gradient_of_the_formulas(surroga
             gate_negative=2.5,
             **correction,
         )
-        now, examples = make_batch(seed, has_token_advantages=seed % 5 == 4)
+        now, examples = make_batch(seed, has_token_advantages=seed % 5 == 4, has_choices=seed % 3 == 1)
         loss, gradient = slow(one, now, examples)
         for max_tokens in (1, 20, 10_000):
             found = fast(one, now, examples, max_tokens)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from groupwise.config import RlStage
 from groupwise.training import rehearsal
 from groupwise.training.rehearsal import DoesNotFit, rehearse
 from tests.factories import tiny_stage
@@ -17,10 +18,10 @@ def try_with(monkeypatch: pytest.MonkeyPatch, room: int, max_tokens: int, can_ab
     """Rehearse where microbatches of up to `room` tokens fit; which sizes were tried."""
     tried: list[int] = []
 
-    def fits(policy: Any, prompt_tokens: int, new_tokens: int, tokens: int) -> bool:
+    def fits(policy: Any, stage: RlStage, prompt_tokens: int, tokens: int) -> bool:
         tried.append(tokens)
-        rows = max(1, tokens // (prompt_tokens + new_tokens))
-        return rows * (prompt_tokens + new_tokens) <= room
+        length = prompt_tokens + stage.sampling.max_new_tokens
+        return max(1, tokens // length) * length <= room
 
     monkeypatch.setattr(rehearsal, "_fits", fits)
     policy: Any = SimpleNamespace(device=torch.device("cuda"), can_abandon=can_abandon)

@@ -7,7 +7,7 @@ import pytest
 
 from groupwise.config import OptimizerConfig
 from groupwise.scoring.credit import falling
-from groupwise.training.grpo import current_beta, next_beta
+from groupwise.training.steering import current_beta, current_bonus, next_beta, next_bonus
 from groupwise.training.training import Position
 from groupwise.training.update import scheduled_rate
 from tests.factories import tiny_stage
@@ -96,3 +96,20 @@ def test_target_is_proportional_near_the_target() -> None:
 def test_falling() -> None:
     assert [falling(step, 4) for step in range(6)] == [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
     assert falling(1000, 0) == 1.0
+
+
+def test_a_fixed_bonus_stays() -> None:
+    stage = tiny_stage("grpo", entropy={"bonus": 0.01})
+    assert current_bonus(stage, Position(stage_step=7)) == 0.01
+    assert next_bonus(stage, 0.01, 0.5) is None
+
+
+def test_a_steered_bonus_grows_below_the_target_and_shrinks_above() -> None:
+    stage = tiny_stage("grpo", entropy={"bonus": 0.01, "target": 0.4, "target_steps": 5})
+    assert next_bonus(stage, 0.01, 0.4) == 0.01
+    assert next_bonus(stage, 0.01, 0.38) == pytest.approx(0.01 * math.exp(0.05 / 0.2 / 5))
+    assert next_bonus(stage, 0.01, 0.0) == pytest.approx(0.01 * math.exp(1 / 5))
+    assert next_bonus(stage, 0.01, 4.0) == pytest.approx(0.01 * math.exp(-1 / 5))
+    # The position remembers. A step without an update says nothing of the entropy.
+    assert current_bonus(stage, Position(entropy_bonus=0.03)) == 0.03
+    assert next_bonus(stage, 0.03, None) == 0.03

@@ -20,8 +20,9 @@ from groupwise.config import OptimizerConfig, RlStage
 from groupwise.data.batch import Example, Microbatch, StepBatch, make_microbatches, weigh
 from groupwise.models.load import load_model
 from groupwise.models.policy import Policy
-from groupwise.training.grpo import choose_examples, current_beta, next_beta
+from groupwise.training.grpo import choose_examples
 from groupwise.training.policy_loss import policy_loss
+from groupwise.training.steering import current_beta, next_beta
 from groupwise.training.update import TokenLoss, scheduled_rate, update_policy
 from groupwise.types import UpdateStats
 from tests.factories import tiny_model, tiny_stage
@@ -80,7 +81,7 @@ def gradient_of(stage: RlStage, examples: Sequence[Example], max_tokens: int) ->
     stats = update_policy(
         policy,
         weigh(examples, stage.loss.weights, constant_length=20),
-        policy_loss(stage, beta=stage.kl.coefficient),
+        policy_loss(stage, beta=stage.kl.coefficient, bonus=stage.entropy.bonus),
         temperature=1.0,
         learning_rate=1e-3,
         max_tokens=max_tokens,
@@ -108,8 +109,9 @@ STAGES = [
     tiny_stage("rloo"),
     tiny_stage("reinforce++", epochs_per_batch=2),
     tiny_stage("gr_reinforce"),
+    tiny_stage("grpo", epochs_per_batch=2, name="bonus", entropy={"bonus": 0.5}),
 ]
-by_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.algorithm)
+by_stage = pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 
 
 @by_stage
@@ -157,6 +159,43 @@ def test_dead_groups_left_out_are_as_good_as_kept_in(rule: str) -> None:
     assert gradient_of(stage, alive, 10_000)[0].loss != pytest.approx(kept[0].loss, rel=1e-2)
 
 
+@pytest.mark.parametrize("has_known_head", [True, False])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_entropy_bonus_has_the_gradient_of_the_models_own_logits(
+    has_known_head: bool, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """−log π − 0.7 H by token, mean over all tokens, against autograd through all logits of one row after the other."""
+    policy = recording()
+    form = policy._find_form()._replace(has_known_head=has_known_head)
+    monkeypatch.setattr(policy, "_find_form", lambda: form)
+    examples = make_examples(5, seed=11)
+
+    def with_bonus(logprobs: Tensor, entropies: Tensor, microbatch: Microbatch) -> TokenLoss:
+        return TokenLoss(-logprobs - 0.7 * entropies, {"policy/entropy_nats": entropies})
+
+    update = weigh(examples, "token_mean")
+    stats = update_policy(policy, update, with_bonus, temperature=temperature, learning_rate=1e-3, max_tokens=60)
+    found = policy.gradient
+    policy.model.zero_grad()
+    total = torch.zeros(())
+    nats = 0.0
+    for example in examples:
+        ids = torch.tensor([example.prompt_ids + example.completion_ids])
+        log_p = (policy.model(input_ids=ids).logits[0] / temperature).log_softmax(-1)[len(example.prompt_ids) - 1 : -1]
+        entropy = -(log_p.exp() * log_p).sum(-1)
+        chosen = log_p.gather(1, torch.tensor(example.completion_ids)[:, None])[:, 0]
+        total = total - (chosen + 0.7 * entropy).sum()
+        nats += entropy.sum().item()
+    num_tokens = sum(len(example.completion_ids) for example in examples)
+    (total / num_tokens).backward()
+    assert stats.loss == pytest.approx(total.item() / num_tokens, rel=1e-5)
+    assert stats.means["policy/entropy_nats"] == pytest.approx(nats / num_tokens, rel=1e-5)
+    for name, parameter in policy.model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-6 * (1 + parameter.grad.abs().max()))
+    policy.model.zero_grad()
+
+
 def test_two_halves_add_up_to_the_whole() -> None:
     """Gradients of two sets of rows under one denominator, by the definition of a sum."""
     stage = tiny_stage("gr_reinforce", loss={"weights": "sequence_sum"})
@@ -190,7 +229,7 @@ def test_padding_does_not_matter(name: str, max_tokens: int) -> None:
             expected = torch.cat([rows[index] for index in microbatch.example_indices])
             assert torch.allclose(logprobs, expected, atol=1e-5)
             assert logprobs.requires_grad
-            assert not entropies.requires_grad
+            assert entropies.requires_grad
 
 
 def test_the_engines_logprobs_are_taken_where_they_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
