@@ -12,7 +12,8 @@ import argparse
 import re
 import tempfile
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +120,60 @@ def packs(name: str) -> tuple[float, str]:
     return 0.0, "equal" if fits_packed_attention(model.config.get_text_config()) else "no"
 
 
+def experts(name: str) -> tuple[float, str]:
+    """Compare the experts that each token of a sequence chooses, in sampling by both engines and in training."""
+    model, tokenizer = make_tiny_family(name), make_tokenizer()
+    engines: list[Engine] = [ReferenceEngine(model, tokenizer, STOPS, 4)]
+    with suppress(ConfigError):
+        native = NativeEngine(model, tokenizer, STOPS, 4)
+        native.find_layout()
+        engines.append(native)
+    policy = Policy(LoadedModel(model, tokenizer, 64, CPU, torch.float32), ema_decay=0.0)
+    policy._find_form()
+    differences = 0
+    for engine in engines:
+        list(engine.generate([request(4, 1)], SamplingParams(max_new_tokens=1), 0))  # It tries the model first.
+        for one in (request(9, 1), request(4, 1), request(20, 1)):
+            with choices(model) as sampled:
+                ((_, group),) = engine.generate([one], SamplingParams(max_new_tokens=8), 0)
+            rollout = group.rollouts[0]
+            with choices(model) as trained:
+                policy.old_logprobs([Example(group.prompt.token_ids, rollout.token_ids)], 1.0, 4096)
+            if not trained:
+                return 0.0, "–"
+            count = len(group.prompt.token_ids) + len(rollout.token_ids) - 1
+            for layer, calls in trained.items():
+                # Without a cache each call has the whole sequence. Its last token predicts nothing and may be left out.
+                parts = [part[-1:] if len(part[-1]) >= count else part for part in (calls, sampled[layer])]
+                ours, theirs = (torch.cat(part)[:count].sort().values for part in parts)
+                assert len(ours) == len(theirs) == count
+                differences += int((ours != theirs).any(dim=1).sum())
+    return float(differences), "equal"
+
+
+@contextmanager
+def choices(model: Any) -> Iterator[dict[str, list[Tensor]]]:
+    """Yield, by layer, the numbers of the experts [tokens, chosen] in each call of the block."""
+    found: dict[str, list[Tensor]] = {}
+
+    def note(path: str) -> Callable[..., None]:
+        def keep(module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+            for value in (*arguments, *named.values()):
+                if isinstance(value, Tensor) and not value.is_floating_point():
+                    found.setdefault(path, []).append(value)
+
+        return keep
+
+    hooks = [
+        module.register_forward_pre_hook(note(path), with_kwargs=True)
+        for path, module in model.named_modules()
+        if type(module).__name__.endswith("Experts")
+    ]
+    yield found
+    for hook in hooks:
+        hook.remove()
+
+
 def lora(name: str) -> float:
     model = make_tiny_family(name)
     add_lora(model, LoraConfig(rank=2, target_modules=linear_names(model)), seed=0)
@@ -187,6 +242,7 @@ COLUMNS: dict[str, Callable[[str], Any]] = {
     "native engine": native,
     "training": training,
     "packs": packs,
+    "experts": experts,
     "LoRA": lora,
     "8-bit weights": eight_bit,
     "checkpointing": checkpointing(True),
@@ -227,6 +283,8 @@ random weights in fp32 on a CPU. `python -m tests.family_table --write` makes th
 - **alone**: equal, and each sequence goes through the model alone, because padding would change the result.
 - **no**: not packed. Sequences are packed on a GPU in bf16 only, by kernels; here their plain form shows where nothing
   leaks from one sequence to the next.
+- For experts: each token of a mixture of experts goes to the same ones in sampling, by either engine, as in training.
+  **–**: the model has no experts, or does not show which are chosen (Doge, JetMoe, Llama 4).
 - A letter: refused before anything is sampled, with the text below the table.
 
 Not listed, because their text model is, or because no tiny model of them can be made here:
@@ -246,7 +304,7 @@ def page(rows: dict[str, dict[str, str]]) -> str:
     return INTRO.format(version=transformers.__version__, left_out=left_out) + "\n".join([*lines, "", *legend]) + "\n"
 
 
-WORDS = ("equal", "alone", "no")
+WORDS = ("equal", "alone", "no", "–")
 
 
 def _letter(number: int) -> str:
@@ -265,7 +323,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write the page")
     parser.add_argument("names", nargs="*", help="families; all by default")
     arguments = parser.parse_args()
-    rows = read_page(PAGE.read_text())
+    rows = read_page(PAGE.read_text()) if arguments.names else {}
     for name in arguments.names or NAMES:
         rows[name] = measure(name)
         print(name, rows[name], flush=True)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from groupwise.config import RlStage, make_recipe
 from groupwise.data.batch import Example, Microbatch, make_microbatches
 from groupwise.distributed.world import World
+from groupwise.models.policy import Measured
 from groupwise.scoring.credit import shape_group
 from groupwise.training.collect import Collected
 from groupwise.training.grpo import choose_examples, make_batch
@@ -71,8 +72,8 @@ class TablePolicy:
     def microbatches(self, examples: list[Example], token_weights: list[float], max_tokens: int) -> list[Microbatch]:
         return make_microbatches(examples, token_weights, max_tokens, self.device)
 
-    def logprobs(self, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
-        return self.table[microbatch.completion_ids], self.entropies[microbatch.completion_ids]
+    def logprobs(self, microbatch: Microbatch, temperature: float) -> Measured:
+        return Measured(self.table[microbatch.completion_ids], self.entropies[microbatch.completion_ids])
 
     def measure(self, examples: list[Example], temperature: float, max_tokens: int) -> list[tuple[Tensor, Tensor]]:
         tables = torch.tensor(OLD), torch.tensor(ENTROPY)

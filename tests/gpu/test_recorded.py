@@ -176,7 +176,7 @@ def test_packs_of_a_policy_are_no_larger_than_recordings(monkeypatch: pytest.Mon
             assert isinstance(batch.inputs, Pack)
             assert len(batch.inputs.token_ids) <= most
             policy.optimizer.begin_gradients()
-            logprobs, _ = policy.logprobs(batch, 1.0)
+            logprobs, *_ = policy.logprobs(batch, 1.0)
             policy.backward(logprobs.sum())
             assert policy._straight._recorded.size_for(batch.inputs) is not None
             policy.optimizer.clear_gradients()

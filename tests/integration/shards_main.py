@@ -9,14 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from groupwise.config import OptimizerConfig, make_recipe
 from groupwise.data.batch import Example, weigh
 from groupwise.distributed.shards import local
 from groupwise.distributed.world import World, join_world
-from groupwise.models.policy import Policy, load_policy
+from groupwise.models.load import LoadedModel
+from groupwise.models.policy import Measured, Policy, load_policy
+from groupwise.models.tiny import make_tokenizer
 from groupwise.training.update import TokenLoss, update_policy
+from tests.families import make_tiny_family
 
 # Of 268, 50 or 2 rows no three ranks have the same number, and of 2 one has none.
 SIZES = {"hidden_size": 36, "intermediate_size": 50, "num_layers": 2, "num_heads": 2, "num_kv_heads": 1}
@@ -27,6 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
     "untied": {"path": "tiny-llama", "gradient_checkpointing": True},
     "unknown head": {"path": "tiny-qwen3"},
     "lora": {"path": "tiny-qwen3", "lora": {"rank": 2}},
+    "mixture": {"path": "tiny-qwen3"},
     "8bit": {"path": "tiny-llama", "tiny": WIDE | {"context_tokens": 64}},
     "quantized": {"path": "tiny-llama", "lora": {"rank": 2}, "quantization": "8bit"},
 }
@@ -37,10 +40,14 @@ def policy_of(case: str, world: World) -> Policy:
     stage = {"algorithm": "grpo", "steps": 1, "problems_per_step": 1, "rollouts_per_problem": 2}
     recipe = make_recipe({"name": "t", "model": model, "task": {"name": "countdown"}, "stages": [stage]})
     policy = load_policy(recipe, world)
+    if case == "mixture":
+        mixture = LoadedModel(make_tiny_family("qwen3_moe"), make_tokenizer(), 64, torch.device("cpu"), torch.float32)
+        policy = Policy(mixture, ema_decay=0.9, world=world)
     if case == "unknown head":
-        policy._is_head_known = False
+        policy._form = policy._find_form()._replace(has_known_head=False)
     moments: Any = "8bit" if case == "8bit" else "fp32"
-    policy.begin_stage(OptimizerConfig(learning_rate=1e-2, moments=moments), keep_reference=True)
+    optimizer = OptimizerConfig(learning_rate=1e-2, moments=moments)
+    policy.begin_stage(optimizer, keep_reference=True, balance_routers=case == "mixture")
     return policy
 
 
@@ -51,8 +58,10 @@ def examples() -> list[Example]:
     return [Example(tuple(row[:5]), tuple(row[5 : 8 + index]), problem_index=0) for index, row in enumerate(drawn)]
 
 
-def likelihood(logprobs: Tensor, entropies: Tensor, microbatch: Any) -> TokenLoss:
-    return TokenLoss(-logprobs, {"entropy": entropies}, {"most": logprobs.detach()})
+def likelihood(measured: Measured, microbatch: Any) -> TokenLoss:
+    logprobs, entropies, imbalance = measured
+    loss = -logprobs if imbalance is None else imbalance - logprobs
+    return TokenLoss(loss, {"entropy": entropies}, {"most": logprobs.detach()})
 
 
 def learn(policy: Policy, steps: int) -> list[Any]:

@@ -137,6 +137,19 @@ def kl_estimate(estimator: str, logprobs: Tensor, ref_logprobs: Tensor) -> Tenso
     return KL_ESTIMATORS[estimator](logprobs - ref_logprobs)
 
 
+def router_imbalance(logits: Tensor, num_chosen: int, completions: Completions) -> Tensor:
+    """Return a value per token [N] from the logits [N, E] of one layer's router: Switch Transformers eq. 4–6.
+
+    Its mean over a completion is E · Σ_i f_i P_i, with the share f_i of the completion's tokens that choose expert i
+    and the mean P_i of its probability. A balanced router has `num_chosen`, the experts that each token chooses.
+    Summed over a completion and not over a batch, it depends on neither microbatches nor ranks.
+    """
+    p = logits.float().softmax(dim=-1)
+    is_chosen = torch.zeros_like(p).scatter_(1, p.topk(num_chosen, dim=-1).indices, 1.0)
+    shares = torch.stack([completions.spread(completions.means(column)) for column in is_chosen.unbind(1)], dim=1)
+    return p.shape[1] * (shares * p).sum(dim=1)
+
+
 def with_divergence(loss: Tensor, divergence: Tensor, coefficient: float) -> Tensor:
     """Return loss + β·KL. For β = ∞ return the limit of that divided by β: the divergence alone."""
     return divergence if math.isinf(coefficient) else loss + coefficient * divergence

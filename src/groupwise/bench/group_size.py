@@ -219,7 +219,7 @@ def _gradients(policy: Policy, scored: ScoredGroup, work: GroupsWork, sketch: Sk
             example = Example(scored.group.prompt.token_ids, rollout.token_ids)
             with policy.training():
                 (microbatch,) = policy.microbatches([example], [1.0], work.microbatch_tokens)
-                logprobs, _ = policy.logprobs(microbatch, work.temperature)
+                logprobs, *_ = policy.logprobs(microbatch, work.temperature)
                 policy.backward(logprobs.mean())
         yield sketch(policy.optimizer.gradients())
         policy.optimizer.clear_gradients()

@@ -129,6 +129,9 @@ class LossConfig(Config):
     off_policy_mask: Annotated[float, Within("[0, 1000]", "0.1 is usual", also=math.inf)] = math.inf
     """Drop completions with a negative advantage if the mean of log(π_engine / π) over their tokens is above this, in
     nats. The KL term stays. inf: off."""
+    router_balance: Annotated[float, Within("[0, 1000]", "0.001 is usual, 0 is off")] = 0.0
+    """Mixture of experts: add this times the load-balancing loss of the routers, which is computed over the tokens of
+    each completion and averaged over layers. 0: off."""
 
     def check(self) -> None:
         require(
@@ -392,9 +395,14 @@ class RlStage(Config):
         return self.kl.offload_reference
 
     @property
+    def balances_routers(self) -> bool:
+        return self.loss.router_balance > 0
+
+    @property
     def learns_without_advantage(self) -> bool:
         """Whether the loss has a term that stays where the advantage is 0."""
-        return self.loss.pull > 0 or self.entropy.bonus > 0 or (self.uses_reference and self.kl.place == "loss")
+        has_kl = self.uses_reference and self.kl.place == "loss"
+        return has_kl or self.loss.pull > 0 or self.balances_routers or self.entropy.bonus > 0
 
     @property
     def needs_old_logprobs(self) -> bool:
@@ -442,6 +450,7 @@ class SftStage(Config):
 
     uses_reference = False
     offloads_reference = False
+    balances_routers = False
 
 
 Stage = RlStage | SftStage

@@ -29,6 +29,7 @@ _WORDS = {
     "gate_positive": "sapo_temperature_pos tau_pos",
     "gate_negative": "sapo_temperature_neg tau_neg",
     "pull": "kl_tau",
+    "router_balance": "router_aux_loss_coef router_aux_loss_coeff aux_loss_coef moe_aux_loss_coeff",
     "bonus": "entropy_coef entropy_coeff entropy_bonus entropy_loss_weight ent_coef",
     "target": "target_entropy entropy_target",
     "top_share": "top_entropy_quantile",

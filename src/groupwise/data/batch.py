@@ -89,6 +89,10 @@ class Rectangle:
     completion_mask: Tensor
     """[B, columns of completion] bool."""
 
+    @property
+    def shape(self) -> torch.Size:
+        return self.input_ids.shape
+
 
 @dataclass(frozen=True, slots=True)
 class Microbatch:

@@ -44,6 +44,11 @@ class Pack:
     """[N] place of the hidden state that each completion token is predicted from."""
     segments: tuple[Segment, ...]
 
+    @property
+    def shape(self) -> torch.Size:
+        """[1, T], as the model gets it."""
+        return self.token_ids[None].shape
+
 
 TokenPair = tuple[tuple[int, ...], tuple[int, ...]]
 """Prompt and completion."""

@@ -26,7 +26,7 @@ from groupwise.kernels.joined import lay_side_by_side
 from groupwise.kernels.plain import PlainPackedStep
 from groupwise.kernels.seam import AttentionForm, attend_with
 from groupwise.models.families import fits_packed_attention, has_silu
-from groupwise.models.head import has_plain_head
+from groupwise.models.head import has_plain_head, predicting
 from groupwise.models.optimizer import GradientSums
 from groupwise.models.placement import device_bytes
 from groupwise.models.recorded import RecordedLayers, filled
@@ -198,10 +198,8 @@ def packed_hidden(model: Any, pack: Pack) -> Tensor:
     Call it inside `attending(model)`.
     """
     attend_with(step_over(pack) if pack.token_ids.is_cuda else PlainPackedStep(pack.segments))
-    hidden: Tensor = model.get_decoder()(
-        input_ids=pack.token_ids[None], position_ids=pack.positions[None], use_cache=False
-    ).last_hidden_state[0]
-    return hidden[pack.predicts]
+    output = model.get_decoder()(input_ids=pack.token_ids[None], position_ids=pack.positions[None], use_cache=False)
+    return predicting(pack, output.last_hidden_state)
 
 
 class PackedDecoder:

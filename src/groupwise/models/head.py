@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from groupwise.algo.logprobs import CHUNK_BYTES, Rows, chunk_tokens_of, chunked_logprobs, head_logprobs
 from groupwise.data.batch import Rectangle
+from groupwise.data.pack import Pack
 from groupwise.models.families import has_plain_logits, logit_factor, logit_softcap
 from groupwise.models.memory_limits import CHUNK_SHARE
 from groupwise.models.optimizer import GradientSums
@@ -79,10 +80,16 @@ def _rows(hidden: Tensor) -> Rows | None:
 
 def padded_hidden(model: Any, inputs: Rectangle) -> Tensor:
     """Return [N, D]: the hidden state that each completion token is predicted from."""
-    hidden: Tensor = model.get_decoder()(**_named(inputs)).last_hidden_state
+    return predicting(inputs, model.get_decoder()(**_named(inputs)).last_hidden_state)
+
+
+def predicting(inputs: Rectangle | Pack, states: Tensor) -> Tensor:
+    """Return [N, D] of [B, T, D]: what belongs to the positions that completion tokens are predicted from."""
+    if isinstance(inputs, Pack):
+        return states[0, inputs.predicts]
     columns = inputs.completion_mask.shape[1]
-    # The hidden state of column t predicts the token in column t + 1.
-    return hidden[:, -columns - 1 : -1][inputs.completion_mask]
+    # The state of column t predicts the token in column t + 1.
+    return states[:, -columns - 1 : -1][inputs.completion_mask]
 
 
 def own_logits(model: Any, inputs: Rectangle) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +32,21 @@ from groupwise.models.lora import add_lora, check_adapters, trainable_parameters
 from groupwise.models.optimizer import GradientSums, MasterAdamW, sums_stay
 from groupwise.models.placement import beside, exchange, to_host
 from groupwise.models.replica import Replica, skeleton_of
+from groupwise.models.routers import Routers
 from groupwise.models.straight import straight_layers
 from groupwise.models.trial import Form, find_form, has_right_packs
 
 AGREEMENT = 1e-4
 """Largest difference, in nats, at which the engine's logprobs replace the trainer's. (A clip range is about 0.2.)"""
+
+
+class Measured(NamedTuple):
+    """What a pass says of the completion tokens, [N] each, with gradients."""
+
+    logprobs: Tensor
+    entropies: Tensor
+    imbalance: Tensor | None = None
+    """How unevenly routers load the experts (`algo.losses.router_imbalance`), in stages that balance them."""
 
 
 def load_policy(recipe: Recipe, world: World | None = None) -> Policy:
@@ -76,6 +86,7 @@ class Policy:
             self._skeleton = skeleton_of(self.model)
             self._shards = Sharded(self.model, decoder_layers(self.model), self.world, self.device)
         self._reference: dict[str, Tensor] = {}
+        self._routers: Routers | None = None
         self._made: MasterAdamW | None = None
         trained = trainable_parameters(self.model) if ema_decay else {}
         self._ema = {name: local(weight.detach()).float().clone() for name, weight in trained.items()}
@@ -103,7 +114,14 @@ class Policy:
         assert isinstance(self._shards, Sharded)
         return Replica(self._skeleton, self._shards, self.device)
 
-    def begin_stage(self, optimizer: OptimizerConfig, *, keep_reference: bool, offload_reference: bool = False) -> None:
+    def begin_stage(
+        self,
+        optimizer: OptimizerConfig,
+        *,
+        keep_reference: bool,
+        offload_reference: bool = False,
+        balance_routers: bool = False,
+    ) -> None:
         """Start with a fresh optimizer and, if wanted, the current policy as the reference."""
         self._made = self._make_optimizer(optimizer, None if self._made is None else self._made.weights)
         weights = self.weights
@@ -112,6 +130,11 @@ class Policy:
         if keep_reference:
             keep = to_host if offload_reference else torch.clone
             self._reference = {name: keep(weight) for name, weight in self._slices().items()}
+        self._routers = Routers(self.model) if balance_routers else None
+        if self._routers is not None:
+            # Without gradients out here, or a sharded model would keep what it gathered, and miss the weights to come.
+            with torch.no_grad():
+                self._shards.run_own(self._routers.check)
 
     def _slices(self) -> dict[str, Tensor]:
         """Return this rank's slice of each trained weight."""
@@ -133,8 +156,15 @@ class Policy:
         form = {"is_packed": self._is_packed, "is_padded": self._find_form().is_padded}
         return make_microbatches(examples, token_weights, most, self.device, **form)
 
-    def logprobs(self, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """Return (logprobs, entropies) of the completion tokens, both with gradients."""
+    def logprobs(self, microbatch: Microbatch, temperature: float) -> Measured:
+        if self._routers is None or not torch.is_grad_enabled():
+            return Measured(*self._run(microbatch, temperature))
+        with self._routers.noting() as noted:
+            measured = self._run(microbatch, temperature)
+        return Measured(*measured, self._routers.imbalance(noted, microbatch))
+
+    def _run(self, microbatch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
+        """Return (logprobs, entropies) of the completion tokens."""
         inputs, ids = microbatch.inputs, microbatch.completion_ids
         if isinstance(inputs, Pack) or self._find_form().has_known_head:
             return self._shards.run(self._logprobs, inputs, ids, temperature)
@@ -209,7 +239,7 @@ class Policy:
         measured: list[tuple[Microbatch, Tensor]] = []
         with attending(self.model) if self._is_packed else nullcontext():
             for microbatch, counts in self.world.in_step(self.microbatches(chosen, [1.0] * len(chosen), max_tokens)):
-                pair = torch.stack(self.logprobs(microbatch, temperature))
+                pair = torch.stack(self.logprobs(microbatch, temperature)[:2])
                 if counts:
                     measured.append((microbatch, pair))
         # Read at the end: reading waits for the GPU, and the next microbatch is made while it is busy.

@@ -65,6 +65,11 @@ _DECLARED: tuple[tuple[str, str, str], ...] = (
     ("policy/learning_rate", "", "Learning rate of the step's last update"),
     ("policy/entropy_nats", "nats", "Mean entropy of the next-token distribution over completion tokens"),
     ("policy/entropy_bonus", "", "Factor of the entropy in the loss"),
+    (
+        "policy/router_imbalance",
+        "",
+        "Load-balancing loss of the routers, mean over layers; balanced ones have the number of experts per token",
+    ),
     ("policy/ratio_mean", "", "Mean over tokens of the probability now, divided by the one before the update"),
     ("policy/ratio_max", "", "Largest such ratio"),
     ("policy/clip_low_share", "share", "Share of tokens whose ratio is clipped from below"),

@@ -146,7 +146,10 @@ def begin_stage(training: Training, stage: Stage) -> None:
     if stage.start_from == "best" and position.best_checkpoint:
         load_best(training)
     training.policy.begin_stage(
-        stage.optimizer, keep_reference=stage.uses_reference, offload_reference=stage.offloads_reference
+        stage.optimizer,
+        keep_reference=stage.uses_reference,
+        offload_reference=stage.offloads_reference,
+        balance_routers=stage.balances_routers,
     )
     training.log.write_event("stage", name=stage.name, index=position.stage_index, step=position.step)
 

@@ -1,6 +1,6 @@
 """The loss of an RL stage per token, and the metrics of its parts:
 
-    surrogate × rollout weight + τ·pull − bonus·entropy + β·KL
+    surrogate × rollout weight + τ·pull − bonus·entropy + balance·imbalance + β·KL
 
 The parts are pure functions of `groupwise.algo` that the stage names. Nothing is averaged here: `update_policy` weights
 the tokens and divides by the update's denominator.
@@ -25,6 +25,7 @@ from groupwise.algo.losses import (
 )
 from groupwise.config import LossConfig, RlStage
 from groupwise.data.batch import Microbatch
+from groupwise.models.policy import Measured
 from groupwise.training.update import LossFunction, TokenLoss
 
 
@@ -32,7 +33,8 @@ def policy_loss(stage: RlStage, beta: float, bonus: float = 0.0) -> LossFunction
     """Return the stage's loss function, with the KL coefficient and the entropy bonus of the step."""
     config = stage.loss
 
-    def token_loss(logprobs: Tensor, entropies: Tensor, microbatch: Microbatch) -> TokenLoss:
+    def token_loss(measured: Measured, microbatch: Microbatch) -> TokenLoss:
+        logprobs, entropies, imbalance = measured
         assert microbatch.advantages is not None
         assert microbatch.rollout_logprobs is not None
         now = logprobs.detach()
@@ -74,6 +76,9 @@ def policy_loss(stage: RlStage, beta: float, bonus: float = 0.0) -> LossFunction
         if bonus > 0:
             loss = loss - bonus * entropies
             means["policy/entropy_bonus"] = torch.full_like(now, bonus)
+        if imbalance is not None:
+            loss = loss + config.router_balance * imbalance
+            means["policy/router_imbalance"] = imbalance
         if microbatch.ref_logprobs is not None:
             for estimator in KL_ESTIMATORS:
                 means[f"kl/ref_{estimator}"] = kl_estimate(estimator, now, microbatch.ref_logprobs)

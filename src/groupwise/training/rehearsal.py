@@ -103,7 +103,8 @@ def _learn_nothing(policy: Policy, examples: Sequence[Example], max_tokens: int,
     policy.optimizer.begin_gradients()
     with policy.training():
         for microbatch in policy.microbatches(examples, [0.0] * len(examples), max_tokens):
-            logprobs, entropies = policy.logprobs(microbatch, 1.0)
+            logprobs, entropies, imbalance = policy.logprobs(microbatch, 1.0)
             # The gradient of entropies needs memory of its own.
             learned = logprobs + entropies if has_bonus else logprobs
+            learned = learned if imbalance is None else learned + imbalance
             policy.backward((learned * microbatch.weights).sum())

@@ -10,12 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from groupwise.base.seeds import shuffled
 from groupwise.config import ConfigError, SftStage
 from groupwise.data.batch import Example, Microbatch, weigh
 from groupwise.models.chat import encode_completion
+from groupwise.models.policy import Measured
 from groupwise.runs.reader import Run
 from groupwise.tasks import prompt_text
 from groupwise.tasks.rows import load_rows, stable_id
@@ -161,5 +160,5 @@ def choose_examples(
     return chosen
 
 
-def likelihood_loss(logprobs: Tensor, entropies: Tensor, microbatch: Microbatch) -> TokenLoss:
-    return TokenLoss(-logprobs, {"policy/entropy_nats": entropies})
+def likelihood_loss(measured: Measured, microbatch: Microbatch) -> TokenLoss:
+    return TokenLoss(-measured.logprobs, {"policy/entropy_nats": measured.entropies})

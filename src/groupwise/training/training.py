@@ -281,7 +281,10 @@ class Training:
         position = Position(**state["position"])
         stage = self.recipe.stages[position.stage_index]
         self.policy.begin_stage(
-            stage.optimizer, keep_reference=stage.uses_reference, offload_reference=stage.offloads_reference
+            stage.optimizer,
+            keep_reference=stage.uses_reference,
+            offload_reference=stage.offloads_reference,
+            balance_routers=stage.balances_routers,
         )
         self.policy.load_state(tensors, position.policy_version)
         self.position = position

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from groupwise.config import OptimizerConfig
 from groupwise.data.batch import Microbatch, Update
-from groupwise.models.policy import Policy
+from groupwise.models.policy import Measured, Policy
 from groupwise.types import UpdateStats
 
 LOSS = "policy/loss"
@@ -30,8 +30,7 @@ class TokenLoss:
     """[N] each: metrics whose maximum over tokens is taken."""
 
 
-LossFunction = Callable[[Tensor, Tensor, Microbatch], TokenLoss]
-"""(logprobs [N], entropies [N], microbatch) → TokenLoss. Both have gradients."""
+LossFunction = Callable[[Measured, Microbatch], TokenLoss]
 
 
 def update_policy(
@@ -56,11 +55,11 @@ def update_policy(
     with policy.training():
         microbatches = policy.microbatches(update.examples, update.token_weights, max_tokens)
         for microbatch, counts in policy.world.in_step(microbatches):
-            logprobs, entropies = policy.logprobs(microbatch, temperature)
+            measured = policy.logprobs(microbatch, temperature)
             if not counts:  # padding: another rank has one more, and all ranks run the same number of passes
-                policy.backward((logprobs * 0).sum())
+                policy.backward((measured.logprobs * 0).sum())
                 continue
-            terms = loss_function(logprobs, entropies, microbatch)
+            terms = loss_function(measured, microbatch)
             weighted = (terms.loss * microbatch.weights).sum() / update.denominator
             policy.backward(weighted)
             totals.add(weighted.detach(), terms, microbatch.num_tokens)

@@ -18,6 +18,7 @@ from torch import Tensor
 from groupwise.algo.losses import SURROGATES, kl_estimate
 from groupwise.config import RlStage
 from groupwise.data.batch import Example, make_microbatches, weigh
+from groupwise.models.policy import Measured
 from groupwise.training.policy_loss import policy_loss
 from groupwise.training.update import TokenLoss
 from tests.factories import tiny_stage
@@ -62,7 +63,7 @@ def fast(stage: RlStage, now: Tensor, examples: list[Example], max_tokens: int) 
     total, clipped = 0.0, torch.zeros(len(now))
     for batch in make_microbatches(update.examples, update.token_weights, max_tokens, torch.device("cpu")):
         logprobs = table[batch.completion_ids]
-        terms: TokenLoss = policy_loss(stage, BETA, stage.entropy.bonus)(logprobs, logprobs.square(), batch)
+        terms: TokenLoss = policy_loss(stage, BETA, stage.entropy.bonus)(Measured(logprobs, logprobs.square()), batch)
         loss = (terms.loss * batch.weights).sum() / update.denominator
         loss.backward()
         total += loss.item()

@@ -19,7 +19,7 @@ from torch import Tensor
 from groupwise.config import OptimizerConfig, RlStage
 from groupwise.data.batch import Example, Microbatch, StepBatch, make_microbatches, weigh
 from groupwise.models.load import load_model
-from groupwise.models.policy import Policy
+from groupwise.models.policy import Measured, Policy
 from groupwise.training.grpo import choose_examples
 from groupwise.training.policy_loss import policy_loss
 from groupwise.training.steering import current_beta, next_beta
@@ -170,8 +170,8 @@ def test_the_entropy_bonus_has_the_gradient_of_the_models_own_logits(
     monkeypatch.setattr(policy, "_find_form", lambda: form)
     examples = make_examples(5, seed=11)
 
-    def with_bonus(logprobs: Tensor, entropies: Tensor, microbatch: Microbatch) -> TokenLoss:
-        return TokenLoss(-logprobs - 0.7 * entropies, {"policy/entropy_nats": entropies})
+    def with_bonus(measured: Measured, microbatch: Microbatch) -> TokenLoss:
+        return TokenLoss(-measured.logprobs - 0.7 * measured.entropies, {"policy/entropy_nats": measured.entropies})
 
     update = weigh(examples, "token_mean")
     stats = update_policy(policy, update, with_bonus, temperature=temperature, learning_rate=1e-3, max_tokens=60)
@@ -225,7 +225,7 @@ def test_padding_does_not_matter(name: str, max_tokens: int) -> None:
         for example, row in zip(examples, rows, strict=True):
             assert row.tolist() == pytest.approx(naive_logprobs(policy.model, example, temperature), abs=2e-5)
         for microbatch in make_microbatches(examples, [1.0] * len(examples), max_tokens, policy.device):
-            logprobs, entropies = policy.logprobs(microbatch, temperature)
+            logprobs, entropies, _ = policy.logprobs(microbatch, temperature)
             expected = torch.cat([rows[index] for index in microbatch.example_indices])
             assert torch.allclose(logprobs, expected, atol=1e-5)
             assert logprobs.requires_grad
@@ -269,8 +269,10 @@ def test_completions_without_tokens_have_no_logprobs() -> None:
 
 
 def loss_of(value: float) -> Any:
-    def token_loss(logprobs: Tensor, entropies: Tensor, microbatch: Microbatch) -> TokenLoss:
-        return TokenLoss(value * logprobs, {"mean": microbatch.completion_ids}, {"max": microbatch.completion_ids})
+    def token_loss(measured: Measured, microbatch: Microbatch) -> TokenLoss:
+        return TokenLoss(
+            value * measured.logprobs, {"mean": microbatch.completion_ids}, {"max": microbatch.completion_ids}
+        )
 
     return token_loss
 
@@ -331,8 +333,8 @@ def test_what_is_not_finite_moves_nothing(value: float) -> None:
 def test_a_gradient_that_is_not_finite_moves_nothing_though_the_loss_is() -> None:
     """√x at 0: the loss is 0, its slope is infinite."""
 
-    def root(logprobs: Tensor, entropies: Tensor, microbatch: Microbatch) -> TokenLoss:
-        return TokenLoss((logprobs - logprobs.detach()).sqrt())
+    def root(measured: Measured, microbatch: Microbatch) -> TokenLoss:
+        return TokenLoss((measured.logprobs - measured.logprobs.detach()).sqrt())
 
     policy = plain_policy()
     before = {name: weight.clone() for name, weight in policy.weights.items()}
@@ -346,8 +348,8 @@ def test_a_gradient_that_is_not_finite_moves_nothing_though_the_loss_is() -> Non
 
 
 def test_a_loss_that_is_not_finite_moves_nothing_though_its_gradient_is() -> None:
-    def shifted(logprobs: Tensor, entropies: Tensor, microbatch: Microbatch) -> TokenLoss:
-        return TokenLoss(logprobs + math.inf)
+    def shifted(measured: Measured, microbatch: Microbatch) -> TokenLoss:
+        return TokenLoss(measured.logprobs + math.inf)
 
     policy = plain_policy()
     before = {name: weight.clone() for name, weight in policy.weights.items()}
