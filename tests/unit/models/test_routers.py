@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from groupwise.algo.completions import Completions
@@ -32,6 +33,8 @@ BALANCED = {
     "mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next",
 }  # fmt: skip
 """Families with routers that transformers balances; doge has the key, and routers that cannot be read."""
+if transformers.__version__.startswith("5.17."):  # It does not show the logits of these.
+    BALANCED -= {"granitemoe", "granitemoe_swa", "granitemoehybrid", "granitemoeshared", "llama4_text"}
 
 
 class Recording(Policy):
@@ -97,7 +100,7 @@ def test_it_is_transformers_loss_for_one_layer_and_one_completion(name: str) -> 
             torch.testing.assert_close(ours, expected)
 
 
-@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral", "granitemoehybrid", "jamba"])
+@pytest.mark.parametrize("name", sorted({"qwen3_moe", "mixtral", "granitemoehybrid", "jamba"} & BALANCED))
 @pytest.mark.parametrize("max_tokens", [1, 40, 4096])
 def test_the_gradient_is_that_of_each_completion_alone(name: str, max_tokens: int) -> None:
     """Whatever shares a microbatch, in training mode, with the mean over completions."""
