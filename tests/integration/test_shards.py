@@ -15,7 +15,6 @@ import pytest
 from tests.integration.shards_main import CASES
 from tests.integration.test_ranks import ENVIRONMENT, command
 
-
 MOST = {
     "quantized": 0.5,  # Quantized weights stay whole on each rank; they are a fourth of what they were.
     "mixture": 0.5,  # Of four experts, two ranks have two each.
