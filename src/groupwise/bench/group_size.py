@@ -270,7 +270,7 @@ def _time(
         lambda: update_policy(
             policy,
             weigh(examples, "sequence_mean"),
-            lambda logprobs, *_: TokenLoss(-logprobs),
+            lambda measured, _: TokenLoss(-measured.logprobs),
             temperature=work.temperature,
             learning_rate=0.0,  # leaves the weights unchanged
             max_tokens=work.microbatch_tokens,

@@ -32,7 +32,7 @@ _NOT_IN_FINGERPRINT = (
 # version started can be resumed.
 _NEW_IN_STAGES = (
     *("loss.normalize_batch", "loss.gate_positive", "loss.gate_negative", "loss.pull", "loss.off_policy_mask"),
-    *("loss.importance_level", "loss.importance_floor", "kl.unbiased", "entropy"),
+    *("loss.importance_level", "loss.importance_floor", "loss.router_balance", "kl.unbiased", "entropy"),
 )
 
 MAX_RECIPE_BYTES = 1 << 20

@@ -56,7 +56,12 @@ def test_ratio_divergence_and_entropy_are_of_the_policy_after_the_step() -> None
     policy.begin_stage(OptimizerConfig(learning_rate=1e-2), keep_reference=False)
     update = weigh(examples, "token_mean")
     stats = update_policy(
-        policy, update, lambda logprobs, *_: TokenLoss(-logprobs), temperature=1.0, learning_rate=1e-2, max_tokens=100
+        policy,
+        update,
+        lambda measured, _: TokenLoss(-measured.logprobs),
+        temperature=1.0,
+        learning_rate=1e-2,
+        max_tokens=100,
     )
     assert stats.is_finite
     weights = copy.deepcopy(policy.model.state_dict())
