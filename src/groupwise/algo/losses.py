@@ -145,9 +145,12 @@ def router_imbalance(logits: Tensor, num_chosen: int, completions: Completions) 
     Summed over a completion and not over a batch, it depends on neither microbatches nor ranks.
     """
     p = logits.float().softmax(dim=-1)
-    is_chosen = torch.zeros_like(p).scatter_(1, p.topk(num_chosen, dim=-1).indices, 1.0)
-    shares = torch.stack([completions.spread(completions.means(column)) for column in is_chosen.unbind(1)], dim=1)
-    return p.shape[1] * (shares * p).sum(dim=1)
+    rows = completions.sequence
+    # Whole numbers, whose sum is the same in any order.
+    counts = p.new_zeros(len(completions.lengths), p.shape[1])
+    counts.index_put_((rows[:, None], p.topk(num_chosen, dim=-1).indices), p.new_ones(()), accumulate=True)
+    shares = num_chosen * counts / counts.sum(dim=1, keepdim=True)
+    return p.shape[1] * (shares[rows] * p).sum(dim=1)
 
 
 def with_divergence(loss: Tensor, divergence: Tensor, coefficient: float) -> Tensor:
