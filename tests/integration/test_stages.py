@@ -237,3 +237,12 @@ def test_every_algorithm_learns_the_toy_task(
     pipeline.train(recipe_with(stages=[stage], evaluation=evaluation), tmp_path / "run")
     parts = [line["metrics"]["reward/part/even"] for line in metrics_lines(tmp_path / "run")]
     assert sum(parts[-5:]) / 5 > sum(parts[:5]) / 5 + 0.1
+
+
+def test_a_run_that_cannot_balance_is_refused_before_its_first_stage(
+    recipe_with: Callable[..., Recipe], tmp_path: Path
+) -> None:
+    recipe = recipe_with(stages=[SFT, GRPO | {"loss": {"router_balance": 0.01}}])
+    with pytest.raises(ConfigError, match=r"^stages\.1\.loss\.router_balance = 0\.01: .* routers of Qwen3ForCausalLM"):
+        pipeline.train(recipe, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

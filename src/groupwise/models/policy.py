@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from groupwise.algo.logprobs import token_measures
-from groupwise.config import OptimizerConfig, Recipe
+from groupwise.config import OptimizerConfig, Recipe, RlStage
 from groupwise.data.batch import Example, Microbatch, Rectangle, make_microbatches
 from groupwise.data.pack import Pack
 from groupwise.distributed.shards import Sharded, Unsharded, local
@@ -32,7 +32,7 @@ from groupwise.models.lora import add_lora, check_adapters, trainable_parameters
 from groupwise.models.optimizer import GradientSums, MasterAdamW, sums_stay
 from groupwise.models.placement import beside, exchange, to_host
 from groupwise.models.replica import Replica, skeleton_of
-from groupwise.models.routers import Routers
+from groupwise.models.routers import Routers, check_routers
 from groupwise.models.straight import straight_layers
 from groupwise.models.trial import Form, find_form, has_right_packs
 
@@ -56,6 +56,9 @@ def load_policy(recipe: Recipe, world: World | None = None) -> Policy:
         add_lora(loaded.model, recipe.model.lora, recipe.seed)
         if family_of(loaded.model) is UNKNOWN:
             check_adapters(loaded.model)
+    for index, stage in enumerate(recipe.stages):
+        if isinstance(stage, RlStage) and stage.balances_routers:
+            check_routers(loaded.model, f"stages.{index}.loss.router_balance = {stage.loss.router_balance}")
     return Policy(loaded, ema_decay=recipe.model.ema_decay, world=world)
 
 
@@ -131,10 +134,6 @@ class Policy:
             keep = to_host if offload_reference else torch.clone
             self._reference = {name: keep(weight) for name, weight in self._slices().items()}
         self._routers = Routers(self.model) if balance_routers else None
-        if self._routers is not None:
-            # Without gradients out here, or a sharded model would keep what it gathered, and miss the weights to come.
-            with torch.no_grad():
-                self._shards.run_own(self._routers.check)
 
     def _slices(self) -> dict[str, Tensor]:
         """Return this rank's slice of each trained weight."""

@@ -6,7 +6,7 @@ The logits are those that transformers records for its own loss. It has one for 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -23,7 +23,8 @@ from groupwise.models.trial import Unusable, attempt
 class Routers:
     def __init__(self, model: Any) -> None:
         self._model = model
-        self._num_chosen = getattr(model.config.get_text_config(), "num_experts_per_tok", 0)
+        self.num_chosen = getattr(model.config.get_text_config(), "num_experts_per_tok", 0)
+        """Experts that each token goes to."""
 
     @contextmanager
     def noting(self) -> Iterator[list[Tensor]]:
@@ -46,23 +47,21 @@ class Routers:
         inputs = microbatch.inputs
         completions = Completions(microbatch.sequence, microbatch.lengths)
         layers = (predicting(inputs, logits.view(*inputs.shape, -1)) for logits in noted)
-        return torch.stack([router_imbalance(logits, self._num_chosen, completions) for logits in layers]).mean(dim=0)
+        return torch.stack([router_imbalance(logits, self.num_chosen, completions) for logits in layers]).mean(dim=0)
 
-    def check(self) -> None:
-        """Refuse a model whose routers transformers does not balance. It runs the model on a few tokens."""
-        noted: list[Tensor] = []
-        if hasattr(self._model.config.get_text_config(), "router_aux_loss_coef"):
-            ids = torch.arange(1, 5, device=self._model.device)[None]
-            try:
-                with self.noting() as noted:
-                    attempt(self._model, input_ids=ids, use_cache=False)
-            except Unusable:
-                noted = []
-        if not noted or not self._num_chosen:
-            raise ConfigError(
-                f"loss.router_balance: transformers has no loss that balances routers of {type(self._model).__name__}; "
-                "remove the key"
-            )
+
+@torch.no_grad()
+def check_routers(model: Any, key: str) -> None:
+    """Refuse a model whose routers transformers does not balance. It runs the model on a few tokens."""
+    routers, noted = Routers(model), list[Tensor]()
+    if hasattr(model.config.get_text_config(), "router_aux_loss_coef"):
+        ids = torch.arange(1, 5, device=model.device)[None]
+        with suppress(Unusable), routers.noting() as noted:
+            attempt(model, input_ids=ids, use_cache=False)
+    if not noted or not routers.num_chosen:
+        raise ConfigError(
+            f"{key}: transformers has no loss that balances the routers of {type(model).__name__}; remove the key"
+        )
 
 
 def _ask(decoder: Any, arguments: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

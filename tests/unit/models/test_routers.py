@@ -15,13 +15,15 @@ from groupwise.algo.losses import router_imbalance
 from groupwise.config import LoraConfig, OptimizerConfig, RlStage
 from groupwise.config.build import ConfigError
 from groupwise.data.batch import Example, Microbatch, weigh
+from groupwise.data.pack import Pack
 from groupwise.models.load import LoadedModel, recompute_activations
 from groupwise.models.lora import add_lora
 from groupwise.models.policy import Measured, Policy
-from groupwise.models.routers import Routers
+from groupwise.models.routers import Routers, check_routers
 from groupwise.models.tiny import make_tokenizer
 from groupwise.training.policy_loss import policy_loss
 from groupwise.training.update import TokenLoss, update_policy
+from groupwise.types import UpdateStats
 from tests.factories import tiny_stage
 from tests.families import NAMES, make_tiny_family
 from tests.family_table import EXAMPLES, ids
@@ -57,6 +59,11 @@ def only_imbalance(measured: Measured, microbatch: Microbatch) -> TokenLoss:
     return TokenLoss(measured.imbalance, {"imbalance": measured.imbalance})
 
 
+def balance(policy: Policy, max_tokens: int = 4096) -> UpdateStats:
+    update = weigh(EXAMPLES, "sequence_mean")
+    return update_policy(policy, update, only_imbalance, temperature=1.0, learning_rate=1e-2, max_tokens=max_tokens)
+
+
 def layer_loss(logits: Tensor, num_chosen: int) -> Tensor:
     """E · Σ f P of one layer and one sequence [T, E], expert by expert."""
     p = logits.softmax(-1)
@@ -89,14 +96,15 @@ def test_it_is_transformers_loss_for_one_layer_and_one_completion(name: str) -> 
     routers = Routers(model)
     with torch.no_grad(), routers.noting() as noted:
         model(input_ids=torch.tensor([ids(9, 0)]), use_cache=False)
+    check_routers(model, "the key")
     theirs = getattr(sys.modules[type(model).__module__], "load_balancing_loss_func", None)
     completions = Completions(torch.zeros(9, dtype=torch.long), (9,))
     assert noted
     for logits in noted:
-        ours = router_imbalance(logits, routers._num_chosen, completions).mean()
-        torch.testing.assert_close(ours, layer_loss(logits, routers._num_chosen))
-        if theirs is not None:  # Llama 4 has the key, and its loss is another.
-            expected = theirs((logits,), logits.shape[1], routers._num_chosen)
+        ours = router_imbalance(logits, routers.num_chosen, completions).mean()
+        torch.testing.assert_close(ours, layer_loss(logits, routers.num_chosen))
+        if theirs is not None:  # Llama 4 has the key, and no function of that name.
+            expected = theirs((logits,), logits.shape[1], routers.num_chosen)
             torch.testing.assert_close(ours, expected)
 
 
@@ -104,9 +112,25 @@ def test_it_is_transformers_loss_for_one_layer_and_one_completion(name: str) -> 
 @pytest.mark.parametrize("max_tokens", [1, 40, 4096])
 def test_the_gradient_is_that_of_each_completion_alone(name: str, max_tokens: int) -> None:
     """Whatever shares a microbatch, in training mode, with the mean over completions."""
+    is_like_each_completion_alone(policy_of(name), name, max_tokens)
+
+
+def test_the_gradient_with_the_models_own_head() -> None:
+    policy = policy_of("qwen3_moe")
+    policy._form = policy._find_form()._replace(has_known_head=False)
+    is_like_each_completion_alone(policy, "qwen3_moe", 4096)
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "mixtral"])
+def test_the_gradient_in_packs(name: str) -> None:
     policy = policy_of(name)
-    update = weigh(EXAMPLES, "sequence_mean")
-    stats = update_policy(policy, update, only_imbalance, temperature=1.0, learning_rate=1e-3, max_tokens=max_tokens)
+    policy._is_packed = True
+    assert isinstance(policy.microbatches(EXAMPLES, [1.0] * 3, 4096)[0].inputs, Pack)
+    is_like_each_completion_alone(policy, name, 4096)
+
+
+def is_like_each_completion_alone(policy: Recording, name: str, max_tokens: int) -> None:
+    stats = balance(policy, max_tokens)
     plain = make_tiny_family(name)
     losses = [slow_loss(plain, example) for example in EXAMPLES]
     loss = torch.stack(losses).mean()
@@ -126,15 +150,8 @@ def test_recomputing_changes_no_gradient(which: Any) -> None:
     plain, model = policy_of("qwen3_moe"), make_tiny_family("qwen3_moe")
     recompute_activations(model, which)
     recomputing = policy_of("qwen3_moe", model)
-    for policy in (plain, recomputing):
-        update_policy(
-            policy,
-            weigh(EXAMPLES, "sequence_mean"),
-            only_imbalance,
-            temperature=1.0,
-            learning_rate=1e-3,
-            max_tokens=4096,
-        )
+    balance(plain)
+    balance(recomputing)
     for key, gradient in plain.gradient.items():
         torch.testing.assert_close(recomputing.gradient[key], gradient, msg=key)
 
@@ -175,21 +192,11 @@ def test_it_lowers_the_imbalance_through_adapters_alone() -> None:
     add_lora(model, LoraConfig(rank=4, target_modules=("q_proj", "o_proj")), seed=0)
     policy = Policy(LoadedModel(model, make_tokenizer(), 64, CPU, torch.float32), ema_decay=0.0)
     policy.begin_stage(OptimizerConfig(learning_rate=1e-2), keep_reference=False, balance_routers=True)
-    seen = [
-        update_policy(
-            policy,
-            weigh(EXAMPLES, "sequence_mean"),
-            only_imbalance,
-            temperature=1.0,
-            learning_rate=1e-2,
-            max_tokens=4096,
-        ).loss
-        for _ in range(20)
-    ]
+    seen = [balance(policy).loss for _ in range(20)]
     assert seen[-1] < seen[0] - 0.05
 
 
 @pytest.mark.parametrize("name", sorted({"llama", "deepseek_v3", "doge"} & set(NAMES)))
 def test_other_models_are_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match=r"^loss\.router_balance: .* routers of \w+ForCausalLM; remove the key$"):
-        policy_of(name)
+    with pytest.raises(ConfigError, match=r"^the key: .* routers of \w+ForCausalLM; remove the key$"):
+        check_routers(make_tiny_family(name), "the key")
