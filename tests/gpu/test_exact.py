@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from groupwise.algo.completions import Completions
 from groupwise.algo.losses import SURROGATES, SurrogateInputs
 from groupwise.config import Recipe
 from groupwise.models import optimizer
@@ -55,11 +56,12 @@ def test_a_surrogate_of_many_tokens_has_one_gradient(name: str) -> None:
     lengths = torch.randint(1, 400, (96,), generator=dice)
     sequence = torch.arange(len(lengths)).repeat_interleave(lengths)
     now, old, advantages = (torch.randn(len(sequence), generator=dice) / 10 for _ in range(3))
+    limits = {"clip_low": 0.2, "clip_high": 0.3, "dual_clip": 3.0, "gate_positive": 1.0, "gate_negative": 1.05}
 
     def gradient(device: str) -> torch.Tensor:
         logprobs = now.to(device).requires_grad_()
-        constants = (old.to(device), advantages.to(device), sequence.to(device))
-        inputs = SurrogateInputs(logprobs, *constants, len(lengths), clip_low=0.2, clip_high=0.3, dual_clip=3.0)
+        completions = Completions(sequence.to(device), tuple(lengths.tolist()))
+        inputs = SurrogateInputs(logprobs, old.to(device), advantages.to(device), completions, **limits)
         SURROGATES[name](inputs).loss.sum().backward()
         assert logprobs.grad is not None
         return logprobs.grad.cpu()

@@ -227,12 +227,15 @@ def test_fp32_draws_what_the_plain_runner_draws(
         NativeEngine, "_make_runner", lambda self, layout, **sizes: Runner(self._model, layout, **sizes)
     )
     plain = sample(model, requests, 20, sampling)
-    same = [
-        ours.token_ids == theirs.token_ids
+    pairs = [
+        pair
         for left, right in zip(fast, plain, strict=True)
-        for ours, theirs in zip(left.rollouts, right.rollouts, strict=True)
+        for pair in zip(left.rollouts, right.rollouts, strict=True)
     ]
-    assert sum(same) >= len(same) - 1  # tf32 rounds the attention scores: a tie may fall the other way
+    same = [(ours, theirs) for ours, theirs in pairs if ours.token_ids == theirs.token_ids]
+    assert len(same) >= len(pairs) - 1  # sums are added up in another order: a tie may fall the other way
+    for ours, theirs in same:
+        torch.testing.assert_close(ours.rollout_logprobs, theirs.rollout_logprobs, rtol=0, atol=2e-5)
 
 
 def test_what_is_drawn_does_not_depend_on_the_batch() -> None:

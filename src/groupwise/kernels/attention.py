@@ -29,7 +29,7 @@ LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 @triton.jit
 def scores(q, k, scale, softcap, HAS_SOFTCAP: tl.constexpr):
     """Return attention scores as logarithms to base 2."""
-    x = tl.dot(q, tl.trans(k)) * scale
+    x = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     if HAS_SOFTCAP:
         x = softcap * (2 / (1 + tl.exp(-2 * x / softcap)) - 1)
     return x * LOG2_E
@@ -47,8 +47,8 @@ def absorb(x, v, peak, total, acc):
     p = tl.where(x > LOWEST / 2, tl.exp2(x - new_peak[:, None]), 0.0).to(v.dtype)
     shrink = tl.exp2(peak - new_peak)
     ones = tl.full((x.shape[1], 16), 1.0, v.dtype)
-    total = total * shrink + tl.max(tl.dot(p, ones), 1)
-    acc = acc * shrink[:, None] + tl.dot(p, v)
+    total = total * shrink + tl.max(tl.dot(p, ones, input_precision="ieee"), 1)
+    acc = acc * shrink[:, None] + tl.dot(p, v, input_precision="ieee")
     return new_peak, total, acc
 
 
