@@ -76,6 +76,9 @@ class PlainOps:
         dx, dweight = torch.autograd.grad(out, leaves, grad)
         return dx if around is None else dx + around, out.detach(), dweight
 
+    def angles(self, embeddings: Any) -> Any:
+        return tuple(part[0] for part in embeddings)
+
     def turn_heads(self, heads: Any, rotary: Any, out: Any, sign: float) -> None:
         cos, sin = rotary
         for source, target in zip(heads[:2], out[:2], strict=True):

@@ -18,6 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 CHUNK_BYTES = 256 << 20
 """Size of the fp32 logits of a chunk."""
+CPU_CHUNK_BYTES = 12 << 20
+"""The same on a CPU: what fits into the caches of most."""
 
 
 def token_logprobs(logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> Tensor:
@@ -148,8 +150,9 @@ class _HeadLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, token_ids: Tensor, form: Any) -> tuple[Tensor, Tensor]:
         temperature, size, rows, _ = form
+        wide = weight.to(hidden.dtype)
         chunks = [
-            rows.measure(_logits(hidden[start : start + size], weight), token_ids[start : start + size], temperature)
+            rows.measure(_logits(hidden[start : start + size], wide), token_ids[start : start + size], temperature)
             for start in range(0, max(1, hidden.shape[0]), size)
         ]
         logprobs, totals, entropies = (torch.cat(parts) for parts in zip(*chunks, strict=True))
@@ -168,16 +171,18 @@ class _HeadLogprobs(torch.autograd.Function):
         temperature, size, rows, grad_weight = ctx.form
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         has_sum = grad_weight is not None
-        grad_hidden = torch.empty_like(hidden) if needs_hidden else None
+        # On a CPU the states are in fp32 where the matrix is in bf16, whose type is wide enough for gradients.
+        wide = weight.to(hidden.dtype)
+        grad_hidden = torch.empty_like(hidden, dtype=weight.dtype) if needs_hidden else None
         for start in range(0, hidden.shape[0], size):
             part = slice(start, start + size)
-            logits = _logits(hidden[part], weight)
+            logits = _logits(hidden[part], wide)
             bonus = None
             if entropy_grad is not None:
                 log_p = logits.div(temperature).sub_(totals[part, None])
                 bonus = _entropy_slope(log_p, entropies[part], entropy_grad[part] / temperature)
                 del log_p
-            slope = rows.slope(logits, token_ids[part], totals[part], grad[part], temperature, hidden.dtype)
+            slope = rows.slope(logits, token_ids[part], totals[part], grad[part], temperature, weight.dtype)
             del logits
             if bonus is not None:
                 slope += bonus
@@ -186,9 +191,9 @@ class _HeadLogprobs(torch.autograd.Function):
                     torch.mm(slope, weight, out=grad_hidden[part])
                 if needs_weight:
                     # Chunks are summed in fp32: a bf16 sum would lose what later chunks add.
-                    grad_weight = _add_product(grad_weight, slope, hidden[part])
+                    grad_weight = _add_product(grad_weight, slope, hidden[part].to(weight.dtype))
         handed = grad_weight.to(weight.dtype) if needs_weight and not has_sum else None
-        return grad_hidden, handed, None, None
+        return None if grad_hidden is None else grad_hidden.to(hidden.dtype), handed, None, None
 
 
 def _add_product(total: Tensor | None, slope: Tensor, hidden: Tensor) -> Tensor:

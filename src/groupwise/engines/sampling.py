@@ -17,6 +17,8 @@ from groupwise.types import SamplingParams
 _MASK = 0xFFFFFFFF
 MAX_NOISE = 16.7
 """Upper bound of the noise: -log(-log(1 - 2^-24)) = 16.64."""
+CHUNK_BYTES = 2 << 20
+"""Size of the logits from which tokens are drawn at once on a CPU: what fits into a cache."""
 FEW = 10
 """If fewer than one in this many tokens can win, they are handled one by one."""
 
@@ -29,14 +31,22 @@ def draw_tokens(
     Truncation decides what can be drawn and leaves the logprobs alone, as the trainer computes them. Greedy sampling
     (temperature 0) reports the logprob at temperature 1, because its own distribution is a point.
     """
+    keys = _row_keys(seeds_B, positions_B)
+    size = max(1, CHUNK_BYTES // (4 * logits_BV.shape[1])) if logits_BV.device.type == "cpu" else len(logits_BV)
+    pairs = [_draw(*chunk, sampling) for chunk in zip(logits_BV.split(size), keys.split(size), strict=True)]
+    return torch.cat([tokens for tokens, _ in pairs]), torch.cat([logprobs for _, logprobs in pairs])
+
+
+def _draw(logits: Tensor, keys: Tensor, sampling: SamplingParams) -> tuple[Tensor, Tensor]:
+    scaled = logits.float() / (sampling.temperature or 1.0)
+    # Not log_softmax, whose sum over a large vocabulary is off by 1e-5 on a CPU.
+    totals = scaled.logsumexp(dim=-1)
     if sampling.temperature == 0:
-        log_p = logits_BV.float().log_softmax(dim=-1)
-        tokens = log_p.argmax(dim=-1)
+        tokens = scaled.argmax(dim=-1)
     else:
-        log_p = (logits_BV.float() / sampling.temperature).log_softmax(dim=-1)
-        kept = truncate(log_p, sampling.top_k, sampling.top_p, sampling.min_p)
-        tokens = _noisy_argmax(kept, _row_keys(seeds_B, positions_B))
-    return tokens, log_p.gather(1, tokens[:, None])[:, 0]
+        log_p = scaled - totals[:, None]
+        tokens = _noisy_argmax(truncate(log_p, sampling.top_k, sampling.top_p, sampling.min_p), keys)
+    return tokens, scaled.gather(1, tokens[:, None])[:, 0] - totals
 
 
 def truncate(logits_BV: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 
 
+_DTYPES = (torch.bfloat16, torch.float32)
+
+
 @dataclass(frozen=True, slots=True)
 class Adapter:
     """The LoRA adapters of the layers: each adds up · (down · x) × scaling."""
@@ -42,7 +45,7 @@ def lay_side_by_side(modules: Sequence[nn.Module]) -> None:
 
 
 def join(modules: Sequence[nn.Module]) -> Joined | None:
-    """Join bf16 matrices, with or without adapters, that are adjacent in memory; None if they are not."""
+    """Join matrices in bf16 or fp32, with or without adapters, that are adjacent in memory; None if they are not."""
     parts = _parts(modules)
     joined = {name: _joined(tensors) for name, tensors in parts.items()}
     if not parts or any(tensor is None for tensor in joined.values()):
@@ -109,7 +112,7 @@ def _scaling(module: Any) -> float:
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor | None:
-    if any(part is None or part.dtype != torch.bfloat16 or not part.is_contiguous() for part in parts):
+    if any(part is None or part.dtype not in _DTYPES or not part.is_contiguous() for part in parts):
         return None
     storage, end = parts[0].untyped_storage().data_ptr(), parts[0].data_ptr()
     for part in parts:

@@ -134,6 +134,12 @@ def _turn_heads(
         tl.store(target + D // 2, turn(second, first, c2, s2).to(dtype), mask=mask)
 
 
+def angles(embeddings: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return cos and sin [T, D] of those of a model [1, T, D]."""
+    cos, sin = (part[0].contiguous() for part in embeddings)
+    return cos, sin
+
+
 def turn_heads(
     heads: tuple[Tensor, Tensor, Tensor], rotary: tuple[Tensor, Tensor], out: tuple[Tensor, Tensor, Tensor], sign: float
 ) -> None:
@@ -202,6 +208,7 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
 class TritonOps:
     """The functions of this module as one object."""
 
+    angles = staticmethod(angles)
     norm = staticmethod(norm)
     add_norm = staticmethod(add_norm)
     norm_backward = staticmethod(norm_backward)

@@ -24,20 +24,23 @@ from torch import Tensor, nn
 from groupwise.data.pack import Pack
 from groupwise.kernels.joined import lay_side_by_side
 from groupwise.kernels.plain import PlainPackedStep
+from groupwise.kernels.plain_layer import PlainOps
 from groupwise.kernels.seam import AttentionForm, attend_with
 from groupwise.models.families import fits_packed_attention, has_silu
 from groupwise.models.head import has_plain_head, predicting
 from groupwise.models.optimizer import GradientSums
 from groupwise.models.placement import device_bytes
 from groupwise.models.recorded import RecordedLayers, filled
-from groupwise.models.straight import Heads, run_layer, straight_layers, straighten
+from groupwise.models.straight import Heads, PackStep, run_layer, straight_layers, straighten
 
 T = TypeVar("T")
 
 
 def fuse(model: Any, sums: GradientSums | None = None) -> bool:
     """Put fused forms into a model, permanently. Return whether it can train on packed sequences."""
-    if model.device.type != "cuda" or model.dtype != torch.bfloat16:
+    if model.device.type == "cpu":
+        return _fuse_plainly(model, sums)
+    if model.dtype != torch.bfloat16:
         return False
     from groupwise.kernels.layer_training import TritonOps
 
@@ -49,10 +52,7 @@ def fuse(model: Any, sums: GradientSums | None = None) -> bool:
             if forward is not None:
                 # A bound method, not a closure: a deep copy of the model binds it to its own module.
                 module.forward = types.MethodType(forward, module)
-        for module in model.modules():
-            for names in (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")):
-                if all(hasattr(module, name) for name in names):
-                    lay_side_by_side([getattr(module, name) for name in names])
+        _join_projections(model)
     for place in _rotary_places(model):
         if not isinstance(place.apply_rotary_pos_emb, partial):
             place.apply_rotary_pos_emb = partial(_fast_rotary, place.apply_rotary_pos_emb)
@@ -60,6 +60,23 @@ def fuse(model: Any, sums: GradientSums | None = None) -> bool:
     if is_packed:  # Elsewhere a straight layer is of no use, and its own forward would not be recomputed any more.
         straighten(model, TritonOps(), sums)
     return is_packed
+
+
+def _fuse_plainly(model: Any, sums: GradientSums | None) -> bool:
+    is_packed = has_plain_head(model) and fits_packed_attention(model.config.get_text_config())
+    if is_packed:
+        with torch.no_grad():
+            _join_projections(model)
+        straighten(model, PlainOps(), sums)
+    # Elsewhere a type with few digits would round between the products as well, otherwise than the engine does.
+    return is_packed and (model.dtype == torch.float32 or bool(straight_layers(model)))
+
+
+def _join_projections(model: Any) -> None:
+    for module in model.modules():
+        for names in (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")):
+            if all(hasattr(module, name) for name in names):
+                lay_side_by_side([getattr(module, name) for name in names])
 
 
 _norm_forms: dict[type, bool | None] = {}
@@ -162,7 +179,7 @@ class PackedStep:
         q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
         return packed_attention(q, k, v, self._tiles, scale=form.scale, window=form.window)[None]
 
-    def forward(self, heads: Heads, form: AttentionForm) -> tuple[Tensor, Tensor]:
+    def forward(self, layer: int, heads: Heads, form: AttentionForm) -> tuple[Tensor, Tensor]:
         from groupwise.kernels.packed import attend_packed
 
         return attend_packed(*heads, self._tiles, form.scale, form.window)
@@ -173,7 +190,9 @@ class PackedStep:
         return attend_packed_backward(grad, *heads, out, lse, self._tiles, form.scale, form.window)
 
 
-def step_over(pack: Pack) -> PackedStep:
+def step_over(pack: Pack) -> PackStep:
+    if not pack.token_ids.is_cuda:
+        return PlainPackedStep(pack.segments)
     from groupwise.kernels.packed import PackedTiles
 
     return PackedStep(PackedTiles(pack.segments, pack.positions))
@@ -197,7 +216,7 @@ def packed_hidden(model: Any, pack: Pack) -> Tensor:
 
     Call it inside `attending(model)`.
     """
-    attend_with(step_over(pack) if pack.token_ids.is_cuda else PlainPackedStep(pack.segments))
+    attend_with(step_over(pack))
     output = model.get_decoder()(input_ids=pack.token_ids[None], position_ids=pack.positions[None], use_cache=False)
     return predicting(pack, output.last_hidden_state)
 

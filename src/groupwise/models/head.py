@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from groupwise.algo.logprobs import CHUNK_BYTES, Rows, chunk_tokens_of, chunked_logprobs, head_logprobs
+from groupwise.algo.logprobs import CHUNK_BYTES, CPU_CHUNK_BYTES, Rows, chunk_tokens_of, chunked_logprobs, head_logprobs
 from groupwise.data.batch import Rectangle
 from groupwise.data.pack import Pack
 from groupwise.models.families import has_plain_logits, logit_factor, logit_softcap
@@ -19,10 +19,11 @@ from groupwise.models.placement import device_bytes
 
 
 def has_plain_head(model: Any) -> bool:
-    """Whether the head is a single bf16 matrix on a GPU: no bias, adapter, quantization, scale or soft cap."""
+    """Whether the head is a single matrix, in bf16 if on a GPU: no bias, adapter, quantization, scale or soft cap."""
     head = model.get_output_embeddings()
-    is_matrix = type(head) is nn.Linear and head.bias is None and head.weight.dtype == torch.bfloat16
-    return is_matrix and head.weight.is_cuda and has_plain_logits(model.config.get_text_config())
+    dtypes = (torch.bfloat16,) if model.device.type == "cuda" else (torch.bfloat16, torch.float32)
+    is_matrix = type(head) is nn.Linear and head.bias is None and head.weight.dtype in dtypes
+    return is_matrix and has_plain_logits(model.config.get_text_config())
 
 
 def finish_logits(config: Any, logits: Tensor) -> Tensor:
@@ -38,7 +39,7 @@ class Head:
     def __init__(self, model: Any, sums: GradientSums) -> None:
         self._sums = sums
         config = model.config.get_text_config()
-        self._chunk_bytes = CHUNK_BYTES
+        self._chunk_bytes = CPU_CHUNK_BYTES
         if model.device.type == "cuda":
             # Larger chunks make faster products, if there is memory for them.
             share = int(device_bytes(model.device) * CHUNK_SHARE)

@@ -240,8 +240,9 @@ class MasterAdamW:
 
 
 def offers_sum(parameter: Tensor) -> bool:
-    """Whether a sum is offered: for whole weights on a GPU that are not in fp32. A slice gets its gradient later."""
-    return parameter.is_cuda and parameter.dtype != torch.float32 and local(parameter) is parameter
+    """Whether a sum is offered: for whole weights, except those in fp32 on a GPU. A slice gets its gradient later."""
+    is_wanted = parameter.device.type == "cpu" or parameter.dtype != torch.float32
+    return is_wanted and local(parameter) is parameter
 
 
 def sums_stay(parameters: Iterable[Tensor]) -> bool:

@@ -72,7 +72,8 @@ class Policy:
         self.stop_token_ids = stop_token_ids(loaded.tokenizer, loaded.model)
         self._sums = GradientSums()
         self._is_packed = fuse(loaded.model, self._sums)
-        is_straight = self._is_packed and self.world.is_alone and bool(straight_layers(loaded.model))
+        is_cuda, is_alone = self.device.type == "cuda", self.world.is_alone
+        is_straight = self._is_packed and is_cuda and is_alone and bool(straight_layers(loaded.model))
         self._straight = PackedDecoder(loaded.model) if is_straight else None
         # Where passes are recorded, a larger pack would need memory besides that of the recordings.
         is_recorded = sums_stay(trainable_parameters(loaded.model).values())

@@ -44,6 +44,10 @@ class LayerOps(Protocol):
     def norm_backward(
         self, grad: Tensor, x: Tensor, weight: Tensor, eps: float, around: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]: ...
+    def angles(self, embeddings: Rotary) -> Rotary:
+        """Return cos and sin [T, D] as `turn_heads` takes them, from those of the model [1, T, D]."""
+        ...
+
     def turn_heads(self, heads: Heads, rotary: Rotary, out: Heads, sign: float) -> None: ...
     def gate(self, joined: Tensor) -> Tensor: ...
     def gate_backward(self, grad: Tensor, joined: Tensor) -> tuple[Tensor, Tensor]: ...
@@ -55,10 +59,15 @@ class LayerOps(Protocol):
 
 
 @runtime_checkable
-class PackStep(Protocol):
+class HeadStep(Protocol):
+    """Attention over heads that a straight layer made."""
+
+    def forward(self, layer: int, heads: Heads, form: AttentionForm) -> tuple[Tensor, Tensor]: ...
+
+
+class PackStep(HeadStep, Protocol):
     """Attention within a pack, in two passes."""
 
-    def forward(self, heads: Heads, form: AttentionForm) -> tuple[Tensor, Tensor]: ...
     def backward(self, grad: Tensor, heads: Heads, out: Tensor, lse: Tensor, form: AttentionForm) -> Heads: ...
 
 
@@ -239,7 +248,7 @@ class StraightLayer:
 
     # ---- forward ----
 
-    def forward(self, x: Tensor, rotary: Rotary, step: PackStep) -> tuple[Tensor, list[Tensor]]:
+    def forward(self, x: Tensor, rotary: Rotary, step: HeadStep) -> tuple[Tensor, list[Tensor]]:
         """Return (the layer's output [T, S], what to save for the backward pass)."""
         raw, heads, out, lse = self._attend(x, rotary, step)
         middle, gates = self._widen(x, out)
@@ -248,7 +257,7 @@ class StraightLayer:
             return result, [x]
         return result, [x, *heads, out, lse, middle, *raw, *([gates] if self.keep == "all" else [])]
 
-    def _attend(self, x: Tensor, rotary: Rotary, step: PackStep) -> tuple[list[Tensor], Heads, Tensor, Tensor]:
+    def _attend(self, x: Tensor, rotary: Rotary, step: HeadStep) -> tuple[list[Tensor], Heads, Tensor, Tensor]:
         """Return (query and key before their norms, if they have any; heads; output and log-sum-exp of attention)."""
         query, key, value = self._split(self.into_heads(self._normed(0, x)))
         raw: list[Tensor] = []
@@ -257,7 +266,7 @@ class StraightLayer:
             query, key = (self.ops.norm(part, *norm) for part, norm in zip(raw, self._head_norms(), strict=True))
         heads = _like(query), _like(key), _like(value)
         self.ops.turn_heads((query, key, value), rotary, heads, 1.0)
-        return raw, heads, *step.forward(heads, self._form())
+        return raw, heads, *step.forward(self.attention.layer_idx, heads, self._form())
 
     def _widen(self, x: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
         """Return (x after attention, gate and up side by side)."""
@@ -287,13 +296,15 @@ class StraightLayer:
         x, heads, out, lse, middle, raw, gates = self._restore(kept, rotary, step)
         gradients = Gradients(self.ops, self.sums)
         with self.ops.split_sums():
-            dgates, active = self.ops.gate_backward(self.out_of_mlp.input_gradient(grad), gates)
-            self.out_of_mlp.collect(grad, active, gradients)
+            rounded = grad.to(gates.dtype)  # The residual stream may be in a wider type than the products.
+            dgates, active = self.ops.gate_backward(self.out_of_mlp.input_gradient(rounded), gates)
+            self.out_of_mlp.collect(rounded, active, gradients)
             del gates, active
             grad = self._norm_backward(1, self.into_mlp, dgates, middle, grad, gradients)
             del dgates
-            self.out_of_heads.collect(grad, out.flatten(1), gradients)
-            dout = self.out_of_heads.input_gradient(grad).view_as(out)
+            rounded = grad.to(out.dtype)
+            self.out_of_heads.collect(rounded, out.flatten(1), gradients)
+            dout = self.out_of_heads.input_gradient(rounded).view_as(out)
             dheads = step.backward(dout, heads, out, lse, self._form())
             draw = self._turn_back(dheads, raw, rotary, gradients)
             return self._norm_backward(0, self.into_heads, draw, x, grad, gradients), gradients
@@ -345,15 +356,17 @@ def _like(x: Tensor) -> Tensor:
     return torch.empty(x.shape, device=x.device, dtype=x.dtype)
 
 
-def run_layer(x: Tensor, layer: StraightLayer, rotary: Rotary, step: PackStep) -> Tensor:
-    """Return the layer's output [T, S], with gradients."""
+def run_layer(x: Tensor, layer: StraightLayer, rotary: Rotary, step: HeadStep) -> Tensor:
+    """Return the layer's output [T, S], with gradients where they are recorded."""
+    if not torch.is_grad_enabled():
+        return layer.forward(x, rotary, step)[0]
     out: Tensor = _Layer.apply(x, layer, rotary, step, *layer.parameters())
     return out
 
 
 class _Layer(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: StraightLayer, rotary: Rotary, step: PackStep, *weights: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, layer: StraightLayer, rotary: Rotary, step: HeadStep, *weights: Tensor) -> Tensor:
         out, kept = layer.forward(x, rotary, step)
         ctx.save_for_backward(*kept)
         ctx.parts = (layer, rotary, step, weights)
@@ -402,7 +415,7 @@ def _is_plain(layer: Any) -> bool:
 
 def _forward(self: Any, hidden_states: Tensor, *rest: Any, position_embeddings: Any = None, **named: Any) -> Any:
     step, straight = current_step(), self.straight
-    if rest or not isinstance(step, PackStep):
+    if rest or not isinstance(step, HeadStep):
         return self.own_forward(hidden_states, *rest, position_embeddings=position_embeddings, **named)
-    rotary = tuple(part[0].contiguous() for part in position_embeddings)
+    rotary = straight.ops.angles(position_embeddings)
     return run_layer(hidden_states[0], straight, rotary, step)[None]

@@ -34,7 +34,7 @@ class PlainStep:
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, form: AttentionForm) -> Tensor:
         raise AssertionError("the layers are to run straight")
 
-    def forward(self, heads: Any, form: AttentionForm) -> tuple[Tensor, Tensor]:
+    def forward(self, layer: int, heads: Any, form: AttentionForm) -> tuple[Tensor, Tensor]:
         query, key, value = (part.transpose(0, 1) for part in heads)
         out = F.scaled_dot_product_attention(query, key, value, attn_mask=self.seen, scale=form.scale, enable_gqa=True)
         return out.transpose(0, 1).contiguous(), torch.zeros(0)
@@ -42,7 +42,7 @@ class PlainStep:
     def backward(self, grad: Tensor, heads: Any, out: Tensor, lse: Tensor, form: AttentionForm) -> Any:
         with torch.enable_grad():
             leaves = [part.detach().requires_grad_() for part in heads]
-            again, _ = self.forward(leaves, form)
+            again, _ = self.forward(0, leaves, form)
         return torch.autograd.grad(again, leaves, grad)
 
 

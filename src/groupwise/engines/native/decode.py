@@ -17,12 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from groupwise.engines.native.rows import RowDecode, RowPrefill, Rows, gather
 from groupwise.engines.native.schedule import BLOCK_TOKENS, Decoding, blocks_for
 from groupwise.engines.native.states import Layout, Place, Shape, States
 from groupwise.engines.sampling import draw_tokens
-from groupwise.kernels.plain import may_see, plain_attention
+from groupwise.kernels.plain import MIN_ROWS, may_see, plain_attention
 from groupwise.kernels.seam import AttentionForm, attending
 from groupwise.models.head import finish_logits
+from groupwise.models.straight import straight_layers
 from groupwise.types import SamplingParams
 
 
@@ -55,6 +57,8 @@ class Slots:
 
     def __init__(self, num_slots: int, max_blocks: int, max_new_tokens: int, device: torch.device) -> None:
         self.num_slots = num_slots
+        self.version = 0
+        """How many times rollouts were put into slots."""
         self._state = torch.zeros(6, num_slots + 1, dtype=torch.int64, device=device)
         self.tokens = self._state[0]
         """[S] newest token, whose key and value are not in the cache yet."""
@@ -79,6 +83,7 @@ class Slots:
 
     def put(self, rollouts: Sequence[Decoding], limit: int) -> None:
         """Put new rollouts into their slots."""
+        self.version += 1
         where, width = self._send([rollout.slot for rollout in rollouts]), self.tables.shape[1]
         rows = [(new.last_prompt_token, new.position, limit, new.seed, 0, 0) for new in rollouts]
         self._state[:, where] = self._send(list(zip(*rows, strict=True)))
@@ -136,6 +141,11 @@ class Runner:
         self._decoder = model.get_decoder()
         self._head = model.get_output_embeddings()
         self._takes_positions = takes_positions(self._decoder)
+        self.is_straight = self.device.type == "cpu" and bool(straight_layers(model))
+        """Whether each layer is one operation over a pack, whose last hidden states the head's matrix multiplies."""
+        self.rows: Rows | None = None
+        self._head_matrix: Tensor | None = None
+        """In the type of the last hidden states."""
         self._config = model.config.get_text_config()
         self.num_blocks = num_blocks
         self._stores: list[Tensor] = []
@@ -172,9 +182,11 @@ class Runner:
 
     def sleep(self) -> None:
         """Release memory until `wake`, if there is enough to be worth it. No rollout may be in flight."""
+        self.rows = None
 
     def wake(self) -> bool:
         """Restore the memory. Return whether that was possible."""
+        self._head_matrix = None  # The weights may have changed.
         return True
 
     # -- prefill --
@@ -204,7 +216,7 @@ class Runner:
         return hidden
 
     def _prefill_step(self, pieces: Sequence[Piece]) -> Any:
-        return PlainPrefill(self, pieces)
+        return RowPrefill(self, pieces) if self.is_straight else PlainPrefill(self, pieces)
 
     def places(self, pieces: Sequence[Piece]) -> list[int]:
         """Return the place of each packed token in the flattened blocks."""
@@ -233,7 +245,8 @@ class Runner:
 
     def _decode_once(self, num_rows: int, sampling: SamplingParams, stops: Tensor) -> None:
         slots, order = self.slots, self.slots.order[:num_rows]
-        with attending(self.model, PlainDecode(self, num_rows)):
+        step = RowDecode(self, order.tolist()) if self.is_straight else PlainDecode(self, num_rows)
+        with attending(self.model, step):
             logits = self.logits(num_rows)
         tokens, logprobs = draw_tokens(logits, sampling, slots.seeds[order], slots.counts[order])
         rows = torch.nonzero(slots.is_done[order] == 0)[:, 0]
@@ -250,12 +263,21 @@ class Runner:
     def logits(self, num_rows: int) -> Tensor:
         """Return [B, V] in fp32 for the next token of each of the first rows."""
         slots, order = self.slots, self.slots.order[:num_rows]
+        tokens, positions = slots.tokens[order], slots.positions[order]
+        if self.is_straight:  # Such layers take the rows as one pack.
+            return self.head(self._hidden(tokens[None], positions[None], {"use_cache": False})[0])
         with self.states.going_on(order) as arguments:
-            hidden = self._hidden(slots.tokens[order][:, None], slots.positions[order][:, None], arguments)
+            hidden = self._hidden(tokens[:, None], positions[:, None], arguments)
         return self.head(hidden[:, 0])
 
     def head(self, hidden: Tensor) -> Tensor:
-        return finish_logits(self._config, self._head(hidden).float())
+        if not self.is_straight:
+            return finish_logits(self._config, self._head(hidden).float())
+        if self._head_matrix is None:
+            self._head_matrix = self._head.weight.to(hidden.dtype)
+        missing = max(0, MIN_ROWS - len(hidden))
+        padded = torch.nn.functional.pad(hidden, (0, 0, 0, missing))
+        return torch.nn.functional.linear(padded, self._head_matrix)[: len(hidden)]
 
     # -- results --
 
@@ -318,12 +340,3 @@ class PlainDecode:
         seen = may_see(self._positions[:, None], index[None], form.window)
         return plain_attention(query, seen_keys, seen_values, seen[:, None, None], form).transpose(1, 2)
 
-
-def gather(cache: tuple[Tensor, Tensor], tables: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Return the first `length` cached keys and values of each row, [B, K, L, D] each."""
-    size = cache[0].shape[1]
-    blocks = tables[:, : -(-length // size)].flatten()
-    # `index_select` of whole blocks is several times faster on a CPU than indexing with a table.
-    found = [part.index_select(0, blocks).view(len(tables), -1, *part.shape[2:]) for part in cache]
-    keys, values = (part[:, :length].transpose(1, 2) for part in found)
-    return keys, values
