@@ -6,7 +6,7 @@ rank samples from a plain replica that is filled before sampling and emptied aft
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ from groupwise.engines.vllm.vllm_server import Server
 from groupwise.models.policy import Policy
 from groupwise.models.replica import Replica
 from groupwise.types import Group, SamplingParams
+
+EngineMaker = Callable[..., Engine]
+"""A function with the parameters of `make_engine`."""
 
 
 def make_engine(config: EngineConfig, policy: Policy, *, is_truncated: bool = False) -> Engine:

@@ -15,7 +15,7 @@ from typing import Any
 from groupwise.base.signals import StopControl
 from groupwise.config import ConfigError, Recipe, RlStage, SftStage, dump_toml, fingerprint, make_recipe, to_table
 from groupwise.distributed.world import World
-from groupwise.engines.factory import make_engine
+from groupwise.engines.factory import EngineMaker, make_engine
 from groupwise.evals.contamination import find_contamination
 from groupwise.evals.guards import check_guards_fit
 from groupwise.evals.held_out import eval_max_new_tokens
@@ -59,6 +59,7 @@ class RunRequest:
     """Receivers of every record besides the run directory, on rank 0 only."""
     world: World = field(default_factory=World)
     make_scorer: ScorerMaker = make_scorer
+    make_engine: EngineMaker = make_engine
     task: Task | None = None
     """The task as an object, where the one that the recipe names cannot be imported."""
     rewards: Mapping[str, Reward] = field(default_factory=dict)
@@ -134,7 +135,7 @@ def set_up(request: RunRequest, folder: Path, lock: RunLock | None = None) -> Tr
     if recipe.guards is not None:
         check_guards_fit(recipe.guards, prompts, policy.context_tokens)
     # Before anything is written, because its package may not be installed.
-    engine = make_engine(recipe.engine, policy, is_truncated=recipe.has_truncated_sampling)
+    engine = request.make_engine(recipe.engine, policy, is_truncated=recipe.has_truncated_sampling)
     sinks: list[Sink] = []
     if world.rank == 0:  # or trackers would show each rank as a run
         name, table = tracked_name(run_dir), to_table(recipe)

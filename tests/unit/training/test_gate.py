@@ -19,8 +19,9 @@ from groupwise.models.agreement import Gap, rounding_gap
 from groupwise.models.policy import Policy
 from groupwise.models.tiny import make_tokenizer
 from groupwise.runs.reader import Run
-from groupwise.training import pipeline, setup
+from groupwise.training import pipeline
 from groupwise.training.gate import EngineDisagrees
+from groupwise.training.setup import RunRequest
 from groupwise.types import Group, SamplingParams
 from tests.factories import GRPO, TINY_MODEL, tiny_recipe
 
@@ -47,7 +48,6 @@ class LyingEngine:
 
 def train(
     folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
     lie: float,
     *,
     first_version: int = 0,
@@ -59,19 +59,18 @@ def train(
         honest = ReferenceEngine(policy.model, policy.tokenizer, policy.stop_token_ids, 64)
         return LyingEngine(honest, lie, first_version)
 
-    monkeypatch.setattr(setup, "make_engine", make_engine)
     stage = GRPO | {"sampling": {"max_new_tokens": 6} | (sampling or {})}
     recipe = tiny_recipe(model=TINY_MODEL | {"dtype": dtype}, engine={"name": engine}, stages=[stage])
-    pipeline.train(recipe, folder)
+    pipeline.carry_out(RunRequest(recipe, folder, make_engine=make_engine))
     return Run(folder)
 
 
 @pytest.mark.parametrize(("dtype", "lie"), [("float32", 1e-4), ("bfloat16", 0.15), ("float32", float("nan"))])
 def test_a_run_whose_engine_disagrees_is_refused_before_the_first_update(
-    dtype: str, lie: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dtype: str, lie: float, tmp_path: Path
 ) -> None:
     with pytest.raises(EngineDisagrees) as refused:
-        train(tmp_path / "run", monkeypatch, lie, dtype=dtype)
+        train(tmp_path / "run", lie, dtype=dtype)
     text = str(refused.value)
     assert f"{lie:.2g} nats per token" in text
     assert "Qwen3ForCausalLM" in text
@@ -83,23 +82,23 @@ def test_a_run_whose_engine_disagrees_is_refused_before_the_first_update(
 
 
 @pytest.mark.parametrize(("dtype", "lie"), [("float32", 1e-5), ("bfloat16", 0.05)])
-def test_a_gap_of_rounding_is_accepted(dtype: str, lie: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(list(train(tmp_path / "run", monkeypatch, lie, dtype=dtype).steps())) == 3
+def test_a_gap_of_rounding_is_accepted(dtype: str, lie: float, tmp_path: Path) -> None:
+    assert len(list(train(tmp_path / "run", lie, dtype=dtype).steps())) == 3
 
 
-def test_rounding_grows_as_the_temperature_falls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(train(tmp_path / "run", monkeypatch, 1e-4, sampling={"temperature": 0.1}).steps())
+def test_rounding_grows_as_the_temperature_falls(tmp_path: Path) -> None:
+    assert list(train(tmp_path / "run", 1e-4, sampling={"temperature": 0.1}).steps())
 
 
-def test_truncated_sampling_is_compared_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_sampling_is_compared_as_well(tmp_path: Path) -> None:
     sampling = {"top_p": 0.8, "top_k": 20}
-    assert list(train(tmp_path / "honest", monkeypatch, 0.0, sampling=sampling).steps())
+    assert list(train(tmp_path / "honest", 0.0, sampling=sampling).steps())
     with pytest.raises(EngineDisagrees):
-        train(tmp_path / "lying", monkeypatch, 1e-4, sampling=sampling)
+        train(tmp_path / "lying", 1e-4, sampling=sampling)
 
 
-def test_only_the_first_step_of_a_stage_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(train(tmp_path / "run", monkeypatch, 1.0, first_version=1).steps())
+def test_only_the_first_step_of_a_stage_is_compared(tmp_path: Path) -> None:
+    assert list(train(tmp_path / "run", 1.0, first_version=1).steps())
 
 
 def test_one_token_that_is_far_off_is_enough() -> None:
@@ -109,10 +108,10 @@ def test_one_token_that_is_far_off_is_enough() -> None:
 
 @pytest.mark.parametrize(("lie", "is_warned"), [(0.1, True), (1e-6, False)])
 def test_vllm_is_only_warned_about(
-    lie: float, is_warned: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lie: float, is_warned: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="groupwise.training.gate"):
-        assert list(train(tmp_path / "run", monkeypatch, lie, engine="vllm").steps())
+        assert list(train(tmp_path / "run", lie, engine="vllm").steps())
     assert ("the vllm engine differ from the trainer's by 0.1 nats" in caplog.text) == is_warned
     assert ("the importance weights correct" in caplog.text) == is_warned
 
