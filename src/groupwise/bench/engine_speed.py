@@ -38,6 +38,7 @@ SHAPES: dict[str, PreTrainedConfig] = {
     ),
 }  # fmt: skip
 """Shapes of known models. The weights are random: speed does not depend on them."""
+ENGINES = {"native": NativeEngine, "reference": ReferenceEngine}
 MIXED_MEAN_SHARE = 0.66
 """Mean length of mixed rollouts, as a share of the longest: 170 of 256."""
 COLUMNS = ("engine    ", "sequences", "    tokens/s", "ms/step", "of floor", "mean length", "first call s")
@@ -90,6 +91,7 @@ def bench_engine(
     mixed: bool = False,
     at_once: int = 0,
 ) -> list[EngineTiming]:
+    check_engine_name(engine_name)
     model = load_shape(name)
     stops = _stops_for(model, new_tokens) if mixed else ()
     timings = []
@@ -151,43 +153,18 @@ def make_requests(count: int, group_size: int, prompt_tokens: int, vocab: int) -
 
 
 def make_engine(name: str, model: Any, stops: Sequence[int], rows: int) -> Engine:
-    if name == "generate":
-        return GenerateEngine(model)
-    kinds = {"native": NativeEngine, "reference": ReferenceEngine}
-    if name not in kinds:
-        raise ConfigError(f"--engine {name!r}: expected one of {', '.join([*kinds, 'generate'])}")
-    return kinds[name](model, _NoText(), stops, rows)
+    check_engine_name(name)
+    return ENGINES[name](model, _NoText(), stops, rows)
 
 
-class GenerateEngine:
-    """transformers' own `generate`, for comparison: each rollout is a row with its own prompt. Yields no groups."""
-
-    def __init__(self, model: Any) -> None:
-        self.peak_bytes = 0
-        self._model = model
-        self.num_tokens = 0
-
-    @torch.inference_mode()
-    def generate(self, requests: Sequence[Request], sampling: SamplingParams, policy_version: int) -> Any:
-        rows = [request.prompt.token_ids for request in requests for _ in request.seeds]
-        ids = torch.tensor(rows, device=self._model.device)
-        out = self._model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=True,
-            top_k=0,
-            min_new_tokens=sampling.max_new_tokens,
-            max_new_tokens=sampling.max_new_tokens,
-            pad_token_id=0,
-        )
-        self.num_tokens = int(out.shape[0] * (out.shape[1] - ids.shape[1]))
-        yield from ()
+def check_engine_name(name: str) -> None:
+    if name not in ENGINES:
+        raise ConfigError(f"--engines {name!r}: expected one of {', '.join(ENGINES)}")
 
 
-def _time(engine: Any, requests: Sequence[Request], sampling: SamplingParams) -> tuple[float, int]:
+def _time(engine: Engine, requests: Sequence[Request], sampling: SamplingParams) -> tuple[float, int]:
     seconds, groups = timed(lambda: [group for _, group in engine.generate(requests, sampling, 0)])
-    num_tokens = sum(len(rollout.token_ids) for group in groups for rollout in group.rollouts)
-    return seconds, num_tokens or engine.num_tokens
+    return seconds, sum(len(rollout.token_ids) for group in groups for rollout in group.rollouts)
 
 
 def floor_seconds(model: Any, count: int, prompt_tokens: int, new_tokens: int) -> float:

@@ -21,6 +21,7 @@ from groupwise.models.device_memory import ReleasableMemory
 from groupwise.models.placement import limit_memory
 from groupwise.runs.reader import Run
 from groupwise.training import pipeline
+from groupwise.training.setup import RunRequest
 from groupwise.types import EvalRecord, StepRecord
 
 PHASES = ("sample", "score", "logprobs", "update")
@@ -96,21 +97,37 @@ def bench_step(
     recipe: Recipe, *, steps: int = 12, warmup_steps: int = 4, memory_gib: float | None = None
 ) -> StepTiming:
     """Run `steps` steps and measure those after the first `warmup_steps`. `memory_gib`: pretend the GPU has less."""
+    check_steps(steps, warmup_steps)
+    index = first_rl_stage(recipe)
+    skipped = tuple(stage.name for stage in recipe.stages[:index])
+    with tempfile.TemporaryDirectory(prefix="groupwise-bench-") as folder, only_memory(memory_gib):
+        request = RunRequest(with_one_stage(recipe, index, steps), Path(folder) / recipe.name)
+        return run_steps(request, steps, warmup_steps, skipped)
+
+
+def check_steps(steps: int, warmup_steps: int) -> None:
     if steps <= warmup_steps:
         raise ConfigError(f"--steps {steps}, --warmup {warmup_steps}: no step is left after the warm-up; raise --steps")
+
+
+def first_rl_stage(recipe: Recipe) -> int:
+    """Return the index of the stage that is measured."""
     index = next((index for index, stage in enumerate(recipe.stages) if isinstance(stage, RlStage)), None)
     if index is None:
         raise ConfigError(f"{recipe.name}: there is no RL stage to measure; all stages of this recipe are sft")
-    skipped = tuple(stage.name for stage in recipe.stages[:index])
-    with tempfile.TemporaryDirectory(prefix="groupwise-bench-") as folder:
-        run_dir = Path(folder) / recipe.name
-        with only_memory(memory_gib), contextlib.suppress(_Measured):
-            pipeline.train(with_one_stage(recipe, index, steps), run_dir, [_EndAfter(steps)])
-        run = Run(run_dir)
-        records, device = run.steps(), run.info["machine"]["device_name"]
+    return index
+
+
+def run_steps(request: RunRequest, steps: int, warmup_steps: int, skipped_stages: tuple[str, ...]) -> StepTiming:
+    """Run the first `steps` steps of a run and summarize its metrics."""
+    recipe = request.recipe
+    with contextlib.suppress(_Measured):
+        pipeline.carry_out(replace(request, sinks=[_EndAfter(steps)]))
+    run = Run(request.run_dir)
+    records, device = run.steps(), run.info["machine"]["device_name"]
     if len(records) < steps:
         raise RunStopped(f"{recipe.name}: the run stopped after {len(records)} of {steps} steps; nothing was measured")
-    return summarize(records, warmup_steps, recipe=recipe.name, skipped_stages=skipped, device=device)
+    return summarize(records, warmup_steps, recipe=recipe.name, skipped_stages=skipped_stages, device=device)
 
 
 @contextlib.contextmanager
@@ -167,7 +184,8 @@ def summarize(
     updated = [metrics for metrics in measured if metrics["update/count"]]
     # The gap is a mean over the tokens that a step learned from, so steps count by these.
     num_learned = sum(metrics["update/tokens"] for metrics in updated)
-    gap = sum(metrics["engine/logprob_gap_mean"] * metrics["update/tokens"] for metrics in updated)
+    compared = [metrics for metrics in updated if "engine/logprob_gap_mean" in metrics]
+    gap = sum(metrics["engine/logprob_gap_mean"] * metrics["update/tokens"] for metrics in compared)
     peaks = [record.metrics["memory/peak_bytes"] for record in records if "memory/peak_bytes" in record.metrics]
     return StepTiming(
         recipe=recipe,
@@ -187,8 +205,8 @@ def summarize(
         tokens_per_s=tokens / step_s,
         sample_tokens_per_s=tokens / phases_s["sample"],
         peak_bytes=max(peaks, default=None),
-        logprob_gap_mean=gap / num_learned if num_learned else None,
-        logprob_gap_max=max((metrics["engine/logprob_gap_max"] for metrics in updated), default=None),
+        logprob_gap_mean=gap / num_learned if num_learned and compared else None,
+        logprob_gap_max=max((metrics["engine/logprob_gap_max"] for metrics in compared), default=None),
     )
 
 

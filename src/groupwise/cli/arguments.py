@@ -83,8 +83,11 @@ def json_option(meaning: str = "print JSON instead of text") -> Argument:
     return argument("--json", meaning, default=False)
 
 
-def set_option(meaning: str = "override a recipe key; repeatable", metavar: str = "a.b=c") -> Argument:
-    return argument("--set", meaning, default=[], metavar=metavar, dest="settings")
+def set_option(
+    meaning: str = "override a recipe key; repeatable", metavar: str = "a.b=c", name: str = "--set"
+) -> Argument:
+    dest = "settings" if name == "--set" else name.lstrip("-").replace("-", "_")
+    return argument(name, meaning, default=[], metavar=metavar, dest=dest)
 
 
 def task_option(meaning: str = "set a task option; repeatable") -> Argument:

@@ -3,10 +3,12 @@
 Examples:
   groupwise bench engine --sequences 64,256,1024
   groupwise bench step gsm8k
+  groupwise bench step gsm8k --against trl
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -16,6 +18,7 @@ from groupwise.cli.arguments import (
     RECIPE,
     SEEDS,
     TASK,
+    Argument,
     Options,
     argument,
     json_option,
@@ -24,8 +27,9 @@ from groupwise.cli.arguments import (
     takes,
     task_option,
 )
-from groupwise.cli.printing import print_json
-from groupwise.config import find_recipe, load_recipe
+from groupwise.cli.printing import print_json, say
+from groupwise.config import ConfigError, find_recipe, load_recipe
+from groupwise.config.recipe import parse_override
 
 SHAPE = "a shape (qwen2.5-1.5b, smollm2-135m), or a model path"
 
@@ -33,14 +37,50 @@ SHAPE = "a shape (qwen2.5-1.5b, smollm2-135m), or a model path"
 Work = TypeVar("Work")
 
 
+def against_options(*libraries: str) -> tuple[Argument, ...]:
+    """Return the arguments of a comparison with other libraries."""
+    return (
+        argument("--against", "do the same work in another library and compare", choices=libraries),
+        argument("--against-python", "Python of an environment that has the library", metavar="PATH"),
+        set_option("argument for the library, such as dtype=bfloat16; repeatable", "key=value", "--against-set"),
+    )
+
+
+def check_against(options: Options) -> None:
+    """Refuse options that have no meaning with, or without, another library."""
+    if options.against is None:
+        for given, name in ((options.against_python, "--against-python"), (options.against_set, "--against-set")):
+            if given:
+                raise ConfigError(f"{name} is for the library of --against, which is not given; add --against")
+        return
+    for key in ("mixed", "at_once", "memory_gib"):
+        if getattr(options, key, None):
+            raise ConfigError(f"--{key.replace('_', '-')} changes groupwise alone; remove it, or --against")
+    if "," in getattr(options, "engines", ""):
+        raise ConfigError(f"--engines {options.engines!r}: with --against, name one engine, such as native")
+
+
+def _other(options: Options) -> Any:
+    from groupwise.bench.side_by_side import Other
+
+    python = options.against_python or sys.executable
+    settings = dict(parse_override(setting, "--against-set") for setting in options.against_set)
+    return Other(options.against, python, settings)
+
+
+def _tell(text: str) -> None:
+    say(text, to=sys.stderr)
+
+
 @takes(
     argument("--model", SHAPE, default="smollm2-135m"),
     argument("--sequences", "numbers of rollouts to sample together", default="64,256"),
-    argument("--engines", "native, reference, generate; comma-separated", default="native"),
+    argument("--engines", "native, reference; comma-separated", default="native"),
     argument("--prompt-tokens", "tokens per prompt", default=128, within="[1, 1e7]"),
     argument("--new-tokens", "tokens per completion", default=256, within="[1, 1e7]"),
     argument("--mixed", "sample completions of different lengths", default=False),
     argument("--at-once", "rollouts decoded at once, while others wait; 0: all", default=0, within="[0, 1e6]"),
+    *against_options("vllm", "transformers"),
     json_option(),
 )
 def run_engine(options: Options) -> None:
@@ -48,10 +88,19 @@ def run_engine(options: Options) -> None:
 
     Examples:
       groupwise bench engine --model qwen2.5-1.5b --sequences 64,256
+      groupwise bench engine --against vllm --against-python ~/vllm/bin/python
     """
+    check_against(options)
     from groupwise.bench.engine_speed import TABLE_HEADING, bench_engine
 
     counts = parse_numbers(options.sequences, "--sequences", "64,256", int, "[1, 1e6]")
+    if options.against:
+        from groupwise.bench.engine_against import compare_engines
+
+        lengths = {"prompt_tokens": options.prompt_tokens, "new_tokens": options.new_tokens}
+        given = options.model, options.engines, counts, _other(options), lengths
+        _print_timing(compare_engines(*given, _tell), options)
+        return
     if not options.json:
         print(TABLE_HEADING)
     work = {key: getattr(options, key) for key in ("prompt_tokens", "new_tokens", "mixed", "at_once")}
@@ -66,6 +115,7 @@ def run_engine(options: Options) -> None:
     argument("--steps", "number of steps", default=12, within="[1, 1e7]"),
     argument("--warmup", "number of first steps that do not count", default=4, within="[0, 1e7]"),
     argument("--memory-gib", "pretend the GPU has this much memory", type=float, within=GIB),
+    *against_options("trl"),
     json_option(),
 )
 def run_step(options: Options) -> None:
@@ -74,9 +124,17 @@ def run_step(options: Options) -> None:
     Examples:
       groupwise bench step gsm8k --steps 8
       groupwise bench step gsm8k --json > step.json
+      groupwise bench step gsm8k --against trl --steps 3 --warmup 1
     """
+    check_against(options)
     # Read before torch is imported, so that a typo is reported at once.
     recipe = load_recipe(find_recipe(options.recipe), options.settings)
+    if options.against:
+        from groupwise.bench.step_against import compare_steps
+
+        counts = {"steps": options.steps, "warmup_steps": options.warmup}
+        _print_timing(compare_steps(recipe, _other(options), **counts, tell=_tell), options)
+        return
     from groupwise.bench.step_speed import bench_step
 
     timing = bench_step(recipe, steps=options.steps, warmup_steps=options.warmup, memory_gib=options.memory_gib)

@@ -171,7 +171,7 @@ def _merge(defaults: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, A
     return merged
 
 
-def parse_override(override: str) -> tuple[str, Any]:
+def parse_override(override: str, option: str = "--set") -> tuple[str, Any]:
     """Return key and value of an override such as `stages.0.optimizer.learning_rate=1e-5`.
 
     A value that is not TOML is a string.
@@ -179,15 +179,15 @@ def parse_override(override: str) -> tuple[str, Any]:
     key, separator, text = override.partition("=")
     path = key.strip()
     if not separator or not all(path.split(".")) or path.count(".") > MAX_DEPTH:
-        raise ConfigError(f"--set {shown(override)}: write it as key=value, for example seed=1")
+        raise ConfigError(f"{option} {shown(override)}: write it as key=value, for example seed=1")
     if any("\ud800" <= letter <= "\udfff" for letter in override):
-        raise ConfigError(f"--set {shown(override)}: not UTF-8")
+        raise ConfigError(f"{option} {shown(override)}: not UTF-8")
     try:
         table = toml_table(f"value = {text}")
     except ValueError:
         return path, text
     if len(table) > 1:
-        raise ConfigError(f"--set {shown(override)}: more than one key; give each a --set of its own")
+        raise ConfigError(f"{option} {shown(override)}: more than one key; give each a {option} of its own")
     return path, table["value"]
 
 

@@ -229,6 +229,17 @@ COMMANDS = [
     BadInput("compare none none", "neither a result of `groupwise eval` nor a run directory"),
     BadInput("merge none --weights nan", "--weights = nan: must be from"),
     BadInput("bench step demo --steps 0", "--steps = 0: must be from 1"),
+    BadInput("bench step demo --against tlr", "argument --against: invalid choice: 'tlr'"),
+    BadInput("bench step demo --against-python x", "--against-python is for the library of --against"),
+    BadInput("bench step demo --against trl --against-python none", "--against-python 'none': cannot be run"),
+    BadInput("bench step demo --against trl --against-set x", "--against-set 'x': write it as key=value"),
+    BadInput("bench step demo --against trl --memory-gib 8", "--memory-gib changes groupwise alone"),
+    BadInput("bench step demo --against trl --steps 1", "no step is left after the warm-up"),
+    BadInput(
+        "bench step demo --against trl --against-set per_device_train_batch_size=7", "must divide the 256 completions"
+    ),
+    BadInput("bench engine --against vllm --mixed", "--mixed changes groupwise alone"),
+    BadInput("bench engine --against vllm --engines native,reference", "with --against, name one engine"),
     BadInput("bench update --sequences 0", "--sequences = 0: must be from 1"),
     BadInput("sweep nosuch", "no sweep named 'nosuch'"),
     BadInput("sweep format-copy-study --jobs 99999999999999", "--jobs = '99999999999999': expected a number from 1"),
