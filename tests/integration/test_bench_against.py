@@ -71,6 +71,7 @@ def test_the_other_side_gets_what_groupwise_did_and_the_settings_that_are_fastes
     assert (comparison.theirs.step_s, comparison.theirs.steps, comparison.ours.steps) == (1.0, 2, 2)
     assert comparison.ours.skipped_stages == comparison.theirs.skipped_stages == ("sft",)
     assert comparison.ours.mean_tokens == comparison.theirs.mean_tokens == 40.0
+    assert [seconds for _, seconds in comparison.trials] == [1.0, 10.0, 10.0, 10.0]
     *trials, last = StandIn.seen
     assert [trial["arguments"]["max_steps"] for trial in trials] == [2] * 4
     assert (last["settings"], last["arguments"]["max_steps"]) == (fastest, 3)

@@ -51,6 +51,8 @@ class StepComparison:
     """The fastest of those that were tried."""
     ours: StepTiming
     theirs: StepTiming
+    trials: list[tuple[dict[str, Any], float]]
+    """Settings that were tried, with the seconds of a step; none if there was no choice."""
 
     @property
     def ratios(self) -> dict[str, float]:
@@ -63,7 +65,9 @@ class StepComparison:
     def to_json(self) -> dict[str, Any]:
         about = {"version": self.version, "settings": self.settings}
         ours = plain(self.ours) | {"version": groupwise.__version__, "settings": {"dtype": self.dtype}}
-        return {"groupwise": ours, self.library: plain(self.theirs) | about, "ratios": self.ratios}
+        trials = [{"settings": settings, "step_s": seconds} for settings, seconds in self.trials]
+        theirs = plain(self.theirs) | about | {"trials": trials}
+        return {"groupwise": ours, self.library: theirs, "ratios": self.ratios}
 
     def __str__(self) -> str:
         def row(name: str, ours: str, theirs: str) -> tuple[str, str, str, str]:
@@ -82,6 +86,9 @@ class StepComparison:
             f"{other}\n{self.theirs}",
             "\n".join(aligned(rows)),
         ]
+        if self.trials:
+            trials = [(told(settings), f"{seconds:.3f} s") for settings, seconds in self.trials]
+            parts.append("\n".join(aligned([(f"{self.library}, tried for {TRIAL_STEPS} steps", "step"), *trials])))
         return "\n\n".join(parts)
 
 
@@ -89,8 +96,8 @@ def compare_steps(recipe: Recipe, other: Other, *, steps: int, warmup_steps: int
     check_steps(steps, warmup_steps)
     recipe, stage, skipped = same_work(recipe, steps)
     tried = candidates(other.settings, tried_settings(stage))
-    for settings in tried:
-        check_batch_size(stage, settings)
+    for one in tried:
+        check_batch_size(stage, one)
     other.check()
     with tempfile.TemporaryDirectory(prefix="groupwise-against-") as name:
         folder = Path(name)
@@ -100,19 +107,21 @@ def compare_steps(recipe: Recipe, other: Other, *, steps: int, warmup_steps: int
         model = replace(recipe.model, path=str(folder / "model"), tiny={}, chat_template_options={})
         recipe = replace(recipe, model=model)
         ours, prompts = apart(measure_steps, recipe, folder / recipe.name, steps, warmup_steps, skipped)
+        trials: list[tuple[dict[str, Any], float]] = []
+        settings = tried[0]
         if len(tried) > 1:
-            trials = other.measure_each(
-                [make_work(recipe, stage, prompts, TRIAL_STEPS, device, settings) for settings in tried], tell
-            )
-            tried = [min(trials, key=lambda trial: trial[1]["steps"][-1]["step"])[0]["settings"]]
-        tell(f"measuring {other.library} with {told(tried[0])}, {steps} steps")
-        result = other.measure(make_work(recipe, stage, prompts, steps, device, tried[0]))
+            works = [make_work(recipe, stage, prompts, TRIAL_STEPS, device, one) for one in tried]
+            results = other.measure_each(works, tell)
+            trials = [(work["settings"], result["steps"][-1]["step"]) for work, result in results]
+            settings, _ = min(trials, key=lambda trial: trial[1])
+        tell(f"measuring {other.library} with {told(settings)}, {steps} steps")
+        result = other.measure(make_work(recipe, stage, prompts, steps, device, settings))
     records = [record_of(number, stage, result["steps"]) for number in range(1, steps + 1)]
     theirs = summarize(records, warmup_steps, recipe=recipe.name, skipped_stages=skipped, device=ours.device)
     theirs = replace(theirs, peak_bytes=result["peak_bytes"])
     check_equal("groupwise", ours, stage)
     check_equal(other.library, theirs, stage)
-    return StepComparison(dtype, other.library, result["version"], tried[0], ours, theirs)
+    return StepComparison(dtype, other.library, result["version"], settings, ours, theirs, trials)
 
 
 def same_work(recipe: Recipe, steps: int) -> tuple[Recipe, RlStage, tuple[str, ...]]:

@@ -157,17 +157,21 @@ def test_a_step_of_trl_is_summarized_like_one_of_groupwise() -> None:
 
 def test_both_sides_are_printed_with_the_ratio_of_each_phase() -> None:
     settings = {"dtype": "bfloat16", "per_device_train_batch_size": 24}
-    comparison = StepComparison("float32", "trl", "1.16.0", settings, timing(0.5), timing(1.25))
+    trials = [(settings | {"dtype": "float32"}, 12.5), (settings, 10.25)]
+    comparison = StepComparison("float32", "trl", "1.16.0", settings, timing(0.5), timing(1.25), trials)
     assert comparison.ratios == dict.fromkeys(("step", "sample", "logprobs", "update", "rest", "peak memory"), 2.5)
     lines = str(comparison).splitlines()
     assert max(map(len, lines)) <= 80
     assert "trl 1.16.0, dtype=bfloat16, per_device_train_batch_size=24" in lines
-    rows = [line.split() for line in lines[-7:]]
-    assert lines[-8].split() == ["groupwise", "trl", "trl", "/", "groupwise"]
+    place = lines.index("             groupwise       trl  trl / groupwise")
+    rows = [line.split() for line in lines[place + 1 : place + 8]]
     assert rows[0] == ["step", "4.000", "s", "10.000", "s", "2.50"]
     assert rows[2] == ["score", "0.000", "s", "0.000", "s"]
     assert rows[-1] == ["peak", "memory", "0.50", "GiB", "1.25", "GiB", "2.50"]
+    assert lines[-3].split() == ["trl,", "tried", "for", "2", "steps", "step"]
+    assert lines[-1].split() == ["dtype=bfloat16,", "per_device_train_batch_size=24", "10.250", "s"]
     table = comparison.to_json()
+    assert table["trl"]["trials"][0] == {"settings": trials[0][0], "step_s": 12.5}
     assert list(table) == ["groupwise", "trl", "ratios"]
     assert (table["groupwise"]["step_s"], table["trl"]["step_s"], table["trl"]["settings"]) == (4.0, 10.0, settings)
 
