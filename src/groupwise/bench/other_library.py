@@ -9,6 +9,7 @@ and nothing of groupwise, which need not be installed there. Every completion ha
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 import time
@@ -103,6 +104,8 @@ def step_in_trl(work: dict[str, Any]) -> dict[str, Any]:
 
 
 def sample_in_vllm(work: dict[str, Any]) -> dict[str, Any]:
+    # On a CPU, vLLM leaves a core to its server by default; here there is none.
+    os.environ.setdefault("VLLM_CPU_NUM_OF_RESERVED_CPU", "0")
     import vllm
 
     longest = work["new_tokens"] + max(len(prompt["token_ids"]) for batch in work["batches"] for prompt in batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -139,6 +140,7 @@ def test_vllm_gets_the_prompts_and_is_timed_on_the_second_call(monkeypatch: pyte
     module = ModuleType("vllm")
     module.__dict__.update({"LLM": StandInLLM, "SamplingParams": SimpleNamespace, "__version__": "9.9"})
     monkeypatch.setitem(sys.modules, "vllm", module)
+    monkeypatch.setenv("VLLM_CPU_NUM_OF_RESERVED_CPU", "1")
     batches = [
         [{"token_ids": [1, 2], "count": 2}],
         [{"token_ids": [1, 2], "count": 4}, {"token_ids": [3, 4], "count": 1}],
@@ -147,6 +149,7 @@ def test_vllm_gets_the_prompts_and_is_timed_on_the_second_call(monkeypatch: pyte
     result = sample_in_vllm(work)
     (llm,) = LLMS
     assert [timing["tokens"] for timing in result["timings"]] == [2 * 7, 5 * 7]
+    assert os.environ["VLLM_CPU_NUM_OF_RESERVED_CPU"] == "1"  # what is set stays
     assert llm.resets == len(llm.calls) == 4
     inputs, params = llm.calls[-1]
     assert inputs == [{"prompt_token_ids": [1, 2]}, {"prompt_token_ids": [3, 4]}]
