@@ -70,6 +70,7 @@ READS_ON_ITS_OWN = {
     "runs.files": "nothing: a folder is opened to force its names to the disk",
     "evals.subject models.checkpoint_store models.merge": "weights of any size, to take a digest or copy them",
     "bench.other_library": "work that groupwise hands to a script, which runs where it is not installed",
+    "models.cpu": "what the system says of its processor",
     "models.load": "what a tokenizer in memory says of itself",
 }
 """Modules that read files or JSON without base.outside, and what."""

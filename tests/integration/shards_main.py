@@ -77,7 +77,9 @@ def held_bytes(policy: Policy) -> int:
     """What is split among ranks: the model's weights, moments, reference and average."""
     weights = {name: local(weight.detach()) for name, weight in policy.model.named_parameters()}
     groups = (weights, policy.optimizer.state(), policy._reference, policy._ema)
-    return sum(tensor.untyped_storage().nbytes() for group in groups for tensor in group.values() if tensor.dim())
+    tensors = [tensor for group in groups for tensor in group.values() if tensor.dim()]
+    # Projections of one input share a storage.
+    return sum({part.data_ptr(): part.nbytes() for part in (one.untyped_storage() for one in tensors)}.values())
 
 
 def check(case: str, world: World) -> dict[str, float]:

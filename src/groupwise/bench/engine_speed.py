@@ -21,6 +21,7 @@ from groupwise.config import ConfigError, ModelConfig
 from groupwise.engines.engine import Engine, Request
 from groupwise.engines.native.native_engine import NativeEngine
 from groupwise.engines.reference import ReferenceEngine
+from groupwise.models import cpu
 from groupwise.models.families import head_size, num_kv_heads
 from groupwise.models.fused import fuse
 from groupwise.models.load import load_model
@@ -129,9 +130,13 @@ def make_shape(name: str) -> Any:
     torch.set_default_dtype(torch.bfloat16 if device == "cuda" else torch.float32)
     try:
         with torch.device(device):
-            return AutoModelForCausalLM.from_config(SHAPES[name], attn_implementation="sdpa")
+            model = AutoModelForCausalLM.from_config(SHAPES[name], attn_implementation="sdpa")
     finally:
         torch.set_default_dtype(dtype)
+    if device == "cuda":
+        return model
+    cpu.prepare()
+    return model.to(cpu.choose_dtype(model))
 
 
 def model_at(path: str) -> ModelConfig:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-
 _DTYPES = (torch.bfloat16, torch.float32)
 
 

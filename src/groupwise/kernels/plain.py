@@ -30,6 +30,9 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, for
 MIN_ROWS = 4
 """Smallest number of rows in a product. With fewer, libraries add up in another order."""
 
+MIN_KEYS = 32
+"""The same for the keys of attention: torch computes small products otherwise."""
+
 
 def with_ones(value: Tensor) -> Tensor:
     """Return [..., L, D + 1]: values, and a column of ones that adds up the weights in `fp32_attention`."""
@@ -45,9 +48,12 @@ def fp32_attention(query: Tensor, key: Tensor, value: Tensor, seen: Tensor, form
     of the weights is a product as well, and 0 for a hidden key changes nothing. So the engine's logprobs are the
     learner's although they see other shapes.
     """
-    rows = query.shape[1]
+    rows, missing = query.shape[1], MIN_KEYS - key.shape[1]
     if rows < MIN_ROWS:
         query = torch.nn.functional.pad(query, (0, 0, 0, MIN_ROWS * seen.shape[1] - rows))
+    if missing > 0:
+        key, value = (torch.nn.functional.pad(part, (0, 0, 0, missing)) for part in (key, value))
+        seen = torch.nn.functional.pad(seen, (0, missing))
     found = unnormalized(query, key, seen, form).bmm(value)[:, :rows]
     return found[..., :-1] / found[..., -1:]
 

@@ -45,11 +45,14 @@ class UnsupportedModel(ValueError):
     """This model's attention is none that our kernels compute."""
 
 
-_current: AttentionStep | None = None
+Step = Any
+"""An `AttentionStep`, or a step that only layers which run as one operation call (models/straight.py)."""
+
+_current: Step = None
 
 
 @contextmanager
-def attending(model: Any, step: AttentionStep | None = None) -> Iterator[None]:
+def attending(model: Any, step: Step = None) -> Iterator[None]:
     """Inside, the model uses our attention. `attend_with` sets and changes the step."""
     config = model.config.get_text_config()
     before = config._attn_implementation
@@ -62,13 +65,13 @@ def attending(model: Any, step: AttentionStep | None = None) -> Iterator[None]:
         config._attn_implementation = before
 
 
-def attend_with(step: AttentionStep | None) -> None:
+def attend_with(step: Step) -> None:
     """Set the step for the next forward passes and for what gradient checkpointing recomputes in their backward."""
     global _current
     _current = step
 
 
-def current_step() -> AttentionStep | None:
+def current_step() -> Step:
     return _current
 
 

@@ -32,6 +32,9 @@ def rounding_gap(dtype: torch.dtype, device: torch.device, temperature: float = 
     return Gap(*(limit / min(temperature, 1.0) for limit in _BOUNDS[dtype, device.type]))
 
 
+SHARED_ROUNDING = Gap(1e-3, 0.3)
+"""The largest gap in bf16 where the engine and the learner round alike (`Policy.rounds_like_native`). It has been 0."""
+
 _BOUNDS = {
     (torch.float32, "cpu"): Gap(5e-5, 5e-4),
     (torch.float32, "cuda"): Gap(0.01, 0.3),

@@ -41,6 +41,7 @@ from groupwise.base.outside import local_path
 from groupwise.base.text_layout import first_line
 from groupwise.config.build import ConfigError, nearest
 from groupwise.config.schema import ModelConfig
+from groupwise.models import cpu
 from groupwise.models.chat import encode_rendered, set_template_options
 from groupwise.models.gguf_reading import TIED_DISTANCE, read_quickly
 from groupwise.models.model_files import INDEX, check_files, check_index, read_json
@@ -71,6 +72,8 @@ def load_model(config: ModelConfig, seed: int) -> LoadedModel:
     transformers.utils.logging.disable_progress_bar()  # it would break up the progress display
     device = _choose_device(config.device)
     dtype = _choose_dtype(config.dtype, device)
+    if device.type == "cpu":
+        cpu.prepare()
     model, tokenizer = _load(config, dtype, seed)
     prepare_template(tokenizer, config)
     if not stop_token_ids(tokenizer, model):
@@ -80,6 +83,8 @@ def load_model(config: ModelConfig, seed: int) -> LoadedModel:
         )
     if config.quantization != "none":
         quantize(model, config.quantization, device, dtype)
+    elif config.dtype == "auto" and device.type == "cpu":
+        dtype = cpu.choose_dtype(model)
     model = model.to(device=device, dtype=dtype)
     if config.quantization != "none":
         try_quantized(model, config.quantization)

@@ -149,6 +149,12 @@ class Policy:
         """The product name of the GPU, or the processor's architecture."""
         return torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine()
 
+    @property
+    def rounds_like_native(self) -> bool:
+        """Whether the native engine rounds like the passes of this policy: in bf16 on a CPU, where a row of a product
+        does not depend on others."""
+        return self._is_packed and self.dtype == torch.bfloat16 and self.device.type == "cpu"
+
     def microbatches(
         self, examples: Sequence[Example], token_weights: Sequence[float], max_tokens: int
     ) -> Sequence[Microbatch]:

@@ -41,7 +41,7 @@ RECIPE_KEYS: Mapping[str, Any] = {
 }
 INFO_KEYS: Mapping[str, Any] = {
     **dict.fromkeys(("fingerprint", "verifier"), str),
-    "machine": {**dict.fromkeys(("device", "device_name"), str), "num_cores": int, "num_parameters": float},
+    "machine": {**dict.fromkeys(("device", "device_name", "dtype"), str), "num_cores": int, "num_parameters": float},
     "versions": Mapping[str, Any],
 }
 EVENT_KEYS: Mapping[str, Any] = {

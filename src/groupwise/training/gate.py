@@ -14,7 +14,7 @@ import torch
 
 from groupwise.config import ConfigError, RlStage
 from groupwise.data.batch import Example
-from groupwise.models.agreement import gap_between, rounding_gap
+from groupwise.models.agreement import SHARED_ROUNDING, gap_between, rounding_gap
 from groupwise.training.training import Training
 
 logger = logging.getLogger(__name__)
@@ -37,6 +37,8 @@ def check_engine(training: Training, stage: RlStage, examples: Sequence[Example]
     ours = torch.cat([row for row, _ in policy.measure(compared, temperature, stage.microbatch_tokens)])
     theirs = torch.cat([example.rollout_logprobs for example in compared if example.rollout_logprobs is not None])
     gap, bound = gap_between(ours, theirs), rounding_gap(policy.dtype, policy.device, temperature)
+    if policy.rounds_like_native and training.recipe.engine.name == "native":
+        bound = SHARED_ROUNDING
     if gap.is_within(bound):
         return
     seen = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,14 @@ def memory_limit_of(run_dir: Path) -> float | None:
     return None if limit is None else float(limit)
 
 
+def _with_dtype(recipe: Recipe, run_dir: Path) -> Recipe:
+    """Return the recipe with the dtype that "auto" stood for when the run began."""
+    machine = Run(run_dir).info_if_any.get("machine", {})
+    # Older runs did not record it, and on a CPU it was always float32.
+    dtype = machine.get("dtype", "float32" if machine.get("device") == "cpu" else "auto")
+    return replace(recipe, model=replace(recipe.model, dtype=dtype)) if recipe.model.dtype == "auto" else recipe
+
+
 def set_up(request: RunRequest, folder: Path, lock: RunLock | None = None) -> Training:
     """Check the request and build the run, with a policy at its initial weights. This rank writes to `folder`."""
     recipe, run_dir, world = request.recipe, request.run_dir, request.world
@@ -124,7 +132,7 @@ def set_up(request: RunRequest, folder: Path, lock: RunLock | None = None) -> Tr
     for stage in recipe.stages:
         if isinstance(stage, SftStage):
             check_source(stage, task, held_out)
-    policy = load_policy(recipe, world)
+    policy = load_policy(_with_dtype(recipe, run_dir) if request.is_resumed else recipe, world)
     prompts = Prompts(policy.tokenizer)
     evaluated = prompts.of(held_out[: recipe.evaluation.num_problems or None])
     for stage in recipe.stages:
@@ -199,6 +207,7 @@ def _machine_of(policy: Policy) -> dict[str, Any]:
     return {
         "device": policy.device.type,
         "device_name": policy.device_name,
+        "dtype": str(policy.dtype).removeprefix("torch."),
         "num_parameters": num_parameters,
         "num_cores": num_cores(),
         "memory_limit_gib": memory_limit_gib(policy.device),

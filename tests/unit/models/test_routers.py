@@ -43,7 +43,8 @@ class Recording(Policy):
     gradient: dict[str, Tensor]
 
     def step(self, learning_rate: float) -> tuple[float, bool]:
-        self.gradient = {name: p.grad.clone() for name, p in self.model.named_parameters() if p.grad is not None}
+        self.gradient = {name: total.clone() for name, total in self.optimizer.gradients().items()}
+        self.optimizer.clear_gradients()
         return 0.0, True
 
 

@@ -103,7 +103,7 @@ def assert_same(mine: tuple[Any, Any], theirs: tuple[Any, Any]) -> None:
     for name, gradient in theirs[1].items():
         if gradient is None:  # the head, which is not part of this
             continue
-        assert torch.allclose(mine[1][name], gradient, rtol=1e-4, atol=1e-4), name
+        assert torch.allclose(mine[1][name], gradient, rtol=5e-4, atol=1e-4), name
 
 
 @pytest.mark.parametrize("keep", [False, "mlp", True])

@@ -81,9 +81,17 @@ def test_a_run_whose_engine_disagrees_is_refused_before_the_first_update(
     assert run.events()[-1]["kind"] == "failed"
 
 
-@pytest.mark.parametrize(("dtype", "lie"), [("float32", 1e-5), ("bfloat16", 0.05)])
-def test_a_gap_of_rounding_is_accepted(dtype: str, lie: float, tmp_path: Path) -> None:
-    assert len(list(train(tmp_path / "run", lie, dtype=dtype).steps())) == 3
+@pytest.mark.parametrize(("dtype", "lie", "engine"), [("float32", 1e-5, "native"), ("bfloat16", 0.05, "reference")])
+def test_a_gap_of_rounding_is_accepted(dtype: str, lie: float, engine: str, tmp_path: Path) -> None:
+    assert len(list(train(tmp_path / "run", lie, dtype=dtype, engine=engine).steps())) == 3
+
+
+def test_in_bf16_the_native_engine_rounds_like_the_trainer(tmp_path: Path) -> None:
+    recipe = tiny_recipe(model=TINY_MODEL | {"dtype": "bfloat16"}, stages=[GRPO])
+    pipeline.carry_out(RunRequest(recipe, tmp_path / "run"))
+    assert len(list(Run(tmp_path / "run").steps())) == 3
+    with pytest.raises(EngineDisagrees):
+        train(tmp_path / "lying", 0.05, dtype="bfloat16")
 
 
 def test_rounding_grows_as_the_temperature_falls(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.engines.native.rows import RowDecode, RowPrefill, Rows, gather
+from groupwise.engines.native.dense_rows import RowDecode, RowPrefill, Rows, gather
 from groupwise.engines.native.schedule import BLOCK_TOKENS, Decoding, blocks_for
 from groupwise.engines.native.states import Layout, Place, Shape, States
 from groupwise.engines.sampling import draw_tokens
@@ -339,4 +339,3 @@ class PlainDecode:
         index = torch.arange(self._length, device=query.device)
         seen = may_see(self._positions[:, None], index[None], form.window)
         return plain_attention(query, seen_keys, seen_values, seen[:, None, None], form).transpose(1, 2)
-
