@@ -200,7 +200,7 @@ def write_expected(name: str) -> None:
 
 def main(arguments: list[str]) -> None:
     if arguments == ["--write"]:
-        for name in NAMES:
+        for name in (*NAMES, "old-resumed"):
             write_expected(name)
     elif arguments == ["--write-old"]:
         run_apart("--stop-old")

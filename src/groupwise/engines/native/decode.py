@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from groupwise.engines.native.dense_rows import RowDecode, RowPrefill, Rows, gather
+from groupwise.engines.native.dense_rows import DenseRows, RowDecode, RowPrefill, gather
 from groupwise.engines.native.schedule import BLOCK_TOKENS, Decoding, blocks_for
 from groupwise.engines.native.states import Layout, Place, Shape, States
 from groupwise.engines.sampling import draw_tokens
@@ -143,7 +143,7 @@ class Runner:
         self._takes_positions = takes_positions(self._decoder)
         self.is_straight = self.device.type == "cpu" and bool(straight_layers(model))
         """Whether each layer is one operation over a pack, whose last hidden states the head's matrix multiplies."""
-        self.rows: Rows | None = None
+        self.rows: DenseRows | None = None
         self._head_matrix: Tensor | None = None
         """In the type of the last hidden states."""
         self._config = model.config.get_text_config()

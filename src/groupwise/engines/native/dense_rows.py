@@ -26,7 +26,7 @@ COLUMNS = 64
 Cache = dict[int, tuple[Tensor, Tensor]]
 
 
-class Rows:
+class DenseRows:
     """The cached keys and values of some slots, by layer: [R × K, C, D] and [R × K, C, D + 1] in fp32."""
 
     def __init__(self, slots: Sequence[int], version: int, columns: int) -> None:
@@ -68,7 +68,7 @@ class RowDecode:
         length = int(positions.max()) + 1
         if runner.rows is None or not runner.rows.fits(slots, state.version, length):
             room = min(-(-length // COLUMNS) * COLUMNS, state.tables.shape[1] * block_size(runner.cache))
-            runner.rows = Rows(slots, state.version, room)
+            runner.rows = DenseRows(slots, state.version, room)
         self._rows = runner.rows
         self._where = self._rows.places(slots)
         self._length = length
