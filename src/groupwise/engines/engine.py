@@ -36,6 +36,7 @@ class Assembly:
     ) -> None:
         self.requests = requests
         self.sampling = sampling
+        self._endings: dict[int, bool] = {}
         self._tokenizer = tokenizer
         self._policy_version = policy_version
         self._parts: list[dict[int, Rollout]] = [{} for _ in requests]
@@ -63,12 +64,20 @@ class Assembly:
     def has_stop(self, token_ids: Sequence[int]) -> bool:
         """Whether the newest token completes a stop string. Earlier tokens were checked before."""
         stops = self.sampling.stop_strings
-        if not stops:
+        if not stops or not token_ids or not self._may_end(token_ids[-1]):
             return False
         # A token may be less than a character, so look back further than the string is long.
         tail = token_ids[-(max(map(len, stops)) * 4 + 8) :]
         text = self._tokenizer.decode(tail, skip_special_tokens=True)
         return any(stop in text for stop in stops)
+
+    def _may_end(self, token: int) -> bool:
+        """Whether a stop string can end in this token: its own text has the last character, or is not plain."""
+        if token not in self._endings:
+            text = self._tokenizer.decode([token], skip_special_tokens=True)
+            is_plain = bool(text) and text.isascii()
+            self._endings[token] = not is_plain or any(stop[-1] in text for stop in self.sampling.stop_strings)
+        return self._endings[token]
 
     def first_stop(self, token_ids: Sequence[int], num_checked: int = 0) -> int | None:
         """Return the number of tokens up to the end of the first stop string; None if there is none."""

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from groupwise.data.pack import Pack
 from groupwise.kernels.joined import lay_side_by_side
-from groupwise.kernels.plain import PlainPackedStep
 from groupwise.kernels.plain_layer import PlainOps
+from groupwise.kernels.plain_packs import PlainPackedStep
 from groupwise.kernels.seam import AttentionForm, attend_with
 from groupwise.models.families import fits_packed_attention, has_silu
 from groupwise.models.head import has_plain_head, predicting

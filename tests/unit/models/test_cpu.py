@@ -18,8 +18,8 @@ from groupwise.config import LoraConfig, ModelConfig, make_recipe
 from groupwise.data.batch import Example
 from groupwise.engines.engine import Request
 from groupwise.engines.native.native_engine import NativeEngine
-from groupwise.kernels import plain
-from groupwise.kernels.plain import PlainPackedStep
+from groupwise.kernels import plain_packs
+from groupwise.kernels.plain_packs import PlainPackedStep
 from groupwise.kernels.seam import AttentionForm
 from groupwise.models import cpu
 from groupwise.models.load import LoadedModel, load_model
@@ -117,7 +117,7 @@ def test_attention_in_blocks_is_attention_under_a_mask(
     window: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a block has few completions, or a few queries of one."""
-    monkeypatch.setattr(plain, "SCORE_BYTES", at_once)
+    monkeypatch.setattr(plain_packs, "SCORE_BYTES", at_once)
     pack = pack_of((9, [7, 1, 20, 3]), (1, [5]), (30, [2, 2, 15]), device="cpu")
     dice = torch.Generator().manual_seed(1)
     shapes = ((len(pack.token_ids), heads, 8) for heads in (6, 2, 2))

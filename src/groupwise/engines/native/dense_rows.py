@@ -10,12 +10,15 @@ Arithmetic is that of training (`kernels.plain.fp32_attention`), so logprobs are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from groupwise.data.pack import Segment
 from groupwise.kernels.plain import Heads, fp32_attention, may_see, with_ones
+from groupwise.kernels.plain_packs import PlainPackedStep
 from groupwise.kernels.seam import AttentionForm
 
 MIN_SHARE = 0.75
@@ -120,12 +123,20 @@ class RowPrefill:
         self._cache = runner.cache
         self._pieces = pieces
         self._places = torch.tensor(runner.places(pieces))
+        self._whole: PlainPackedStep | None = None
+        """Attention over pieces that all begin their prompts: a pack of prompts."""
+        if not any(piece.position for piece in pieces):
+            ends = list(accumulate(len(piece.token_ids) for piece in pieces))
+            parts = zip([0, *ends], ends, strict=False)
+            self._whole = PlainPackedStep([Segment(start, end - start, 0, 0, end) for start, end in parts])
 
     def forward(self, layer: int, heads: Heads, form: AttentionForm) -> tuple[Tensor, Tensor]:
         """Return (attention's output [T, H, D], nothing)."""
         query, key, value = heads
         for stored, part in zip(self._cache[layer], (key, value), strict=True):
             stored.flatten(0, 1).index_copy_(0, self._places, part)
+        if self._whole is not None:
+            return self._whole.forward(layer, heads, form)
         found = []
         for piece, part in zip(self._pieces, query.split([len(each.token_ids) for each in self._pieces]), strict=True):
             end = piece.position + len(piece.token_ids)
