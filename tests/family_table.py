@@ -281,8 +281,8 @@ random weights in fp32 on a CPU. `python -m tests.family_table --write` makes th
   1e-5 nats (¹ 1e-4, because its rounding is larger). For checkpointing, gradients are those without it. For LoRA,
   merged weights compute what the adapters did. For export, the loaded folder computes what the model did.
 - **alone**: equal, and each sequence goes through the model alone, because padding would change the result.
-- **no**: not packed. Sequences are packed on a GPU in bf16 only, by kernels; here their plain form shows where nothing
-  leaks from one sequence to the next.
+- **no**: not packed, because something would leak from one sequence to the next, or attention cannot be exchanged. On a
+  GPU, sequences are packed in bf16 only.
 - For experts: each token of a mixture of experts goes to the same ones in sampling, by either engine, as in training.
   **–**: the model has no experts, or does not show which are chosen (Doge, JetMoe, Llama 4).
 - A letter: refused before anything is sampled, with the text below the table.

@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 CHUNK_BYTES = 256 << 20
 """Size of the fp32 logits of a chunk."""
-CPU_CHUNK_BYTES = 12 << 20
-"""The same on a CPU: what fits into the caches of most."""
+CPU_CHUNK_BYTES = 48 << 20
+"""The same on a CPU."""
 
 
 def token_logprobs(logits_NV: Tensor, token_ids_N: Tensor, temperature: float) -> Tensor:

@@ -28,7 +28,8 @@ class ModelConfig(Config):
     path: str
     """A hub id, a folder, a .gguf file (dequantized), or `tiny-qwen3` or `tiny-llama` (small, random weights)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """`auto`: bfloat16 with fp32 master weights on a GPU, float32 on a CPU."""
+    """`auto`: bfloat16 with fp32 master weights on a GPU. On a CPU the same if a short trial finds it faster and exact
+    enough, else float32."""
     device: str = "auto"
     """Device to train on. `auto`: the GPU if there is one."""
     gradient_checkpointing: Literal[False, True, "mlp"] = False
