@@ -31,13 +31,13 @@ def draw_tokens(
     Truncation decides what can be drawn and leaves the logprobs alone, as the trainer computes them. Greedy sampling
     (temperature 0) reports the logprob at temperature 1, because its own distribution is a point.
     """
-    keys = _row_keys(seeds_B, positions_B)
     size = max(1, CHUNK_BYTES // (4 * logits_BV.shape[1])) if logits_BV.device.type == "cpu" else len(logits_BV)
-    pairs = [_draw(*chunk, sampling) for chunk in zip(logits_BV.split(size), keys.split(size), strict=True)]
+    chunks = zip(logits_BV.split(size), seeds_B.split(size), positions_B.split(size), strict=True)
+    pairs = [_draw(*chunk, sampling) for chunk in chunks]
     return torch.cat([tokens for tokens, _ in pairs]), torch.cat([logprobs for _, logprobs in pairs])
 
 
-def _draw(logits: Tensor, keys: Tensor, sampling: SamplingParams) -> tuple[Tensor, Tensor]:
+def _draw(logits: Tensor, seeds: Tensor, positions: Tensor, sampling: SamplingParams) -> tuple[Tensor, Tensor]:
     scaled = logits.float() / (sampling.temperature or 1.0)
     # Not log_softmax, whose sum over a large vocabulary is off by 1e-5 on a CPU.
     totals = scaled.logsumexp(dim=-1)
@@ -45,7 +45,9 @@ def _draw(logits: Tensor, keys: Tensor, sampling: SamplingParams) -> tuple[Tenso
         tokens = scaled.argmax(dim=-1)
     else:
         log_p = scaled - totals[:, None]
-        tokens = _noisy_argmax(truncate(log_p, sampling.top_k, sampling.top_p, sampling.min_p), keys)
+        tokens = _noisy_argmax(
+            truncate(log_p, sampling.top_k, sampling.top_p, sampling.min_p), _row_keys(seeds, positions)
+        )
     return tokens, scaled.gather(1, tokens[:, None])[:, 0] - totals
 
 
